@@ -1,6 +1,7 @@
 """Measures how good the advice is: compares findings and savings with known facts.
 
-    python benchmarks/advice.py --record DIR         # record the pairs (an hour, quiet machine)
+    python benchmarks/advice.py --record DIR         # record the pairs (90 minutes, quiet machine)
+    python benchmarks/advice.py --record DIR --only keras --repetitions 1      # a first look
     python benchmarks/advice.py DIR                  # judge them, the demos and the drawings
     python benchmarks/advice.py DIR --only NAME      # some cases
     python benchmarks/advice.py DIR --write          # and update docs/accuracy.md
@@ -38,7 +39,7 @@ def main() -> None:
     given = _arguments()
     if given.record is not None:
         pairs = [pair for pair in PAIRS if given.only in pair.name]
-        sys.exit(_record(given.record, pairs))
+        sys.exit(_record(given.record, pairs, given.repetitions))
     verdicts = [judge(case) for case in _cases(given.directory) if given.only in case.name]
     print("\n".join(_page(verdicts)))
     if given.write:
@@ -54,6 +55,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("directory", type=Path, nargs="?", help="where recorded pairs lie")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record pairs into DIR")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases named so")
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=REPETITIONS,
+        metavar="N",
+        choices=range(1, REPETITIONS + 1),
+        help=f"record each pair N times (up to {REPETITIONS})",
+    )
     parser.add_argument("--write", action="store_true", help="update docs/accuracy.md")
     given = parser.parse_args()
     if given.write and (given.directory is None or given.only):
@@ -61,19 +70,19 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _record(directory: Path, pairs: Sequence[RecordedPair]) -> int:
+def _record(directory: Path, pairs: Sequence[RecordedPair], repetitions: int) -> int:
     """Record what is missing, each repetition in its own process; returns how many failed."""
     folders = (ROOT / "benchmarks", ROOT / "demo_logs" / "record")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     failed = 0
-    for number in range(REPETITIONS):
+    for number in range(repetitions):
         for pair in pairs:
             target = directory.resolve() / pair.name / str(number)
             if (target / "times.json").exists():
                 continue
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
-            print(f"{pair.name}, repetition {number + 1} of {REPETITIONS}", file=sys.stderr)
+            print(f"{pair.name}, repetition {number + 1} of {repetitions}", file=sys.stderr)
             command = [sys.executable, "-m", "recorded_pairs.repetition", pair.name, str(target)]
             done = subprocess.run(command, env=environment, timeout=_TIME_LIMIT_S, check=False)
             failed += done.returncode != 0

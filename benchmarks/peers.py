@@ -1,4 +1,4 @@
-"""The virtual environment with the tools that we compare with."""
+"""Virtual environments with the tools that we compare with."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ import platformdirs
 PINS = Path(__file__).with_name("peers.txt")
 
 
-def default_folder() -> Path:
-    """Where the environment is kept between runs."""
-    return Path(platformdirs.user_cache_dir("tb_perfadvisor-benchmarks")) / "peers"
+def default_folder(pins: Path = PINS) -> Path:
+    """Where an environment is kept between runs."""
+    return Path(platformdirs.user_cache_dir("tb_perfadvisor-benchmarks")) / pins.stem
 
 
-def python_with_peers(folder: Path) -> Path:
-    """The interpreter of an environment with the pinned tools, which is created if necessary.
+def python_with_peers(folder: Path, pins: Path = PINS) -> Path:
+    """The interpreter of an environment with pinned tools, which is created if necessary.
+
+    Args:
+        folder: Where to create it.
+        pins: A requirements file.
 
     Raises:
         SystemExit: If the tools cannot be installed.
     """
     python = folder / "bin" / "python"
     mark = folder / "installed.sha256"
-    wanted = hashlib.sha256(PINS.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
     if mark.exists() and mark.read_text() == wanted:
         return python
-    print(f"installing the peers into {folder} …", file=sys.stderr)
+    print(f"installing {pins.name} into {folder} …", file=sys.stderr)
     try:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(PINS)]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)]
         subprocess.run(pip, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"the peers cannot be installed: {error}")
+        sys.exit(f"{pins.name} cannot be installed: {error}")
     mark.write_text(wanted)
     return python

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.command import run
 from tests.support.corpus_traces import CORPUS
 from tests.support.object_stores import (
     GCS_ENVIRONMENT,
@@ -17,7 +20,7 @@ from tests.support.object_stores import (
 
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 # Fixtures that several tests use and that take seconds to make.
-SHARED = {"address", "server", "built"}
+SHARED = {"address", "server", "built", "corpus_reports"}
 
 # On a busy machine an example may take long and still hold.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +51,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def corpus() -> Path:
     """A folder of real profiles with independent expected numbers."""
     return CORPUS
+
+
+@pytest.fixture(scope="session")
+def corpus_reports(corpus: Path) -> list[dict[str, Any]]:
+    """The reports on all real profiles, as the command line writes them."""
+    done = run("analyze", corpus, "--format", "json", "--no-cache")
+    reports: list[dict[str, Any]] = json.loads(done.stdout)["reports"]
+    assert len(reports) > 50
+    return reports
 
 
 @pytest.fixture(scope="session", autouse=True)

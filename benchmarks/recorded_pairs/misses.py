@@ -6,8 +6,8 @@ _FASTER_REST = "without the cause, the rest of the step gets faster by more than
 _UNSEEN_LOADER = f"{_FASTER_REST} (loader processes, which no profile shows, share its cores)"
 _DIFFERS = "differs between recordings by more than the range allows"
 _SHARED_CORES = (
-    "input threads and the step share two cores, so the input slows the step's operators instead "
-    "of making them wait; only the high end counts that"
+    "input threads and the step share two cores, and no event shows how long a Python function "
+    "computes, and how long it waits"
 )
 _EAGER = "on the CPU operators count as work, and no event shows how much of it is dispatch"
 _JITTER = "a few milliseconds of a short step, on two cores that several threads share"

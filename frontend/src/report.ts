@@ -35,6 +35,7 @@ export interface Report {
   world_size: number | null;
   reference_worker: number;
   caption: string;
+  workload: WorkloadInfo;
   workers: Worker[];
   steps: StepsInfo;
   overview: Overview;
@@ -45,6 +46,31 @@ export interface Report {
   outcomes: Outcome[];
   notes: NoteInfo[];
   views?: {} | null;
+}
+/**
+ * What program was profiled. What is not listed is unknown, not absent.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "WorkloadInfo".
+ */
+export interface WorkloadInfo {
+  mode: string;
+  framework: string;
+  parallelism: string[];
+  input: string[];
+  compiled: string[];
+  features: string[];
+  evidence: WorkloadEvidence[];
+}
+/**
+ * A part of the program, and what in the profile proves it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "WorkloadEvidence".
+ */
+export interface WorkloadEvidence {
+  part: string;
+  evidence: string;
 }
 /**
  * One rank or host.
@@ -69,8 +95,9 @@ export interface Worker {
 export interface DeviceInfo {
   kind: string;
   name: string;
+  identified_by?: string;
   visible: number;
-  used: number;
+  used: number | null;
 }
 /**
  * The source of the steps, and their times, for the reference worker.
@@ -472,6 +499,7 @@ export interface FindingChange {
   target_severity: ("high" | "low" | "medium") | null;
   predicted: PredictedSaving | null;
   remaining: PredictedSaving | null;
+  refines?: string | null;
   causes: string[];
   achieved_ns: number | null;
   is_in_range: boolean | null;

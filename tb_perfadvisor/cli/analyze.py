@@ -61,6 +61,11 @@ class Severity(str, Enum):
     help="Bandwidth of the link between ranks, in GB/s.",
 )
 @click.option(
+    "--device",
+    help="The device that the program ran on, if the profile does not tell, or to override it: "
+    '"H100 SXM5 80GB".',
+)
+@click.option(
     "--views",
     is_flag=True,
     help="Include the tab's views in the JSON: steps, input, ranks, memory, kernels.",
@@ -87,6 +92,7 @@ def analyze(
     fail_on: Severity | None,
     parameters: int | None,
     link_bandwidth: float | None,
+    device: str | None,
     views: bool,
     workers: int | None,
     scheduler: str | None,
@@ -105,10 +111,10 @@ def analyze(
     from tb_perfadvisor.report.model import Rejected
     from tb_perfadvisor.report.report_cache import open_report_cache
 
-    settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+    settings = _settings(config, select, ignore, parameters, link_bandwidth, device, views)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
-    settings.rules()  # complain about unknown rules before reading anything
+    settings.check()  # complain about unknown names before reading anything
     if not captures:
         raise api.nothing_found(listing)
     reports: list[Report] = []
@@ -168,6 +174,7 @@ def _settings(
     ignore: tuple[str, ...],
     parameters: int | None,
     link_bandwidth: float | None,
+    device: str | None,
     views: bool,
 ) -> Config:
     """Settings from the file, overridden by options."""
@@ -182,6 +189,7 @@ def _settings(
             if link_bandwidth is not None
             else settings.options.link_bandwidth_bytes_per_s
         ),
+        device=device if device is not None else settings.options.device,
     )
     return replace(
         settings,

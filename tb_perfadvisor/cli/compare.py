@@ -70,7 +70,7 @@ def compare(
     from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
-    settings.rules()  # complain about unknown rules before reading anything
+    settings.check()  # complain about unknown names before reading anything
     base_listing, *target_listings = (_listing(path, run) for path in (base, *targets))
     groups, notes = pair(base_listing, target_listings)
     choices = [choice for group in groups for choice in (group.base, *group.targets)]

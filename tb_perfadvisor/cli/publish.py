@@ -34,7 +34,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
             hint="Run `pip install tensorboard`; `perfadvisor doctor` shows more.",
         ) from error
     settings = read_config(config) if config is not None else Config()
-    settings.rules()
+    settings.check()
     with show_progress(f"listing {logdir}"):
         listing = discover(logdir)
     captures = captures_of_runs(listing, run)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from tb_perfadvisor.engine.agreement import agreeing
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding, first_finding, rank
 from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
-from tb_perfadvisor.engine.savings.contention import widen
-from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
+from tb_perfadvisor.engine.savings.estimates import estimated
+from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.trace import Note, Run
 from tb_perfadvisor.whatif import most_saved_ns
+
+SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"
+"""Why a rule has passed although it found something."""
 
 Progress = Callable[[str, float], None]
 """Called with the current stage and the share that is done (0-1)."""
@@ -48,9 +53,10 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         progress: Called with the current stage and the share that is done (0-1).
 
     Raises:
-        UsageError: When the configuration names a rule or limit that does not exist.
+        UsageError: When the configuration names a rule, limit or device that does not exist.
     """
     tell = progress or (lambda stage, share: None)
+    config.check()
     rules = config.rules()
     tell("comparing ranks", 0.0)
     signals = reference_worker(run, config.options)
@@ -59,9 +65,8 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     found = [(outcome.rule, finding) for outcome in outcomes for finding in outcome.findings]
     tell("simulating the fixes", 0.8)
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
-    found = widen(simulate(found, signals), signals)
     findings, combined = rank(
-        found,
+        estimated(found, signals),
         signals.attribution.window_ns,
         saved_together(signals),
         signals.steps,
@@ -69,10 +74,17 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     )
     return Analysis(
         signals=signals,
-        outcomes=outcomes,
-        findings=findings,
+        outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
+        findings=agreeing(findings),
         first=first_finding(findings),
         combined=combined,
         notes=tuple(dict.fromkeys(notes)),
         headline=headline(signals, findings, combined),
     )
+
+
+def _shown(outcome: RuleOutcome, findings: Sequence[RankedFinding]) -> RuleOutcome:
+    """The outcome of a rule; it has passed if nothing that it found is worth showing."""
+    if outcome.status != "found" or any(entry.rule is outcome.rule for entry in findings):
+        return outcome
+    return replace(outcome, status="passed", findings=(), reason=SAVES_NOTHING)

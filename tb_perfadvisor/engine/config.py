@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.hardware import named_device
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
@@ -27,7 +28,8 @@ class Config(Struct, frozen=True):
     """Settings of an analysis.
 
     A file has the same shape in TOML: `select = [...]`, `ignore = [...]`, `parameters = N`,
-    `link_bandwidth_gb_per_s = X` and one table of limits per rule, `[limits.RULE]`.
+    `link_bandwidth_gb_per_s = X`, `device = "NAME"` and one table of limits per rule,
+    `[limits.RULE]`.
     """
 
     select: tuple[str, ...] = ()
@@ -38,6 +40,16 @@ class Config(Struct, frozen=True):
     with_views: bool = False
     with_timelines: bool = False
     """Whether the views include the events around the evidence, for a page without a server."""
+
+    def check(self) -> None:
+        """Refuse names that do not exist.
+
+        Raises:
+            UsageError: If a rule, a limit or the device does not exist.
+        """
+        self.rules()
+        if self.options.device is not None:
+            named_device(self.options.device)
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules to run, with their limits set.
@@ -62,6 +74,7 @@ class _Settings(msgspec.Struct, frozen=True):
     ignore: tuple[str, ...] = ()
     parameters: Annotated[int, msgspec.Meta(ge=1)] | None = None
     link_bandwidth_gb_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    device: str | None = None
     limits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
@@ -106,5 +119,6 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         options=Options(
             parameters=settings.parameters,
             link_bandwidth_bytes_per_s=None if bandwidth is None else bandwidth * 1e9,
+            device=settings.device,
         ),
     )

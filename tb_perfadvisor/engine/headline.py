@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
+from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.units import format_duration, format_share
 
 NOTABLE_SHARE = 0.2
-"""Name a cause that takes a fifth of the step even when no rule has advice on it."""
+"""Name a cause that takes a fifth of the step even if there is nothing to save."""
+SURE_SHARE = 0.1
+"""If the low end is less than a tenth of what is expected, it is near 0."""
+QUEUED_SHARE = 0.1
+"""Say what launched work waits for if it waits for a tenth of the step."""
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
@@ -38,17 +45,41 @@ def headline(
         )
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
         saved = format_duration(combined.expected_ns / steps.count)
-        return f"{number} change{'' if count == 1 else 's'} could save {saved} of {whole}"
+        up_to = "up to " if combined.low_ns < SURE_SHARE * combined.expected_ns else ""
+        changes = f"{number} change{'' if count == 1 else 's'} could save {up_to}{saved} of {whole}"
+        waits = _launched_work_waits(signals, "it")
+        return f"{changes}. {waits}" if waits else changes
     if signals.device.is_missing:
         return "This profile contains no device events, so the device's time is unknown"
+    return _launched_work_waits(signals, whole) or _where_time_goes(signals, whole)
+
+
+def _launched_work_waits(signals: Signals, whole: str) -> str:
+    """What launched work waits for, if it waits for a good part of the time; else empty."""
+    found = queued_waits(signals)
+    share = found.total_ns / signals.attribution.window_ns
+    if share < QUEUED_SHARE or not found.waits:
+        return ""
+    wait = describe_wait(found.waits[0])
+    return f"For {format_share(share)} of {whole}, launched work waits on the device: {wait}"
+
+
+def _where_time_goes(signals: Signals, whole: str) -> str:
+    attribution = signals.attribution
     worst = max(
         (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
         key=attribution.total_ns,
     )
+    is_host_only = signals.device.index is None
     if (attribution.share(worst) or 0.0) >= NOTABLE_SHARE:
         share = format_share(attribution.share(worst))
-        return f"{LABELS[worst]}: {share} of {whole}, for which no rule has advice yet"
-    if signals.device.index is None:
+        if worst is Cause.UNEXPLAINED:
+            idle = "No operator runs" if is_host_only else "The device idles"
+            return f"{idle} for {share} of {whole}, and nothing in the profile explains it"
+        names = annotated_idle(signals).by_name(attribution.intervals[worst])
+        name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
+        return f"{LABELS[worst]}: {share} of {whole}" + (f", mostly under {name}" if name else "")
+    if is_host_only:
         return f"Nothing stands out in {whole}, on the CPU"
     busy = format_share(attribution.share(*COMPUTE))
     return f"Nothing stands out: the device computes for {busy} of {whole}"

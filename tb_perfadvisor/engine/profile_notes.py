@@ -8,51 +8,38 @@ from typing import Any
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.signals import Need, Signals, ranks_of
-from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
-from tb_perfadvisor.signals.recording.needs import remedy_for
-from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.core.device import DeviceFacts
+from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.recording.hints import (
+    MEMORY,
+    SHAPES,
+    STACKS,
+    Hint,
+    first_fitting,
+    hint_for,
+)
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind, Note, Source, Trace
-from tb_perfadvisor.trace.intervals import single
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_bytes, format_duration
 
 FEW_STEPS = 3
 """With fewer than three steps, a single slow step dominates the mean."""
-LOST_SHARE = 0.05
-"""A complete recording has a kernel for every launch in its steps; a few percent may be missing at
-its edges."""
-COMPILING_SHARE = 0.05
-"""If 5 % of the analyzed time is warm-up, everything said about the rest is off by as much."""
-RECORDING_SHARE = 0.05
-"""Less than 5 % is within the usual variation of steps."""
 SKEW_NS = 1_000_000
 """NTP keeps clocks within a millisecond of each other inside a data center."""
 # Names that readers use when at most the kind of the device is known.
 _UNNAMED = frozenset({"", "GPU", "TPU"})
 
-_CUPTI = (
-    "There are three common causes: the profiling library (CUPTI, roctracer) was not found; "
-    "profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers=0 lifts this); "
-    "or another profiler is attached. In PyTorch, also pass ProfilerActivity.CUDA."
-)
-
-_WARM_UP = {
-    "pytorch": "Skip the first steps: pass schedule=torch.profiler.schedule(wait=1, "
-    "warmup=3, active=5).",
-    "tensorflow": "Profile later steps: use TensorBoard(profile_batch=(10, 15)), or start "
-    "the profiler after a few steps.",
-    "jax": "Run a few steps before jax.profiler.start_trace.",
-    "unknown": "Run a few steps before recording.",
-}
 _UNKNOWN = -1
 """In columns of strings."""
-_OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, dict[str, str]], ...] = (
+_OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, tuple[Hint, ...]], ...] = (
     (
         "missing-shapes",
         lambda trace: _was_on(trace, trace.source.has_shapes, trace.operators.shapes),
         "Operator shapes and dtypes were not recorded, so the batch size, the precision of "
         "matmuls and how fast they could be are unknown.",
-        {"pytorch": "Record with record_shapes=True."},
+        SHAPES,
     ),
     (
         "missing-stacks",
@@ -60,18 +47,20 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, dict[str, str]],
             trace, trace.source.has_stacks, trace.rows(EventKind.PYTHON), trace.operators.frame
         ),
         "Python stacks were not recorded, so findings cannot name a line of your code or what the "
-        "host does between operators.",
-        {
-            "pytorch": "Record a second profile with with_stack=True; it slows the host down.",
-            "tensorflow": "Record a second profile with tf.profiler.experimental.ProfilerOptions("
-            "python_tracer_level=1); it slows the host down.",
-        },
+        "host does between operators. They slow the host down: record them in a second profile.",
+        (
+            *STACKS,
+            Hint(
+                text="Record with tf.profiler.experimental.ProfilerOptions(python_tracer_level=1).",
+                framework="tensorflow",
+            ),
+        ),
     ),
     (
         "missing-memory",
         lambda trace: _was_on(trace, trace.source.has_memory, trace.memory.bytes),
         "Memory was not recorded, so its peak, growth and headroom are unknown.",
-        {"pytorch": "Record with profile_memory=True."},
+        MEMORY,
     ),
 )
 
@@ -81,9 +70,11 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
     return (
         *signals.trace.notes,
         *_on_steps(signals),
-        *_on_events(signals),
+        *recording_notes(signals),
+        *_on_clocks(signals),
         *_on_device(signals),
         *_on_options(signals),
+        *_on_host_memory(signals),
         *_on_other_workers(signals),
     )
 
@@ -107,15 +98,19 @@ def _on_other_workers(signals: Signals) -> list[Note]:
 
 def _on_steps(signals: Signals) -> list[Note]:
     notes = []
-    steps, framework = signals.steps, signals.trace.source.framework
+    steps = signals.steps
     if len(steps) == 0:
+        reason = (
+            "All steps of the profile are partial"
+            if steps.excluded
+            else "The profile has no step markers and no steps could be inferred"
+        )
         notes.append(
             Note(
                 "no-steps",
                 "warning",
-                "The profile has no step markers and no steps could be inferred, so it is "
-                "analyzed as a whole and no number is per step.",
-                remedy_for(Need.STEPS, framework),
+                f"{reason}, so it is analyzed as a whole and no number is per step.",
+                hint_for(Need.STEPS, workload(signals)),
             )
         )
     elif len(steps) < FEW_STEPS:
@@ -134,61 +129,10 @@ def _on_steps(signals: Signals) -> list[Note]:
                 "inferred-steps",
                 "info",
                 f"The profile has no step markers. Steps were inferred from {steps.source}.",
-                remedy_for(Need.STEPS, framework),
+                hint_for(Need.STEPS, workload(signals)),
             )
         )
     return notes
-
-
-def _on_events(signals: Signals) -> list[Note]:
-    notes = []
-    lost, launched = lost_launches(signals)
-    if lost > LOST_SHARE * launched:
-        notes.append(
-            Note(
-                "dropped-events",
-                "warning",
-                f"{lost:,} of {launched:,} kernel launches in the steps "
-                f"({format_share(lost / launched)}) have no kernel. Events were dropped, so the "
-                "device did more than the profile shows.",
-                "Record fewer steps, with fewer options (no stacks, no shapes), so that the "
-                "profiler's buffers do not overflow.",
-            )
-        )
-    compile_ns = compiling(signals)
-    window_ns = signals.attribution.window_ns
-    if compile_ns > COMPILING_SHARE * window_ns:
-        notes.append(
-            Note(
-                "compile-in-window",
-                "warning",
-                f"The program spends {format_duration(compile_ns)} "
-                f"({format_share(compile_ns / window_ns)}) of the analyzed time compiling or "
-                "importing. This is warm-up and says little about later steps.",
-                _WARM_UP.get(signals.trace.source.framework, _WARM_UP["unknown"]),
-            )
-        )
-    return [*notes, *_on_recording(signals), *_on_clocks(signals)]
-
-
-def _on_recording(signals: Signals) -> list[Note]:
-    window = signals.attribution
-    whole = single(window.window_start_ns, window.window_end_ns)
-    cost_ns, window_ns = profiler_overhead(signals).within_ns(whole), window.window_ns
-    if cost_ns <= RECORDING_SHARE * window_ns or signals.trace.totals is not None:
-        return []
-    options = profiler_overhead(signals).options
-    recorded = f" with {', '.join(options)}" if options else ""
-    return [
-        Note(
-            "profiler-overhead",
-            "info",
-            f"Recording{recorded} takes an estimated {format_duration(cost_ns)} "
-            f"({format_share(cost_ns / window_ns)}) of the analyzed time on the threads that run "
-            "the steps. Without a profiler, the host is that much faster.",
-            "Record once without stacks, shapes and memory before acting on host findings.",
-        )
-    ]
 
 
 def _on_clocks(signals: Signals) -> list[Note]:
@@ -218,36 +162,72 @@ def _rank_name(source: Source) -> str:
 
 def _on_device(signals: Signals) -> list[Note]:
     notes = []
-    if signals.device.is_missing:
-        notes.append(
-            Note(
-                "no-device-events",
-                "error",
-                "The profile names a device but has no events from it. Either the program did not "
-                "use the device, or its events were not recorded. Its time is unknown.",
-                _CUPTI,
-            )
-        )
     facts = signals.device_facts
-    if facts is not None and facts.peaks is None and facts.name in _UNNAMED:
-        notes.append(
-            Note(
-                "unknown-device",
-                "info",
-                "The profile does not name the device, so nothing is derived from its peak rates.",
-            )
-        )
-    elif facts is not None and facts.peaks is None:
-        notes.append(
-            Note(
-                "unknown-device",
-                "info",
-                f"The device {facts.name!r} is not in the hardware table, so nothing is derived "
-                "from its peak rates.",
-                "Please send its name and data sheet to the maintainers.",
-            )
-        )
+    if facts is not None and signals.options.device is None:
+        notes += _on_identity(facts)
     return notes
+
+
+def _on_identity(facts: DeviceFacts) -> list[Note]:
+    """How the device was recognized, if the profile does not name it, or that it is unknown."""
+    if facts.peaks is not None and facts.evidence:
+        several = ""
+        if facts.candidates:
+            several = (
+                f" Several devices are like this ({', '.join(facts.candidates)}): where they are "
+                "similar, the slowest counts, and where they differ, nothing is assumed."
+            )
+        return [
+            Note(
+                "identified-device",
+                "info",
+                f"The profile does not name the device. It was recognized as {facts.name} by: "
+                f"{facts.evidence}.{several}",
+                _NAME_IT if facts.candidates else "",
+            )
+        ]
+    if facts.peaks is not None:
+        return []
+    if facts.name in _UNNAMED:
+        message = "The profile does not name the device"
+    elif facts.evidence:
+        message = f"The profile does not name the device, and shows only {facts.evidence}"
+    else:
+        message = f"The device {facts.name!r} is not in the hardware table"
+    return [
+        Note(
+            "unknown-device",
+            "info",
+            f"{message}, so nothing is derived from its peak rates.",
+            _NAME_IT,
+        )
+    ]
+
+
+_NAME_IT = (
+    'Name it, or one with the same rates: `perfadvisor analyze PATH --device "H100 SXM5 80GB"`, or '
+    "`device` in the settings file."
+)
+
+
+def _on_host_memory(signals: Signals) -> list[Note]:
+    """How much memory a program on the CPU needs: the overview has only that of devices."""
+    use = memory_use(signals)
+    if not signals.device.is_host_only or use is None:
+        return []
+    peak = format_bytes(int(use.allocated_bytes[use.peak]))
+    amount = (
+        f"The framework allocates up to {peak} of host memory"
+        if use.has_totals
+        else f"Tensors take up to {peak} of host memory more than when the recording began"
+    )
+    return [
+        Note(
+            "host-memory",
+            "info",
+            f"{amount}. The Memory page shows what holds it.",
+        )
+    ]
 
 
 def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | None:
@@ -267,9 +247,9 @@ def _on_options(signals: Signals) -> list[Note]:
     trace = signals.trace
     if trace.totals is not None:
         return []  # a recorder's totals hold none of this, whatever was recorded
-    framework = trace.source.framework
+    hints = ((option, first_fitting(option[3], workload(signals))) for option in _OPTIONS)
     return [
-        Note(id_, "info", message, remedies[framework])
-        for id_, was_on, message, remedies in _OPTIONS
-        if framework in remedies and was_on(trace) is False
+        Note(id_, "info", message, hint)
+        for (id_, was_on, message, _), hint in hints
+        if hint and was_on(trace) is False
     ]

@@ -6,9 +6,12 @@ the finding's saving times the share of its claimed time that no finding above h
 marginal savings add up to the combined saving by construction. A finding that refines another one
 is nested under it and adds nothing.
 
-Severity follows from the saved share of the step. It is one degree lower if the steps vary so much
-that the saving minus its standard error falls below the limit of the degree: what one or two steps
-show may not happen again.
+A finding that is expected to save nothing, alone or after the findings above it, is not shown. One
+without an estimate is.
+
+Severity follows from the saved share of the step. It is one degree lower, once, if the low end is
+less than a quarter of what is expected, or if the steps vary so much that the saving minus its
+standard error falls below the limit of the degree: what one or two steps show may not happen again.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from tb_perfadvisor.whatif import Fix
 
 HIGH_SHARE = 0.10
 MEDIUM_SHARE = 0.03
+SURE_SHARE = 0.25
+"""If less of the expected saving is sure, the change may well save next to nothing."""
 FEWEST_STEPS = 3
 """Two steps do not tell how much steps vary."""
 SPEAKS_FOR_SHARE = 0.8
@@ -51,6 +56,12 @@ class RankedFinding(Struct, frozen=True):
         """The time that its saving is taken from; empty without a saving."""
         return EMPTY if self.finding.saving is None else self.finding.saving.claims
 
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether it is expected to save nothing; False without an estimate."""
+        saving = self.finding.saving
+        return saving is not None and saving.expected_ns == 0 and self.marginal_ns == 0
+
 
 class CombinedSaving(Struct, frozen=True):
     """All findings together: totals over the used window."""
@@ -61,7 +72,7 @@ class CombinedSaving(Struct, frozen=True):
 
 
 def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> Severity:
-    """Severity by the expected share of the step, one degree lower if the steps vary much.
+    """Severity by the expected share of the step, one degree lower if that is not sure.
 
     Args:
         saving: Totals over the window.
@@ -69,6 +80,8 @@ def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> S
         steps: The steps of the window; their variation tells how certain the share is.
     """
     usual = _severity_by_share(saving.expected_ns, window_ns)
+    if saving.low_ns < SURE_SHARE * saving.expected_ns:
+        return _ONE_LOWER[usual]
     if steps is None or len(steps) < FEWEST_STEPS:
         return usual
     sure = _severity_by_share(saving.expected_ns - _standard_error_ns(saving, steps), window_ns)
@@ -110,9 +123,26 @@ def rank(
             the whole window.
 
     Returns:
-        The findings, best first, each followed by those that refine it; and their combined
+        The findings to show, best first, each followed by those that refine it; and their combined
         saving, None when no finding has a saving.
     """
+    while True:
+        ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns)
+        idle = [entry for entry in ranked if entry.saves_nothing]
+        if not idle:
+            return ranked, combined
+        # Without them, findings that refine them stand alone, and what they claim is unclaimed.
+        found = [pair for pair in found if not any(pair[1] is entry.finding for entry in idle)]
+
+
+def _rank_all(
+    found: Sequence[tuple[Rule, Finding]],
+    window_ns: int,
+    saved_ns: Callable[[Sequence[Fix]], int] | None,
+    steps: Steps | None,
+    most_ns: Callable[[Intervals], int] | None,
+) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
+    """Rank findings as `rank` does, including those that save nothing."""
     found_ids = {rule.id for rule, _ in found}
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
     ranked: list[RankedFinding] = []
@@ -207,7 +237,8 @@ class _Union:
         # The simulation knows what the fixes add to each other. Subtract only the time that
         # findings without a simulated fix have claimed.
         fresh, whole = _unclaimed(saving, self._not_simulated)
-        marginal = min(self._saved_by_fixes - before, whole) * fresh // whole
+        added_ns = max(self._saved_by_fixes - before - saving.recording_ns, 0)
+        marginal = min(added_ns, whole) * fresh // whole
         unclaimed, _ = _unclaimed(saving, self._claimed)
         marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
+from tb_perfadvisor.signals.workload.fit import fitting
+from tb_perfadvisor.signals.workload.workload import workload
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
             status = "not_applicable"
             reason = "; ".join(dict.fromkeys(need.reason for need in missing))
         else:
-            findings = tuple(rule.check(signals))
+            findings = tuple(completed(finding, signals) for finding in rule.check(signals))
             status = "found" if findings else "passed"
     except Exception as error:  # a broken rule, built in or added, must not break the report
         _LOG.warning("rule %s failed on %s", rule.id, signals.trace.source.path, exc_info=True)
@@ -57,3 +61,14 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
         reason = f"{type(error).__name__}: {error}"
     elapsed_ms = (time.perf_counter() - begun) * 1e3
     return RuleOutcome(rule, status, findings, missing, reason, elapsed_ms)
+
+
+def completed(finding: Finding, signals: Signals) -> Finding:
+    """A finding with the remedies that fit the program, and the annotations around its idle."""
+    idle = claimed_idle(finding, signals)
+    named = () if idle is None else annotation_table(signals, idle)
+    return replace(
+        finding,
+        remedies=fitting(finding.remedies, workload(signals)),
+        evidence=(*finding.evidence, *named),
+    )

@@ -1,6 +1,15 @@
-"""Peak rates, bandwidths and memory sizes of accelerators by device name."""
+"""Peak rates, bandwidths and memory sizes of accelerators, and how they are recognized."""
 
-from tb_perfadvisor.hardware.lookup import find_device, known_devices
+from tb_perfadvisor.hardware.identify import Identity, identify
+from tb_perfadvisor.hardware.lookup import find_device, known_devices, named_device
 from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks
 
-__all__ = ["DeviceSpec", "Peaks", "find_device", "known_devices"]
+__all__ = [
+    "DeviceSpec",
+    "Identity",
+    "Peaks",
+    "find_device",
+    "identify",
+    "known_devices",
+    "named_device",
+]

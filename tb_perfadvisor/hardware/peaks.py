@@ -23,9 +23,11 @@ class Peaks(Struct, frozen=True):
     """FLOP/s of the vector units by precision."""
     memory_bandwidth_bytes_per_s: float | None = None
     achievable: float = DEFAULT_ACHIEVABLE
-    """Share of the 16-bit peak that large matrix products reach in practice."""
+    """Share of the 16-bit peak that matrix products reach in practice while they compute."""
     achievable_bandwidth: float = ACHIEVABLE_BANDWIDTH
     """Share of peak memory bandwidth that large copies reach in practice."""
+    overlapped_writes: float = 0.0
+    """Share of writing the result of a matrix product that overlaps computing it."""
 
     def flop_per_s(self, precision: str, *, tensor: bool = True) -> float | None:
         """The dense peak rate for a precision.
@@ -67,19 +69,24 @@ class DeviceSpec(Struct, frozen=True):
 
     name: str
     """Canonical name, which may differ from the driver's."""
-    vendor: Literal["nvidia", "amd", "google"]
-    kind: Literal["gpu", "tpu"]
+    vendor: Literal["nvidia", "amd", "google", "intel"]
+    kind: Literal["gpu", "tpu", "other"]
     architecture: str
-    """Compute capability (NVIDIA) or gfx target (AMD); empty for TPUs."""
+    """Compute capability (NVIDIA) or gfx target (AMD); empty for others."""
     multiprocessors: int | None
     peaks: Peaks
-    memory_bytes: int
+    memory_bytes: int | None
+    """None if the candidates for a device differ."""
     link: Literal["nvlink", "xgmi", "ici", "pcie", ""]
     """The link to other devices in the node; empty if unknown."""
     link_bandwidth_bytes_per_s: float | None
     """Per direction, sum of all links of the device."""
     direct_links: int | None
     """Number of links to neighbors without a switch; None if unknown or behind a switch."""
+    host_link: str
+    """The link to the host; empty if unknown."""
+    host_link_bandwidth_bytes_per_s: float | None
+    """What a copy from pinned memory reaches in one direction, as measured."""
     aliases: tuple[str, ...]
     """Names that drivers report for this device alone."""
     shared_names: tuple[str, ...]
@@ -87,3 +94,20 @@ class DeviceSpec(Struct, frozen=True):
     source: str
     """Document and table that the figures come from."""
     achievable_source: str
+    host_link_source: str
+    is_export_variant: bool = False
+    """Whether another, more common device has the same properties. It is found by name only."""
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """As the runtime reports it: 9, 4 for gfx942; None if the architecture is unknown."""
+        if self.architecture.startswith("gfx"):
+            return capability_of_target(self.architecture)
+        major, _, minor = self.architecture.partition(".")
+        return (int(major), int(minor)) if minor else None
+
+
+def capability_of_target(target: str) -> tuple[int, int]:
+    """The compute capability that AMD's runtime reports for a target: 9, 4 for `gfx942`."""
+    digits = target.removeprefix("gfx")
+    return int(digits[:-2]), int(digits[-2], 16)

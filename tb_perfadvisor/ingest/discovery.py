@@ -16,8 +16,9 @@ from tb_perfadvisor.ingest.sniffed_files import sniff_files
 
 # PyTorch's own names say what a file is wherever it lies.
 _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
-_JSON = re.compile(r"\.json(?:\.gz)?$")
-_SUFFIXES = (".json", ".json.gz", ".pb")
+# Nsight Systems exports its profiles as databases. They are not read, but named.
+_LOOKED_INTO = re.compile(r"\.json(?:\.gz)?$|\.sqlite$")
+_SUFFIXES = (".json", ".json.gz", ".pb", ".sqlite")
 _SESSIONS = "plugins/profile/"
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
@@ -86,7 +87,7 @@ def _is_candidate(file: FoundFile) -> bool:
     """Whether a file may be a trace of any name; in a session only those that are called so."""
     if file.session is not None:
         return claims_trace(file.entry.path)
-    return file.is_only_file or _JSON.search(file.entry.path) is not None
+    return file.is_only_file or _LOOKED_INTO.search(file.entry.path) is not None
 
 
 def _add_sniffed(

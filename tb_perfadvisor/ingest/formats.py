@@ -5,7 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.ingest.chrome.format import CHROME
 from tb_perfadvisor.ingest.format import Format, Sniffed
 from tb_perfadvisor.ingest.kineto.format import KINETO
-from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign
+from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign, is_nsight_export
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
 from tb_perfadvisor.ingest.xplane.format import XPLANE
 
@@ -50,4 +50,4 @@ def sniff(head: bytes, *, is_claimed: bool) -> Sniffed:
     if uncertain is not None:
         return uncertain
     message, hint = describe_foreign(head)
-    return Sniffed(None, f"{message} {hint}".strip(), is_profile=False)
+    return Sniffed(None, f"{message} {hint}".strip(), is_profile=is_nsight_export(head))

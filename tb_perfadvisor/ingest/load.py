@@ -17,6 +17,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.formats import format_of
+from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
@@ -135,7 +136,7 @@ def load_capture(
         if progress is not None:
             progress(f"reading {file.path}", index / len(capture.workers))
         try:
-            workers.append((read(), files))
+            workers += [(worker, files) for worker in _by_rank(read(), capture)]
         except PerfAdvisorError as error:
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
@@ -155,6 +156,13 @@ def load_capture(
         notes=(*notes, *_missing_ranks(sources), *_unread_results(capture)),
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
     )
+
+
+def _by_rank(worker: Worker, capture: Capture) -> list[Worker]:
+    """The ranks of a file that holds several; only if it is the only one of its capture."""
+    if worker.trace is None or len(capture.workers) > 1:
+        return [worker]
+    return [Worker(trace.source, None, trace) for trace in split_by_rank(worker.trace)]
 
 
 def _traces(
@@ -225,7 +233,8 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
         rank=files[0].rank,
     )
     read = format_of(capture.format).reader()
-    return read({file.path: partial(_open, root, file) for file in files}, source)
+    trace = read({file.path: partial(_open, root, file) for file in files}, source)
+    return with_merge_note(trace) if len(capture.workers) > 1 else trace
 
 
 def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:

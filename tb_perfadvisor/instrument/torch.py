@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
 
 if TYPE_CHECKING:
     import torch.profiler

@@ -14,6 +14,8 @@ from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.signals import Signals, ranks_of
+from tb_perfadvisor.signals.workload.parts import Aspect
+from tb_perfadvisor.signals.workload.workload import workload
 
 
 def build_report(
@@ -30,7 +32,7 @@ def build_report(
         progress("writing the report", 0.9)
     signals = analysis.signals
     run, source = signals.run, signals.trace.source
-    workers, steps = _workers(signals), make_steps_info(signals)
+    program, workers, steps = _workload(signals), _workers(signals), make_steps_info(signals)
     signals_of_workers = _SignalsOfWorkers(signals)
     report = model.Report(
         id=run.id,
@@ -41,7 +43,10 @@ def build_report(
         is_synthetic=any(source.is_synthetic for source in run.sources),
         world_size=source.world_size,
         reference_worker=signals.worker,
-        caption=make_caption(source.framework, workers, signals.worker, source.world_size, steps),
+        caption=make_caption(
+            source.framework, program, workers, signals.worker, source.world_size, steps
+        ),
+        workload=program,
         workers=workers,
         steps=steps,
         overview=make_overview(signals),
@@ -61,6 +66,22 @@ def build_report(
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)
     return report
+
+
+def _workload(signals: Signals) -> model.WorkloadInfo:
+    program = workload(signals)
+    return model.WorkloadInfo(
+        mode=program.mode,
+        framework=program.framework,
+        parallelism=[part.label for part in program.of(Aspect.PARALLELISM)],
+        input=[part.label for part in program.of(Aspect.INPUT)],
+        compiled=[part.label for part in program.of(Aspect.COMPILED)],
+        features=[part.label for part in program.of(Aspect.FEATURE)],
+        evidence=[
+            model.WorkloadEvidence(part=fact.part.label, evidence=fact.evidence)
+            for fact in program.facts
+        ],
+    )
 
 
 def _first(analysis: Analysis) -> model.FirstFinding | None:
@@ -106,7 +127,9 @@ class _SignalsOfWorkers(Mapping[int, Signals]):
 
 
 def _workers(signals: Signals) -> list[model.Worker]:
-    ranks = ranks_of(signals)
+    ranks, facts = ranks_of(signals), signals.device_facts
+    # What the user says of the device holds for all workers.
+    chosen = facts if facts is not None and signals.options.device is not None else None
     return [
         model.Worker(
             rank=source.rank,
@@ -118,7 +141,8 @@ def _workers(signals: Signals) -> list[model.Worker]:
             if summary.device_kind is None
             else model.DeviceInfo(
                 kind=summary.device_kind,
-                name=summary.device_name,
+                name=chosen.name if chosen else summary.device_name,
+                identified_by=chosen.evidence if chosen else summary.device_evidence,
                 visible=summary.visible_devices,
                 used=summary.used_devices,
             ),
@@ -139,7 +163,7 @@ def _finding(
     return model.FindingInfo(
         rule_id=rule.id,
         refines=ranked.refines,
-        title=rule.title,
+        title=finding.title or rule.title,
         category=rule.category,
         severity=ranked.severity,
         summary=finding.summary,
@@ -159,8 +183,6 @@ def _finding(
                 reference=remedy.reference or None,
             )
             for remedy in finding.remedies
-            # Leave out code for other frameworks; show everything if the framework is unknown.
-            if framework == "unknown" or remedy.framework in ("", framework)
         ],
         when_to_ignore=_unwrapped(sections.get("When to ignore", "")),
         how_to_verify=_unwrapped(sections.get("How to verify", "")),

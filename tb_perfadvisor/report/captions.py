@@ -11,15 +11,17 @@ _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 def make_caption(
     framework: str,
+    workload: model.WorkloadInfo,
     workers: Sequence[model.Worker],
     reference_worker: int,
     world_size: int | None,
     steps: model.StepsInfo,
 ) -> str:
-    """Say what was profiled: `PyTorch · NVIDIA A100 · rank 1 of 2 · 3 steps (ProfilerStep)`.
+    """Say what was profiled: `PyTorch, training · DDP · NVIDIA A100 · rank 1 of 2 · 3 steps`.
 
     Args:
         framework: As in the report.
+        workload: As in the report.
         workers: All that were recorded.
         reference_worker: Index of the one whose numbers the report shows.
         world_size: How many ranks the program has; None when unknown.
@@ -27,7 +29,8 @@ def make_caption(
     """
     worker = workers[reference_worker]
     parts = [
-        _FRAMEWORKS.get(framework, framework if framework != "unknown" else "unknown framework"),
+        _program(framework, workload),
+        *([" + ".join(workload.parallelism)] if workload.parallelism else []),
         "CPU" if worker.device is None else _device(worker.device),
     ]
     count = world_size or len(workers)
@@ -38,7 +41,18 @@ def make_caption(
     return " · ".join([*parts, _steps(steps)])
 
 
+def _program(framework: str, workload: model.WorkloadInfo) -> str:
+    name = _FRAMEWORKS.get(framework, framework)
+    if framework == "unknown":
+        name = "unknown framework"
+    if workload.framework != "unknown":
+        name = f"{workload.framework} ({name})"
+    return name if workload.mode == "unknown" else f"{name}, {workload.mode}"
+
+
 def _device(device: model.DeviceInfo) -> str:
+    if device.used is None:
+        return f"no events of the {device.name or 'device'}"
     name = device.name or "unknown device"
     return f"{device.used} × {name}" if device.used > 1 else name
 

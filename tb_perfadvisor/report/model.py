@@ -25,8 +25,13 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str
+    """Empty if it is unknown."""
+    identified_by: str = ""
+    """What the device was recognized by, if the profile does not name it; otherwise empty."""
     visible: int
-    used: int
+    """How many exist."""
+    used: int | None
+    """How many ran kernels or collectives; None if the events of the device are missing."""
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +288,27 @@ class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+class WorkloadEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the program, and what in the profile proves it."""
+
+    part: str
+    evidence: str
+
+
+class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What program was profiled. What is not listed is unknown, not absent."""
+
+    mode: str
+    """training, forward only, inference server, or unknown."""
+    framework: str
+    """The framework on top of the base framework; unknown if no event tells."""
+    parallelism: list[str]
+    input: list[str]
+    compiled: list[str]
+    features: list[str]
+    evidence: list[WorkloadEvidence]
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything found in one capture."""
 
@@ -297,6 +323,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Index into `workers`."""
     caption: str
     """What was profiled: framework, device, rank and steps."""
+    workload: WorkloadInfo
     workers: list[Worker]
     steps: StepsInfo
     overview: Overview

@@ -6,7 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.core.attribution import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
     shows_copies,

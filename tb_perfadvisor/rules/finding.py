@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.signals.workload.fit import Fit
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Fix
@@ -84,8 +85,13 @@ class Saving(Struct, frozen=True):
     """The part of `high_ns` that is not taken from the claims. The engine sets it where the rest
     of the step may get faster, too, because it no longer shares its cores."""
     unproven_ns: int = 0
-    """The part of `expected_ns` that the replay does not confirm because recording slowed the
-    host. The engine sets it."""
+    """The part of `expected_ns` that a replay of `fix` does not show."""
+    recording_ns: int = 0
+    """The cost of recording, which a replay of `fix` saves and the change does not. The engine sets
+    it, and subtracts it from `expected_ns`."""
+    is_unknown: bool = False
+    """Whether nothing tells how much of `high_ns` to expect. Such a finding is shown without an
+    estimate, so its summary should say what it may save at most."""
 
     def __post_init__(self) -> None:
         """Refuse an estimate that is no range or exceeds the time that it claims."""
@@ -101,13 +107,12 @@ class Saving(Struct, frozen=True):
         return total_ns(self.claims)
 
 
-class Remedy(Struct, frozen=True):
-    """What to change, with the code to write; an empty `framework` fits all."""
+class Remedy(Fit, frozen=True):
+    """What to change, with the code to write. `Fit` says which programs it fits."""
 
     text: str
     snippet: str = ""
     language: str = "python"
-    framework: str = ""
     reference: str = ""
 
 
@@ -121,6 +126,8 @@ class Finding(Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     severity: Severity | None = None
     """Only for findings without a saving; the others are rated by theirs."""
+    title: str = ""
+    """What is special about this finding, in place of the rule's title."""
 
 
 def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:

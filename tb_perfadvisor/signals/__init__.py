@@ -1,6 +1,7 @@
 """Facts computed from a trace, each once; rules read them and nothing else."""
 
-from tb_perfadvisor.signals.core.attribution import HOST_CAUSED, Attribution, Cause
+from tb_perfadvisor.signals.core.attribution import Attribution
+from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of, reference_worker
 from tb_perfadvisor.signals.recording.availability import why_missing

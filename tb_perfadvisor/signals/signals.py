@@ -8,7 +8,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import HOST_CAUSED, Attribution, attribute, input_waits
+from tb_perfadvisor.signals.core.attribution import Attribution, attribute
+from tb_perfadvisor.signals.core.causes import HOST_CAUSED
 from tb_perfadvisor.signals.core.device import (
     DeviceFacts,
     DeviceTimeline,
@@ -16,6 +17,7 @@ from tb_perfadvisor.signals.core.device import (
     device_timeline,
 )
 from tb_perfadvisor.signals.core.hlo import HloTotals, hlo_totals
+from tb_perfadvisor.signals.core.host_states import input_waits
 from tb_perfadvisor.signals.core.kernels import kernel_totals
 from tb_perfadvisor.signals.core.memory import Memory, find_memory
 from tb_perfadvisor.signals.core.operators import OperatorTotals, operator_totals
@@ -30,6 +32,7 @@ from tb_perfadvisor.signals.core.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.core.step_markers import busiest_host_track
 from tb_perfadvisor.signals.core.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
+from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals
@@ -43,6 +46,8 @@ class Options(Struct, frozen=True):
     """Number of the model's parameters."""
     link_bandwidth_bytes_per_s: float | None = None
     """Bandwidth of the link that collectives use, per device and direction."""
+    device: str | None = None
+    """The device that the program ran on, as in the hardware table; overrides the profile."""
 
 
 class Signals:
@@ -74,13 +79,20 @@ class Signals:
     @memoized
     def device_facts(self) -> DeviceFacts | None:
         """What is known about that device; None on the CPU."""
-        return device_facts(self.trace, self.device.index)
+        return device_facts(self.trace, self.device.index, self.options.device)
+
+    @property
+    @memoized
+    def unrecorded_work(self) -> UnrecordedWork | None:
+        """Work from before the recording that still ran when it began; None without a sign."""
+        return find_unrecorded_work(self.trace, self.device)
 
     @property
     @memoized
     def steps(self) -> Steps:
         """The used steps."""
-        return find_steps(self.trace, self.device)
+        unrecorded = self.unrecorded_work
+        return find_steps(self.trace, self.device, unrecorded.until_ns if unrecorded else 0)
 
     @property
     @memoized

@@ -92,7 +92,11 @@ class TraceBuilder:
     ) -> Builder:
         """Describe an accelerator; facts are fields of `Device`."""
         place = len(self._devices) if index is None else index
-        self._devices.append(Device(index=place, name=name, kind=kind, **facts))
+        return self.add_device(Device(index=place, name=name, kind=kind, **facts))
+
+    def add_device(self: Builder, device: Device) -> Builder:
+        """Add an accelerator as a reader would describe it."""
+        self._devices.append(device)
         return self
 
     def note(self: Builder, note: Note) -> Builder:

@@ -15,10 +15,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.run_rules import completed
+from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker, why_missing
+from tb_perfadvisor.signals.workload.parts import INFERENCE_LIBRARIES, SERVERS, Aspect, Part
+from tb_perfadvisor.signals.workload.workload import Fact, Workload, workload
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.testing.lanes import draw
 from tb_perfadvisor.testing.variants import renamed, shifted, stretched, without
@@ -98,6 +102,7 @@ def check_rule(
     assert not summaries, f"{rule.id} still finds something in the fixed trace: {summaries}"
     for finding in checked.findings:
         _check_finding(rule, finding, checked.signals)
+    _check_width(rule, checked)
     if saves is not None:
         fixed_ns = _fixed_step_ns(fixed_run, options)
         _check_saving(rule, checked, fixed_ns, saves, tolerance, exactly=exactly)
@@ -138,7 +143,11 @@ def _apply(
     if any(why_missing(signals, need) is not None for need in rule.needs):
         return None
     configured = rule(settings)
-    found = simulate([(configured, finding) for finding in configured.check(signals)], signals)
+    findings = tuple(configured.check(signals))
+    for finding in findings:
+        _check_that_a_remedy_fits(rule, finding, signals)
+    shown = [(configured, completed(finding, signals)) for finding in findings]
+    found = simulate(shown, signals)
     return Checked(tuple(finding for _, finding in found), signals)
 
 
@@ -148,6 +157,22 @@ def _why_not_applicable(rule: type[Rule], which: str, run: Run, options: Options
     missing = [why_missing(signals, need) for need in rule.needs]
     lacks = "; ".join(f"Need.{one.need.name}: {one.reason}" for one in missing if one is not None)
     return f"{rule.id} does not apply to the {which} trace ({lacks})"
+
+
+def _check_that_a_remedy_fits(rule: type[Rule], finding: Finding, signals: Signals) -> None:
+    """Whatever framework, compiler or input the program has besides what was drawn."""
+    drawn = workload(signals)
+    impossible = (*SERVERS, *INFERENCE_LIBRARIES) if drawn.has(Part.TRAINING) else ()
+    for part in (None, *Part):
+        if part in impossible or (part and part.aspect in (Aspect.MODE, Aspect.HARDWARE)):
+            continue
+        parts = () if part is None else (part, Part.SERVER) if part in SERVERS else (part,)
+        facts = tuple(Fact(part, "added") for part in parts if not drawn.has(part))
+        program = Workload(drawn.base, (*drawn.facts, *facts))
+        assert any(remedy.fits(program) for remedy in finding.remedies), (
+            f"{rule.id}: a finding without a remedy"
+            f"{f' for a program with {part.label}' if part else ''}"
+        )
 
 
 def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None:
@@ -172,6 +197,18 @@ def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None
         ), f"{rule.id}: claims time outside the used steps"
     for evidence in finding.evidence:
         _check_evidence(rule, evidence, signals.run)
+
+
+def _check_width(rule: type[Rule], checked: Checked) -> None:
+    """No range that a report shows is wider than four times the expected saving, or it says so."""
+    found = [(rule(), finding) for finding in checked.findings]
+    for _, finding in estimated(found, checked.signals):
+        saving = finding.saving
+        if saving is not None and saving.basis != "heuristic":
+            assert saving.high_ns - saving.low_ns <= 4 * saving.expected_ns, (
+                f"{rule.id}: {saving.low_ns} to {saving.high_ns} ns is too wide a range for an"
+                f" expected saving of {saving.expected_ns} ns, {saving.basis}"
+            )
 
 
 def _check_evidence(rule: type[Rule], evidence: object, run: Run) -> None:

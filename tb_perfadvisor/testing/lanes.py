@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.testing.builder import TraceBuilder
 from tb_perfadvisor.testing.symbols import (
@@ -199,16 +200,7 @@ def _describe_devices(
         if isinstance(device, str):
             builder.device(device, kind=kind, index=index)
         else:
-            builder.device(
-                device.name,
-                kind=device.kind,
-                index=index,
-                memory_bytes=device.memory_bytes,
-                multiprocessors=device.multiprocessors,
-                reported_flop_per_s=device.reported_flop_per_s,
-                reported_bandwidth_bytes_per_s=device.reported_bandwidth_bytes_per_s,
-                matrix_unit_use=device.matrix_unit_use,
-            )
+            builder.add_device(replace(device, index=index))
 
 
 def _add_steps(builder: TraceBuilder, cells: str, cell_ns: int, framework: Framework) -> None:

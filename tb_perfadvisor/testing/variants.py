@@ -78,6 +78,9 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.INPUT:
         feeding = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
         return keep_events(trace, ~np.isin(kind, feeding))
+    if need is Need.FILE_READS:
+        reading = (EventKind.PYTHON, EventKind.INPUT_WORK, EventKind.INPUT_WAIT)
+        return keep_events(trace, ~np.isin(kind, reading))
     if need is Need.INPUT_STAGES:
         return keep_events(trace, ~np.isin(kind, (EventKind.PYTHON, EventKind.INPUT_WORK)))
     if need is Need.ITERATORS:

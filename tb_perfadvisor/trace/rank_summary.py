@@ -45,10 +45,14 @@ class RankSummary(Struct, frozen=True):
     """One rank; `cause_total_ns` sums exactly to its used window."""
 
     device_kind: str | None
-    """As `Device.kind`; None if no device was recorded."""
+    """As `Device.kind`; None for a program on the CPU."""
     device_name: str
+    """As the profile says, or as recognized by what `device_evidence` says."""
+    device_evidence: str
     visible_devices: int
-    used_devices: int
+    """Devices that exist."""
+    used_devices: int | None
+    """Those that ran kernels or collectives; None if the events of the device are missing."""
     events: int
     duration_ns: int
     is_summed: bool
@@ -66,6 +70,8 @@ class RankSummary(Struct, frozen=True):
     """Time of each cause in each step, in the order of `Cause`; shape (causes, steps)."""
     cause_total_ns: Int64
     """Time of each cause in the whole used window; shape (causes,)."""
+    preempted_ns: int
+    """Idle time in the whole used window during host calls that lost their core."""
     matrix_flop: float | None
     """FLOP of its matrix products per step; None if not recorded."""
     collectives: RankCollectives

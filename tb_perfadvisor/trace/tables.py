@@ -102,6 +102,8 @@ class CollectiveTable(Struct, frozen=True):
     dtype: Int32
     group_size: Int32
     group: Int32
+    description: Int32
+    """String: what the program calls the group, such as `mesh_tp`; `default_pg` is all ranks."""
     sequence: Int64
     waiting_ns: Int64
     """The part of the duration spent waiting for other ranks, if the recorder separates it."""

@@ -62,15 +62,22 @@ class Source(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """An accelerator as the file describes it; None if unknown.
 
-    The `reported_*` peaks are stated by the file. The device signal looks up peaks by name in the
-    hardware table.
+    The `reported_*` peaks are stated by the file. The device signal looks up peaks in the hardware
+    table, by the name or else by the other properties.
     """
 
     index: int
     name: str
+    """Empty if the file has no name."""
     kind: Literal["gpu", "tpu", "other"]
     memory_bytes: int | None = None
     multiprocessors: int | None = None
+    vendor: str = ""
+    """`nvidia` or `amd`; empty if unknown."""
+    compute_capability: str = ""
+    """As in `9.4`; AMD's runtime derives one from the gfx target."""
+    clock_hz: float | None = None
+    """The highest clock of the multiprocessors."""
     reported_flop_per_s: float | None = None
     """Dense 16-bit peak."""
     reported_bandwidth_bytes_per_s: float | None = None

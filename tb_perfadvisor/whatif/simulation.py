@@ -53,6 +53,10 @@ class Simulation(Struct, frozen=True):
         """Whether recording delayed the host so much that its own speed is unknown."""
         return total_ns(self.pauses) > HEAVY_RECORDING_SHARE * self.length_ns
 
+    def leaves_out_pauses(self, *fixes: Fix) -> bool:
+        """Whether fixes are judged without the pauses that recording caused."""
+        return self.unrecorded_ns is not None and _depends_on_host(*fixes)
+
     def saved_ns(self, *fixes: Fix) -> int:
         """Compute what fixes save together, at least 0.
 
@@ -65,7 +69,7 @@ class Simulation(Struct, frozen=True):
         return self.saved_by_fixes[key][1]
 
     def _saved_ns(self, fixes: tuple[Fix, ...]) -> int:
-        if self.unrecorded_ns is None or not _depends_on_host(*fixes):
+        if self.unrecorded_ns is None or not self.leaves_out_pauses(*fixes):
             return max(self.length_ns - replay(self.graph, fixes), 0)
         return max(self.unrecorded_ns - replay(self.graph, fixes, self.without_pauses), 0)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.rules.registry import all_rules
+from tb_perfadvisor.testing import draw
+from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 
@@ -110,6 +112,32 @@ def test_config_sets_limits_and_options_add_to_it(tmp_path: Path) -> None:
     assert "no rule 'typo'" in error("analyze", SLOW, "--select", "typo")
     config.write_text("parameters = 'many'", encoding="utf-8")
     assert "advice.toml: has a wrong value" in error("analyze", SLOW, "--config", config)
+
+
+def test_the_device_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "nameless.pt.trace.json"
+    path.write_bytes(write_kineto(draw("cell 1ms\nmain |oo..|\ngpu 7 |.KK.|")))
+    nameless = ["analyze", path, "--no-cache", "--format", "json"]
+
+    def device_and_notes(*options: str) -> tuple[dict[str, object], set[str]]:
+        (report,) = json.loads(run(*nameless, *options).stdout)["reports"]
+        return report["workers"][0]["device"], {note["id"] for note in report["notes"]}
+
+    device, notes = device_and_notes()
+    # The kernel is an ampere_sgemm.
+    assert device["name"] == "NVIDIA GPU (Ampere or newer)"
+    assert "unknown-device" in notes
+    device, notes = device_and_notes("--device", "mi300x")
+    assert (device["name"], device["identified_by"]) == ("MI300X", "your setting")
+    assert "unknown-device" not in notes
+    config = tmp_path / "advice.toml"
+    config.write_text('device = "RTX 5090"', encoding="utf-8")
+    assert device_and_notes("--config", str(config))[0]["name"] == "RTX 5090"
+    both = ("--config", str(config), "--device", "MI300X")
+    assert device_and_notes(*both)[0]["name"] == "MI300X"
+    message = error(*nameless, "--device", "H100 SMX5")
+    assert "no device called 'H100 SMX5'" in message
+    assert "H100 SXM5 80GB" in message
 
 
 @pytest.mark.parametrize(

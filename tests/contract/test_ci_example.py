@@ -40,7 +40,9 @@ def test_the_job_fails_where_it_should(
     # The file that is uploaded is there, whether or not its command failed the job.
     (uploaded,) = re.findall(r"sarif_file: ([\w.]+)", job())
     (sarif,) = json.loads((tmp_path / uploaded).read_text(encoding="utf-8"))["runs"]
-    assert bool(sarif["results"]) == (new == SLOW)
+    # Notes only say what takes the time.
+    problems = [result for result in sarif["results"] if result["level"] != "note"]
+    assert bool(problems) == (new == SLOW)
 
 
 def test_the_upload_may_be_made_and_is_made_after_a_failure() -> None:

@@ -107,6 +107,25 @@ def test_fewer_bits_for_segment_anything(corpus: Path) -> None:
     assert status["ampere_sgemm_128x64_tn"] == "removed"
 
 
+def test_time_that_disappeared_from_segment_anything_counts_once(corpus: Path) -> None:
+    result = _compared(
+        corpus, "pytorch-labs/01_143a949f_asdf_True", "pytorch-labs/03_c84af299_asdf_True"
+    )
+    # INDEX: 2.26 s and 509 ms.
+    change = result["change"]["change_ns"]
+    assert change == pytest.approx((508.7 - 2256.9) * 1e6, rel=0.001)
+    achieved = {
+        finding["rule_id"]: finding["achieved_ns"]
+        for finding in result["findings"]
+        if finding["achieved_ns"] is not None
+    }
+    assert 0.5 * -change < sum(achieved.values()) <= -change
+    # The waits are gone, and about what they were expected to cost.
+    waits = _finding(result, "device-synchronization")
+    expected_ns = waits["predicted"]["expected_ns"]
+    assert achieved["device-synchronization"] == pytest.approx(expected_ns, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("base", "target", "step_ms", "input_share"),
     [

@@ -42,7 +42,8 @@ def test_pairs_of_addresses_agree_with_the_totals(corpus: Path, path: str) -> No
             live.remove(int(address[row]))
         else:
             held += int(change[row])
-    assert use.preexisting_bytes(use.peak) == held
+    # Recordings on the CPU state no totals, so what was there before is unknown.
+    assert use.preexisting_bytes(use.peak) == (held if use.has_totals else None)
     alive = use.alive_at(int(use.at_ns[use.peak]))
     assert alive is not None
     assert len(alive) == len(live)

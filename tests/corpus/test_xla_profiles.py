@@ -176,14 +176,16 @@ def training(corpus: Path) -> Trace:
 
 def test_operations_of_a_real_training_on_a_tpu(corpus: Path) -> None:
     report = analyze(training(corpus))
-    assert ids(report) == ["exposed-communication", "data-shuffling"]
+    assert ids(report)[0] == "data-shuffling"
     # By the table's categories, in microseconds: all-reduce-scatter fusions 356,577, all-gather
     # 105,302, all-to-all 4,563, all-reduce 3,084; of 574,041 for custom fusions all but 6,654 are
     # halves of asynchronous collectives. Everything takes 3,896,912 (loops themselves left out).
     exposed_us = 356_577 + 105_302 + 4_563 + 3_084 + 574_041 - 6_654
     exposed = of(report, "exposed-communication")
-    assert exposed.saving is not None
-    assert exposed.saving.share_high == pytest.approx(exposed_us / 3_896_912, abs=1e-4)
+    share = report.overview.exposed_communication_share
+    assert share == pytest.approx(exposed_us / 3_896_912, abs=1e-4)
+    # Of one device alone, how much of that is waiting for the others is unknown.
+    assert (exposed.saving, exposed.severity) == (None, "low")
     # 14 asynchronous ones, 8 + 4 + 2 + 5 others.
     assert "(33 collectives per step)" in exposed.summary
     # dynamic-update-slice 554,431 and sort 211: gradients of 16 layers, stacked by a scan along a

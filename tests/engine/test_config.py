@@ -24,6 +24,7 @@ def test_file_with_every_setting(tmp_path: Path) -> None:
             ignore = ["step-gap"]
             parameters = 7_000_000_000
             link_bandwidth_gb_per_s = 50
+            device = "h100 sxm5 80gb"
 
             [limits.input-stall]
             minimum_share = 0.2
@@ -32,6 +33,8 @@ def test_file_with_every_setting(tmp_path: Path) -> None:
     )
     assert config.options.parameters == 7_000_000_000
     assert config.options.link_bandwidth_bytes_per_s == 50e9
+    assert config.options.device == "h100 sxm5 80gb"
+    config.check()
     (rule,) = config.rules()
     assert (rule.id, rule.minimum_share) == ("input-stall", 0.2)
 
@@ -46,7 +49,7 @@ def test_an_empty_file_means_all_rules_with_their_default_limits(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("selct = []", "has unknown keys: selct.*Known keys: ignore, limits, link_bandwidth"),
+        ("selct = []", "has unknown keys: selct.*Known keys: device, ignore, limits"),
         ("select = [", "is not valid TOML"),
         ("limits = 3", "needs one table"),
         ("[limits]\ninput-stall = 3", "needs one table"),
@@ -56,6 +59,7 @@ def test_an_empty_file_means_all_rules_with_their_default_limits(tmp_path: Path)
         ("parameters = 0", "parameters"),
         ('link_bandwidth_gb_per_s = "fast"', "link_bandwidth_gb_per_s"),
         ("link_bandwidth_gb_per_s = -1", "link_bandwidth_gb_per_s"),
+        ("device = 5090", "device"),
         ('[limits.input-stall]\nminimum_share = "much"', r"Expected `float`.*limits"),
     ],
 )

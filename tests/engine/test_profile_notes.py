@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals import Options, Signals, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import EventKind, Framework, Note, Trace
 
@@ -49,8 +49,10 @@ def test_inferred_steps() -> None:
     assert "prof.step()" in note.remedy
 
 
-def test_no_device_events() -> None:
-    note = notes_of(TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build())["no-device-events"]
+def test_a_listed_device_without_events() -> None:
+    # The program may not use it at all.
+    trace = TraceBuilder().device("NVIDIA H100 80GB HBM3").step(0, 0, ms(2)).build()
+    note = notes_of(trace)["no-device-events"]
     assert note.severity == "error"
     assert "CUPTI" in note.remedy
 
@@ -59,6 +61,33 @@ def test_unknown_device() -> None:
     assert "'Fancy 9000'" in notes_of(steps(3, device="Fancy 9000"))["unknown-device"].message
     nameless = TraceBuilder().kernel("gemm", 0, ms(1)).build()
     assert "does not name the device" in notes_of(nameless)["unknown-device"].message
+    assert "--device" in notes_of(nameless)["unknown-device"].remedy
+
+
+def test_a_device_that_was_recognized_without_a_name() -> None:
+    def device(**facts: Any) -> Trace:
+        return TraceBuilder().device("", **facts).kernel("volta_sgemm", 0, ms(1)).build()
+
+    mi300 = device(multiprocessors=304, vendor="amd", compute_capability="9.4")
+    note = notes_of(mi300)["identified-device"]
+    assert "recognized as AMD MI300X or MI325X by: compute capability 9.4, 304 " in note.message
+    assert "(MI300X, MI325X)" in note.message  # only their memory tells them apart
+    assert "--device" in note.remedy
+    whole = device(
+        multiprocessors=304, memory_bytes=206141652992, vendor="amd", compute_capability="9.4"
+    )
+    note = notes_of(whole)["identified-device"]
+    assert "recognized as AMD Instinct MI300X by:" in note.message
+    assert note.remedy == ""
+    # Kernels for Volta run on newer devices, too.
+    assert "shows only kernels written for Volta" in notes_of(device())["unknown-device"].message
+
+
+def test_a_device_that_the_user_names_needs_no_note() -> None:
+    nameless = run_of(TraceBuilder().kernel("gemm", 0, ms(1)).build())
+    signals = Signals(nameless, options=Options(device="MI300X"))
+    ids = {note.id for note in profile_notes(signals)}
+    assert not ids & {"unknown-device", "identified-device"}
 
 
 def test_notes_of_the_reader_come_first() -> None:
@@ -229,3 +258,20 @@ def test_problems_with_the_files_of_other_ranks_are_noted_once_per_kind() -> Non
     assert signals.worker == 0
     found = [note for note in profile_notes(signals) if note.id in ("truncated-file", "x")]
     assert [note.message for note in found] == ["rank1.json (and 1 more): the file breaks off."]
+
+
+def test_host_memory_of_a_cpu_program() -> None:
+    def noted(framework: Framework) -> str:
+        builder = TraceBuilder(framework).step(0, 0, ms(9))
+        builder.operator("aten::mm", 0, ms(9), launches=False)
+        allocated = 7 << 20
+        for number, change in enumerate((3 << 20, 2 << 20, -(2 << 20))):
+            allocated += change
+            builder.memory(ms(number), change, device=-1, allocated_bytes=allocated)
+        return notes_of(builder.build())["host-memory"].message
+
+    # 3 + 2 MiB. PyTorch's totals on the host leave out what was there before the recording.
+    assert "up to 5.00 MiB of host memory more than when" in noted("pytorch")
+    assert "up to 12.0 MiB of host memory." in noted("tensorflow")
+    with_device = steps(1)
+    assert "host-memory" not in notes_of(with_device)

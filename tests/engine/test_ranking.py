@@ -219,8 +219,31 @@ def test_combined_savings_never_exceed_the_step() -> None:
 def test_severity_just_below_and_just_above_its_limits(
     expected_ns: int, severity: Severity
 ) -> None:
-    saving = Saving(0, expected_ns, 1000, single(0, 1000), "measured")
+    saving = Saving(expected_ns, expected_ns, 1000, single(0, 1000), "measured")
     assert severity_of(saving, 1000) == severity
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "expected_ns", "severity"),
+    [
+        (24, 99, "low"),  # a quarter of 99 is 24.75
+        (25, 99, "medium"),
+        (24, 100, "medium"),
+        (25, 100, "high"),
+        (0, 20, "low"),
+    ],
+)
+def test_a_saving_that_may_be_next_to_nothing_has_a_lower_severity(
+    low_ns: int, expected_ns: int, severity: Severity
+) -> None:
+    saving = Saving(low_ns, expected_ns, 1000, single(0, 1000), "measured")
+    assert severity_of(saving, 1000) == severity
+
+
+def test_two_doubts_lower_the_severity_once() -> None:
+    # All of the saving lies in one of three steps, and its low end is 0.
+    unsure = Saving(0, 45, 45, single(0, 45), "measured")
+    assert severity_of(unsure, 301, steps_of(3)) == "medium"
 
 
 @pytest.mark.parametrize(
@@ -239,13 +262,13 @@ def test_savings_that_vary_between_steps_have_a_lower_severity(
     intervals = np.array(
         [(100 * step, 100 * step + claim_ns) for step, claim_ns in enumerate(claims)]
     )
-    saving = Saving(0, 45, 45, intervals, "measured")
+    saving = Saving(45, 45, 45, intervals, "measured")
     assert severity_of(saving, 301, steps_of(3)) == severity
     assert severity_of(saving, 301) == "high"
 
 
 def test_two_steps_do_not_lower_the_severity() -> None:
-    saving = Saving(0, 60, 60, single(0, 60), "measured")
+    saving = Saving(60, 60, 60, single(0, 60), "measured")
     assert severity_of(saving, 200, steps_of(2)) == "high"
 
 
@@ -259,10 +282,43 @@ def test_nothing_found() -> None:
     assert rank([], 1000) == ((), None)
     saving = Saving(0, 0, 0, EMPTY, "measured")
     assert severity_of(saving, 0) == "low"
-    ranked, combined = rank([(rule("a"), Finding("", saving))], 0)
-    assert ranked[0].marginal_ns == 0
+    assert rank([(rule("a"), Finding("", saving))], 0) == ((), None)
+
+
+def saves_up_to(high_ns: int, start_ns: int, end_ns: int) -> Finding:
+    return Finding("", Saving(0, 0, high_ns, single(start_ns, end_ns), "modeled"))
+
+
+def test_what_saves_nothing_is_not_shown_and_claims_nothing() -> None:
+    found = [(rule("a"), saves_up_to(40, 0, 100)), (rule("b"), saves(60, 50, 150))]
+    ranked, combined = rank(found, 1000)
+    assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("b", 60)]
     assert combined is not None
-    assert combined.expected_ns == 0
+    assert (combined.expected_ns, combined.high_ns) == (60, 60)
+
+
+def test_what_saves_something_only_after_another_change_is_shown() -> None:
+    together = {1: 60, 2: 100}
+    ranked, _ = rank(
+        [(rule("b"), retimed(0, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
+        1000,
+        lambda fixes: together[len(fixes)],
+    )
+    assert order(ranked) == ["a", "b"]
+
+
+def test_a_refining_finding_stands_alone_if_the_general_one_saves_nothing() -> None:
+    found = [
+        (rule("other"), saves(10, 200, 300)),
+        (rule("general"), saves_up_to(80, 0, 100)),
+        (rule("special", refines="general"), saves(20, 0, 100)),
+        (rule("vain", refines="other"), saves_up_to(80, 200, 300)),
+    ]
+    ranked, _ = rank(found, 1000)
+    assert [(entry.rule.id, entry.refines, entry.marginal_ns) for entry in ranked] == [
+        ("special", None, 20),
+        ("other", None, 10),
+    ]
 
 
 @st.composite
@@ -278,7 +334,7 @@ def claims(draw: st.DrawFn) -> Finding:
 def test_marginals_add_up_to_a_union_within_the_window(findings: list[Finding]) -> None:
     ranked, combined = rank([(rule(f"r{i}"), finding) for i, finding in enumerate(findings)], 1000)
     if combined is None:
-        assert findings == []
+        assert not any(finding.saving.expected_ns for finding in findings if finding.saving)
         return
     assert sum(entry.marginal_ns for entry in ranked) == combined.expected_ns
     assert combined.low_ns <= combined.expected_ns <= combined.high_ns

@@ -407,3 +407,11 @@ def test_file_names_are_parsed(
 
 def test_session_labels_are_utc_with_milliseconds() -> None:
     assert session_label(1_000_000_007_250_999_999) == "2001_09_09_01_46_47.250"
+
+
+def test_exports_of_nsight_systems_are_named(tmp_path: Path) -> None:
+    nsight = b"SQLite format 3\0" + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL"
+    put(tmp_path, {"run/report.sqlite": nsight, "mlflow.sqlite": b"SQLite format 3\0 runs"})
+    (rejected,) = discover(tmp_path).rejected
+    assert rejected.path == "run/report.sqlite"
+    assert "an export of Nsight Systems" in rejected.reason

@@ -160,3 +160,42 @@ def test_every_match_contains_one_of_the_words(table: Any) -> None:
         for text in _shortest_matches(re._parser.parse(pattern)):  # type: ignore[attr-defined]
             assert any(word in text for word in words), (pattern, text)
         assert all(word == word.lower() for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        # Weights in 4 bits, multiplied in the format of the activations.
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu", Precision.BITS_16),
+        ("_matmul_ogs_NNT_bf16xfp8e4nvxmxfp4_16x256x128x1", Precision.BITS_8),
+        ("gemm_a16w4_kernel", Precision.BITS_16),
+        ("gemm_a8w8_blockscale_kernel", Precision.BITS_8),
+        ("_w4a4_gemm", Precision.BITS_8),  # 4-bit formats count as 8-bit
+        ("fpA_intB_gemm_kernel<half, uint8_t>", Precision.BITS_16),
+        # The output is in 16 bits, both operands are not.
+        ("bmm_Bfloat16_E4m3_Fp32_t128x8x512_s6_et64x8_sm100f", Precision.BITS_8),
+    ],
+)
+def test_precision_is_that_of_the_arithmetic(name: str, precision: Precision) -> None:
+    classes = classify_kernels([name])
+    assert KernelFamily(classes.family[0]) == KernelFamily.MATMUL
+    assert Precision(classes.precision[0]) == precision
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void vllm::gptq_marlin_repack_kernel<256, 4, false>(unsigned int const*",
+        "void marlin::permute_cols_kernel(int4 const*, int const*, int4*, int, int, int, int)",
+        "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>(__nv_bfloat16*",
+        "void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024u, float, int>(float*",
+    ],
+)
+def test_neighbors_of_matrix_kernels_are_none(name: str) -> None:
+    (family,) = classify_kernels([name]).family
+    assert family not in (KernelFamily.MATMUL, KernelFamily.ATTENTION)
+
+
+def test_kernels_that_quantize_compute_in_the_wider_type() -> None:
+    name = "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn, true>"
+    assert Precision(classify_kernels([name]).precision[0]) == Precision.BITS_16

@@ -3,12 +3,26 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.report.captions import make_caption
-from tb_perfadvisor.report.model import DeviceInfo, StepsInfo, Worker
+from tb_perfadvisor.report.model import DeviceInfo, StepsInfo, Worker, WorkloadInfo
 
 
 def worker(rank: int | None = None, name: str = "NVIDIA A100", used: int = 1) -> Worker:
     device = DeviceInfo(kind="gpu", name=name, visible=8, used=used) if used else None
     return Worker(rank=rank, host="host", file="f", events=1, duration_ns=1, device=device)
+
+
+def program(
+    mode: str = "unknown", framework: str = "unknown", parallelism: tuple[str, ...] = ()
+) -> WorkloadInfo:
+    return WorkloadInfo(
+        mode=mode,
+        framework=framework,
+        parallelism=list(parallelism),
+        input=[],
+        compiled=[],
+        features=[],
+        evidence=[],
+    )
 
 
 def steps(used: int, source: str = "ProfilerStep", *, is_inferred: bool = False) -> StepsInfo:
@@ -50,4 +64,23 @@ def steps(used: int, source: str = "ProfilerStep", *, is_inferred: bool = False)
 def test_the_caption_names_framework_device_rank_and_steps(
     framework: str, workers: list[Worker], world_size: int | None, steps: StepsInfo, caption: str
 ) -> None:
-    assert make_caption(framework, workers, 0, world_size, steps) == caption
+    assert make_caption(framework, program(), workers, 0, world_size, steps) == caption
+
+
+@pytest.mark.parametrize(
+    ("workload", "caption"),
+    [
+        (program("training"), "PyTorch, training · NVIDIA A100 · 1 step (ProfilerStep)"),
+        (
+            program("training", "Lightning", ("DDP",)),
+            "Lightning (PyTorch), training · DDP · NVIDIA A100 · 1 step (ProfilerStep)",
+        ),
+        (
+            program("inference server", "vLLM", ("tensor parallel", "expert parallel")),
+            "vLLM (PyTorch), inference server · tensor parallel + expert parallel · NVIDIA A100"
+            " · 1 step (ProfilerStep)",
+        ),
+    ],
+)
+def test_the_caption_names_the_program(workload: WorkloadInfo, caption: str) -> None:
+    assert make_caption("pytorch", workload, [worker()], 0, None, steps(1)) == caption

@@ -54,7 +54,8 @@ def test_a_comment_moves_above_its_line_only_if_needed() -> None:
 
 def test_reasons_are_aligned_next_to_their_counts() -> None:
     lines = shown(report_of("pytorch_ddp_balanced"), 60)
-    begin = lines.index("Checks not applicable: 79") + 1
+    (heading,) = (line for line in lines if line.startswith("Checks not applicable: "))
+    begin = lines.index(heading) + 1
     for line in lines[begin : begin + 6]:
         assert line.startswith(" " * 7) or line[:5].strip().isdigit(), line
 

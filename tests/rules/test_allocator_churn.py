@@ -60,7 +60,7 @@ def test_allocations_that_overlap_device_work_cost_nothing() -> None:
 def test_the_remedy_fits_the_calls() -> None:
     frees = {"A": host("cudaFree", EventKind.ALLOCATE)}
     (finding,) = find(AllocatorChurn, SLOW, legend=frees) or ()
-    assert "empty_cache" in finding.remedies[0].snippet
+    assert "empty_cache" in finding.remedies[0].text
     pinned = {"A": host("cudaHostAlloc", EventKind.ALLOCATE)}
     (finding,) = find(AllocatorChurn, SLOW, legend=pinned) or ()
     assert "pin_memory" in finding.remedies[0].snippet

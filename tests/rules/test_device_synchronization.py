@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.finding import Table
+from tb_perfadvisor.rules.finding import Finding, Saving, Table
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.rules.savings import synchronization
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
-from tests.support.cuda_executor import Item, Launch, Played, play
+from tests.support.cuda_executor import Item, Launch, Operation, Played, Work, play
 
 SLOW = """
     cell 10us
@@ -75,6 +75,67 @@ def test_waits_that_starve_the_device_cost_what_a_program_without_them_saves() -
     # Nothing comes after the last wait of the profile.
     assert finding.saving.expected_ns == saved - 8_000
     assert finding.saving.basis == "simulated"
+    # The copied values may be sizes that the next launch needs.
+    assert finding.saving.low_ns == 0
+
+
+# A step of two results of the device. The host reads the first one, of a long kernel, and launches
+# at once; it reads the second one, of a short kernel, and then computes for 3 ms.
+LONG, SHORT, COMPUTING = Launch(7, 4_000_000), Launch(7, 100_000), Work(3_000_000)
+READS_TWO = (LONG, Item(7), SHORT, Item(7), COMPUTING)
+
+
+def steady_ns(*step: Operation, waits: bool = True) -> int:
+    """How long a step takes in the long run."""
+    finished = play([step] * 5, repeats=2, waits=waits).finished_ns
+    return (finished[-1] - finished[-4]) // 3
+
+
+def finding_of(*step: Operation) -> tuple[Finding, Saving]:
+    (finding,) = find(DeviceSynchronization, play([step] * 5, repeats=2).trace) or ()
+    assert finding.saving is not None
+    return finding, finding.saving
+
+
+def test_host_code_that_may_use_a_value_is_expected_to_stay_after_it() -> None:
+    finding, saving = finding_of(*READS_TWO)
+    low, expected, high = (ns / 5 for ns in (saving.low_ns, saving.expected_ns, saving.high_ns))
+    now = steady_ns(*READS_TWO)
+    # With the waits: a launch, 4,014 us until the copy has returned; the same again for the short
+    # kernel, 114 us; computing, 3,000. Without them the device sets the pace, with 4,108 us.
+    needs_neither = now - steady_ns(*READS_TWO, waits=False)
+    # If it computes with the second value, only the first wait can go: 10 us until the kernel that
+    # is queued by then begins.
+    needs_second = now - steady_ns(LONG, Launch(7, 2_000), SHORT, Item(7), COMPUTING)
+    assert (needs_neither, needs_second) == (3_020_000, 10_000)
+    assert low == 0
+    # Nothing follows the last of five waits, so it stays.
+    assert high == pytest.approx(0.8 * needs_neither, rel=0.01)
+    # The second wait takes 0.1 ms: without it, the host would be ahead by that much.
+    assert needs_second < expected < 130_000
+    assert "up to 2.42 ms of each step" in finding.summary
+
+
+def test_host_code_after_other_calls_does_not_need_the_value() -> None:
+    # The host reads both values and launches at once, and computes later.
+    step = (LONG, Item(7), SHORT, Item(7), SHORT, COMPUTING)
+    finding, saving = finding_of(*step)
+    needs_neither = steady_ns(*step) - steady_ns(*step, waits=False)
+    assert saving.expected_ns / 5 == pytest.approx(needs_neither, rel=0.01)
+    assert saving.expected_ns == saving.high_ns
+    assert "up to" not in finding.summary
+
+
+def test_the_table_adds_up_to_the_expected_saving() -> None:
+    # If nothing needs the value, most of the idle time comes later than the wait.
+    for step, has_rest in ((READS_TWO, False), ((LONG, Item(7), SHORT, COMPUTING, SHORT), True)):
+        finding, saving = finding_of(*step)
+        table = finding.evidence[0]
+        assert isinstance(table, Table)
+        place = [column.key for column in table.columns].index("induced_ns")
+        induced = [row[place] for row in table.rows]
+        assert sum(ns for ns in induced if isinstance(ns, int)) == saving.expected_ns
+        assert len(induced) == 1 + has_rest
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -5,7 +5,7 @@ from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
-from tb_perfadvisor.testing.symbols import Symbol, collective
+from tb_perfadvisor.testing.symbols import Symbol, collective, operator
 from tb_perfadvisor.trace import Run
 
 # Tokens go out (A), are processed, and come back: one of four ranks sends five of the eight parts
@@ -48,6 +48,26 @@ def run(*texts: str, hot: int = 5_000_000, cold: int = 1_000_000) -> Run:
             for rank, text in enumerate(texts)
         )
     )
+
+
+def test_exchanges_of_embeddings_are_no_exchanges_of_tokens() -> None:
+    def with_launcher(name: str) -> Run:
+        legend = {
+            "A": exchange(2_000_000),
+            "B": exchange(1_000_000),
+            "E": exchange(5_000_000),
+            "o": operator(name),
+        }
+        texts = (COLD, COLD, HOT, COLD)
+        return run_of(
+            *(
+                draw(text, legend=legend, rank=rank, world_size=4, backend="nccl")
+                for rank, text in enumerate(texts)
+            )
+        )
+
+    assert find(ExpertImbalance, with_launcher("MoELayer"))
+    assert find(ExpertImbalance, with_launcher("All2All_Pooled_Req")) == ()
 
 
 def slow(hot: int = 5_000_000, cold: int = 1_000_000) -> Run:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.precision.full_precision_compute import FullPrecisionCompute
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
-from tb_perfadvisor.trace import KernelFamily, Precision
+from tb_perfadvisor.trace import Device, KernelFamily, Precision
 
 H100 = "NVIDIA H100 80GB HBM3"
 SLOW = """
@@ -40,7 +41,7 @@ def test_without_shapes_high_is_the_ratio_of_the_peaks() -> None:
         assert abs(finding.saving.high_ns - bound) < 0.05 * bound
 
 
-def test_with_shapes_high_is_the_roofline_of_each_kernel() -> None:
+def test_with_shapes_high_is_what_each_kernel_can_achieve() -> None:
     # A large product, and one with a single column, which is memory bound in any data type.
     builder = TraceBuilder().device(H100).step(0, 0, ms(60))
     for at, columns in ((1, 8192), (31, 1)):
@@ -55,15 +56,27 @@ def test_with_shapes_high_is_the_roofline_of_each_kernel() -> None:
     (finding,) = FullPrecisionCompute().check(Signals(run_of(builder.build())))
     assert finding.saving is not None
     now_ns = 24e6
-    # The large product: 2 x 8192^3 FLOP at 0.80 of 989.4 TFLOP/s in bf16.
-    large_ns = 2 * 8192**3 / (989.4e12 * 0.80) * 1e9
-    # The other one: 2 bytes for each of 8192^2 + 2 x 8192 numbers at 0.85 of 3.352 TB/s.
-    narrow_ns = 2 * (8192**2 + 2 * 8192) / (3.352e12 * 0.85) * 1e9
-    assert finding.saving.high_ns == pytest.approx(2 * now_ns - large_ns - narrow_ns, rel=1e-3)
-    # Now: 0.80 of 66.9 TFLOP/s in fp32. The same share of the higher roof takes 66.9 / 989.4
-    # of the time, or half of the time for the memory-bound product.
-    same_share_ns = now_ns * (66.9 / 989.4 + 1 / 2)
-    expected_ns = 2 * now_ns - (same_share_ns + now_ns) / 2
+    # Their FLOP at 0.90 of the peaks: 989.4 TFLOP/s in bf16, 66.9 in fp32. The large product takes
+    # 125 waves instead of 124.1: 128 x 128 tiles of 64 x 64 on 132 multiprocessors. The narrow one
+    # has 128 tiles of 64 x 8 for a single column.
+    large_flop = 2 * 8192**3 * 125 / (128**2 / 132)
+    narrow_flop = 2 * 8192**2 * 8 * 132 / 128
+
+    def achievable_ns(flop: float, peak: float, numbers: float, results: float) -> float:
+        bytes_per_ns = 3.352e3 * 0.85
+        item_bytes = 2 if peak == 989.4e3 else 4
+        # Half of the results are written while the product is computed.
+        reads_ns, half_ns = (count * item_bytes / bytes_per_ns for count in (numbers, results / 2))
+        return 4_000 + math.hypot(flop / (peak * 0.90), reads_ns + half_ns) + half_ns
+
+    large = (large_flop, 2 * 8192**2, 8192**2)
+    narrow = (narrow_flop, 8192**2 + 8192, 8192)
+    best = [achievable_ns(flop, 989.4e3, *numbers) for flop, *numbers in (large, narrow)]
+    assert finding.saving.high_ns == pytest.approx(2 * now_ns - sum(best), rel=1e-3)
+    # Expected is the same share of what is achievable as now.
+    now = [achievable_ns(flop, 66.9e3, *numbers) for flop, *numbers in (large, narrow)]
+    same_share_ns = now_ns * (best[0] / now[0] + best[1] / now[1])
+    expected_ns = 2 * now_ns - same_share_ns
     assert finding.saving.expected_ns == pytest.approx(expected_ns, rel=1e-3)
     assert finding.saving.low_ns == pytest.approx(expected_ns / 2, rel=1e-3)
 
@@ -72,8 +85,39 @@ def test_16_bit_compute_passes() -> None:
     assert find(FullPrecisionCompute, FIXED, device=H100) == ()
 
 
-def test_not_applicable_without_peaks() -> None:
-    assert find(FullPrecisionCompute, SLOW, device="A device nobody knows") is None
+@pytest.mark.parametrize("device", ["", "A GPU nobody knows", "NVIDIA GPU"])
+def test_on_an_unknown_gpu_a_rule_of_thumb_replaces_the_roofline(device: str) -> None:
+    (finding,) = find(FullPrecisionCompute, SLOW, device=device) or ()
+    assert finding.saving is not None
+    # Two steps of 8 ms of 32-bit products: a quarter, at most half.
+    saving = finding.saving
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, ms(4), ms(8))
+    assert saving.basis == "heuristic"
+    assert "whose rates are unknown" in finding.summary
+    assert find(FullPrecisionCompute, FIXED, device=device) == ()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        Device(0, "NVIDIA GeForce GTX 1080", "gpu", vendor="nvidia", compute_capability="6.1"),
+        Device(0, "Nvidia GPU (Pascal)", "gpu"),  # as in TensorFlow's overview
+        Device(0, "ARTEMIS", "other"),
+    ],
+)
+def test_devices_without_matrix_units_and_unknown_accelerators_are_left_alone(
+    device: Device,
+) -> None:
+    assert find(FullPrecisionCompute, SLOW, device=device) == ()
+
+
+def test_remedies_fit_the_generation_of_an_unknown_gpu() -> None:
+    def texts(name: str) -> str:
+        (finding,) = find(FullPrecisionCompute, SLOW, device=name) or ()
+        return "".join(remedy.snippet for remedy in finding.remedies)
+
+    assert "torch.bfloat16" not in texts("Nvidia GPU (Volta)")
+    assert "torch.bfloat16" in texts("Nvidia GPU (Hopper)")
 
 
 def test_not_applicable_on_the_cpu() -> None:
@@ -101,12 +145,12 @@ def test_fires_only_above_the_limit() -> None:
 def test_remedies_fit_the_device() -> None:
     def snippets(device: str) -> str:
         (finding,) = find(FullPrecisionCompute, SLOW, device=device) or ()
-        return "".join(remedy.snippet for remedy in finding.remedies)
+        return "".join(f"{remedy.text}\n{remedy.snippet}" for remedy in finding.remedies)
 
     assert "bfloat16" in snippets(H100)
     assert "set_float32_matmul_precision" in snippets(H100)
     # Volta's tensor cores only support float16 (NVIDIA, V100 architecture whitepaper).
-    assert "bfloat16" not in snippets("Tesla V100-SXM2-16GB")
+    assert "torch.bfloat16" not in snippets("Tesla V100-SXM2-16GB")
     assert "GradScaler" in snippets("Tesla V100-SXM2-16GB")
     assert "set_float32_matmul_precision" not in snippets("Tesla V100-SXM2-16GB")
 

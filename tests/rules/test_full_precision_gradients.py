@@ -47,3 +47,11 @@ def test_32_bit_programs_are_not_reported() -> None:
 
 def test_16_bit_gradients_pass() -> None:
     assert find(FullPrecisionGradients, two_ranks(SLOW, "BFloat16")) == ()
+
+
+def test_reductions_of_tensor_parallel_layers_are_no_gradients() -> None:
+    name, size = "ncclKernel_AllReduce", {"size_bytes": 10**8, "dtype": "Float", "group_size": 2}
+    for description, is_found in (("mesh_dp", True), ("mesh_tp", False)):
+        legend = {"N": collective(name, description=description, **size)}
+        trace = draw(SLOW, legend=legend, rank=0, world_size=2, backend="nccl")
+        assert bool(find(FullPrecisionGradients, trace)) is is_found

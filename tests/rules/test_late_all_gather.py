@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.communication.late_all_gather import LateAllGather
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
-from tb_perfadvisor.testing.symbols import collective
+from tb_perfadvisor.testing.symbols import collective, operator
 from tb_perfadvisor.trace import Run
 
 # Parameters are gathered (G) when a layer begins; gradients are scattered (Q) at the end.
@@ -22,6 +22,7 @@ FIXED = """
 """
 LEGEND = {
     "G": collective("ncclDevKernel_AllGather_RING_LL", "all-gather"),
+    "o": operator("FSDP::all_gather"),
     "Q": collective("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "reduce-scatter"),
 }
 
@@ -43,4 +44,14 @@ def test_saves_what_the_fix_saves() -> None:
 
 
 def test_programs_that_shard_no_parameters_pass() -> None:
-    assert find(LateAllGather, two_ranks(SLOW.replace("Q", "N"))) == ()
+    # DTensor gathers activations of tensor-parallel layers, and reduce-scatters them as well.
+    legend = {**LEGEND, "o": operator("Redistribute")}
+    trace = draw(SLOW, legend=legend, rank=0, world_size=2, backend="nccl")
+    assert find(LateAllGather, trace) == ()
+
+
+def test_xla_programs_that_scatter_gradients_shard_their_parameters() -> None:
+    trace = draw(SLOW, legend=LEGEND, framework="jax", rank=0, world_size=2)
+    assert find(LateAllGather, trace)
+    without = draw(SLOW.replace("Q", "N"), legend=LEGEND, framework="jax", rank=0, world_size=2)
+    assert find(LateAllGather, without) == ()

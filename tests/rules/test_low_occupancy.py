@@ -7,8 +7,8 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.compute.low_occupancy import LowOccupancy
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, kernel
-from tb_perfadvisor.trace import Device
+from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
+from tb_perfadvisor.trace import Device, KernelFamily, Precision
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
 # TraceLens' h100 recordings have this kernel.
@@ -17,7 +17,7 @@ NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10
 
 def legend(blocks: int) -> dict[str, Symbol]:
     return {
-        "s": kernel(NORM, grid_blocks=blocks, block_threads=256),
+        "w": kernel(NORM, grid_blocks=blocks, block_threads=256),
         "f": kernel(NORM, grid_blocks=132, block_threads=256),
     }
 
@@ -26,7 +26,7 @@ SLOW = """
     cell 1ms
     step   |..........|..........|
     main   |oSSSSSSSSS|oSSSSSSSSS|
-    gpu 7  |ssssHHHHHH|ssssHHHHHH|
+    gpu 7  |wwwwHHHHHH|wwwwHHHHHH|
 """
 FIXED = """
     cell 1ms
@@ -49,9 +49,42 @@ def test_saves_what_the_fix_saves() -> None:
     assert "keep only 25.0 % of the 132 multiprocessors busy" in finding.summary
 
 
+def product(m: int, n: int, k: int) -> dict[str, Symbol]:
+    """Drawn as an operator and its kernel with 33 blocks, which takes 4 ms."""
+    dtype = "c10::BFloat16"
+    gemm = kernel(
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
+        family=KernelFamily.MATMUL,
+        precision=Precision.BITS_16,
+        tensor_cores=1,
+        grid_blocks=33,
+        block_threads=384,
+    )
+    shapes = f"[[{m},{k}],[{k},{n}]]"
+    return {"o": operator("aten::mm", shapes=shapes, dtypes=f"{dtype};{dtype}"), "w": gemm}
+
+
+def test_a_product_gets_no_faster_than_its_shape_allows() -> None:
+    trace = SLOW.replace("H", "k")
+    (finding,) = find(LowOccupancy, trace, legend=product(8192, 8192, 8192), device=H100) or ()
+    assert finding.saving is not None
+    # 1.28 ms are achievable (see tests/rules/test_dominant_kernel.py), not a quarter of 4 ms.
+    assert finding.saving.high_ns == pytest.approx(2 * (4e6 - 1.277e6), rel=1e-3)
+
+
+def test_products_that_more_blocks_may_not_help_pass() -> None:
+    trace = SLOW.replace("H", "k")
+    for sizes in (
+        (16384, 8192, 8192),  # 2.5 of 4 ms are achievable
+        (64, 8192, 65536),  # 0.4 of 4 ms, but the result has 128 tiles for 132 multiprocessors
+        (128, 262144, 1024),  # 0.2 of 4 ms, but bound by memory
+    ):
+        assert find(LowOccupancy, trace, legend=product(*sizes), device=H100) == (), sizes
+
+
 def test_full_or_unknown_grids_pass() -> None:
     assert find(LowOccupancy, SLOW, legend=legend(132), device=H100) == ()
-    assert find(LowOccupancy, SLOW, legend={"s": kernel(NORM)}, device=H100) == ()
+    assert find(LowOccupancy, SLOW, legend={"w": kernel(NORM)}, device=H100) == ()
     assert find(LowOccupancy, SLOW, legend=legend(33)) == ()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,14 @@ def test_saves_what_the_fix_saves() -> None:
     )  # fmt: skip
     (finding,) = checked.findings
     assert finding.saving is not None
-    # 2 x 8192 x 1024 x 50,304 FLOP at 0.80 of 989.4 TFLOP/s.
-    best_ns = 2 * 8192 * 1024 * 50304 / (989.4e12 * 0.80) * 1e9
+    # 2 x 8192 x 1024 x 50,304 FLOP at 0.90 of 989.4 TFLOP/s, in 763 waves instead of 762.2 (128 x
+    # 786 tiles of 64 x 64 on 132 multiprocessors), while the operands are read and half of the
+    # result is written; the rest follows. Padding from 50,257 adds less than 0.1 %.
+    bytes_per_ns = 3.352e3 * 0.85
+    compute_ns = 2 * 8192 * 1024 * 50304 / (989.4e3 * 0.90) * 763 / (128 * 786 / 132)
+    reads_ns = 2 * 1024 * (8192 + 50304) / bytes_per_ns
+    half_ns = 8192 * 50304 / bytes_per_ns
+    best_ns = 4_000 + math.hypot(compute_ns, reads_ns + half_ns) + half_ns
     assert finding.saving.high_ns == pytest.approx(2 * (10e6 - best_ns), rel=1e-3)
     assert "pad n (columns of the second operand) from 50257 to 50304" in finding.summary
     table = finding.evidence[0]
@@ -78,10 +85,19 @@ def test_aligned_or_fast_products_pass() -> None:
     assert find(MisalignedShapes, SLOW, legend=product("[[8192,1024],[1024,50304]]")) is None
     aligned = product("[[8192,1024],[1024,50304]]")
     assert find(MisalignedShapes, SLOW, legend=aligned, device=H100) == ()
-    # 1.7 ms at the roofline, 2 ms actual.
+    # 1.8 ms are achievable, 2 ms actual.
     fast = product("[[16384,1024],[1024,40001]]")
     text = SLOW.replace("tttttttttt", "tt........")
     assert find(MisalignedShapes, text, legend=fast, device=H100) == ()
+
+
+def test_kernels_with_too_few_blocks_do_not_count() -> None:
+    few = product(VOCABULARY)
+    few["t"] = kernel(
+        NARROW, family=KernelFamily.MATMUL, precision=Precision.BITS_16, tensor_cores=1,
+        grid_blocks=131,
+    )  # fmt: skip
+    assert find(MisalignedShapes, SLOW, legend=few, device=H100) == ()
 
 
 def test_inner_size_of_gradients_does_not_count() -> None:
@@ -100,10 +116,10 @@ def test_inner_size_of_gradients_does_not_count() -> None:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    legend = product(VOCABULARY)  # 10.7 % of the roofline, the whole step
+    legend = product(VOCABULARY)  # 1.14 of 10 ms are achievable, in the whole step
     for name, fires_at, passes_at in (
         ("minimum_share", 0.99, 1.01),
-        ("maximum_achieved_share", 0.11, 0.10),
+        ("maximum_achieved_share", 0.12, 0.11),
     ):
         assert find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: fires_at})
         assert (

@@ -55,6 +55,70 @@ def test_saves_at_most_what_the_fix_saves() -> None:
     assert table.rows == (("aten::linear", NODE, "[[64,64],[64,64]]", "", 2, 6_000_000),)
 
 
+def checkpointed(*, reentrant: bool, numbers: bool = True, records: bool = False) -> Trace:
+    """Two steps of 10 ms: a layer of 3 ms forward, recomputed, and 4 ms of gradients.
+
+    Names as in PyTorch's recordings; autograd numbers the operators that it will differentiate.
+    """
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    node = f"autograd::engine::evaluate_function: {'CheckpointFunction' if reentrant else 'Relu'}"
+    for step in range(2):
+        start = ms(10 * step)
+        builder.step(step, start, start + ms(10))
+        if records:
+            builder.memory(start, GIB, allocated_bytes=70 * GIB)
+        number = {"sequence": 7} if numbers else {}
+        shape = {"shapes": [[64, 64], [64, 64]], "dtypes": ["float", "float"]}
+        builder.operator("aten::linear", start, start + us(40), key=f"{step}f", **shape, **number)
+        builder.operator(f"{node}Backward", start + us(50), start + us(250), launches=False)
+        builder.operator(
+            f"{'CheckpointFunction' if reentrant else 'Relu'}Backward",
+            start + us(51),
+            start + us(249),
+            launches=False,
+            sequence=9,
+        )
+        # An addition is no module; its gradient formula would not be numbered.
+        for index, (name, more) in enumerate((("aten::linear", shape), ("aten::add_", {}))):
+            at = start + us(60 + 40 * index)
+            key = f"{step}{name}"
+            builder.operator(name, at, at + us(30), key=key, **more, **number)
+        builder.operator(
+            "aten::threshold_backward", start + us(200), start + us(220), key=f"{step}g"
+        )
+        for key, at, length in (
+            (f"{step}f", 0, 3),
+            (f"{step}aten::linear", 3, 2),
+            (f"{step}aten::add_", 5, 1),
+            (f"{step}g", 6, 4),
+        ):
+            builder.kernel(KERNEL, start + ms(at), start + ms(at + length), launched_by=key)
+    return builder.build()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_without_memory_it_says_what_recomputing_costs(*, reentrant: bool) -> None:
+    (finding,) = find(Recompute, checkpointed(reentrant=reentrant)) or ()
+    assert (finding.saving, finding.severity) == (None, "low")
+    # The layer takes 2 ms again, and the addition 1 ms.
+    assert finding.summary.startswith("Device work of 3.00 ms of each step (30.0 %) recomputes")
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert [(row[0], row[4], row[5]) for row in table.rows] == [
+        ("aten::linear", 2, 4_000_000),
+        ("aten::add_", 2, 2_000_000),
+    ]
+
+
+def test_without_numbers_only_operators_of_modules_count() -> None:
+    (finding,) = find(Recompute, checkpointed(reentrant=False, numbers=False)) or ()
+    assert "2.00 ms of each step (20.0 %)" in finding.summary
+
+
+def test_nothing_is_said_if_memory_is_known_to_be_full() -> None:
+    assert find(Recompute, checkpointed(reentrant=True, records=True)) == ()
+
+
 def test_passes_if_memory_is_used() -> None:
     assert find(Recompute, trace(used_bytes=70 * GIB)) == ()
 
@@ -109,6 +173,7 @@ def test_xla_recomputation_is_known_by_path_and_name() -> None:
     ("name", "path", "is_recomputed"),
     [
         ("fusion.7", PATH, True),
+        ("splash_mha_dkv_segmented_block_kv", PATH, False),  # a backward kernel of its own
         ("fusion.7.remat", "jit(step)/dot_general", True),
         ("fusion.7.remat2", "jit(step)/dot_general", True),
         ("fusion.7.remat.1", "jit(step)/dot_general", True),

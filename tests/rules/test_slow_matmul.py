@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,12 @@ FIXED = """
     main   |vSSSSSSS|vSSSSSSS|
     gpu 7  |ttkkkkkk|ttkkkkkk|
 """
-# 2 x 4096^3 FLOP at 0.80 of 989.4 TFLOP/s in bf16 (NVIDIA, H100 data sheet).
-BEST_NS = 2 * 4096**3 / (989.4e12 * 0.80) * 1e9
+# 2 x 4096^3 FLOP at 0.90 of 989.4 TFLOP/s in bf16 (NVIDIA, H100 data sheet): 64 x 64 tiles on 132
+# multiprocessors take 32 waves instead of 31.03, while 2 x 33.6 MB are read and 16.8 written at
+# 0.85 of 3.352 TB/s. Then another 16.8 MB are written. With 4 us to start, this is 172 us.
+COMPUTE_NS = 2 * 4096**3 / (989.4e12 * 0.90) * 1e9 * 32 / (64**2 / 132)
+HALF_NS = 4096**2 / (3.352e12 * 0.85) * 1e9
+BEST_NS = 4_000 + math.hypot(COMPUTE_NS, 5 * HALF_NS) + HALF_NS
 
 
 def test_saves_what_the_fix_saves() -> None:
@@ -54,7 +59,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(2 * (4e6 - BEST_NS), rel=1e-3)
     assert finding.saving.expected_ns == pytest.approx(4e6 - BEST_NS, rel=1e-3)
-    assert "reach 4.3 %" in finding.summary  # 174 µs of 4 ms
+    assert "reach 4.3 %" in finding.summary  # 172 µs of 4 ms
     table = finding.evidence[0]
     assert isinstance(table, Table)
     assert table.rows[0][:6] == ("aten::mm", "(4096, 4096, 4096)", "bf16", "compute", 2, 8_000_000)
@@ -71,7 +76,7 @@ def test_kernels_with_too_few_blocks_do_not_count() -> None:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    # Four cells of ten, 4.3 % of the roofline, 4 ms per kernel.
+    # Four cells of ten, 4.3 % of what is achievable, 4 ms per kernel.
     for name, fires_at, passes_at in (
         ("minimum_share", 0.39, 0.41),
         ("maximum_achieved_share", 0.05, 0.04),
@@ -88,7 +93,10 @@ def test_finds_the_slow_attention_scores_of_owlv2(corpus: Path) -> None:
     report = analyze(corpus / "tracelens/h100/google_owlv2-large-patch14-ensemble")
     (finding,) = [f for f in report.findings if f.rule_id == "slow-matmul"]
     assert finding.saving is not None
-    assert finding.saving.share_high == pytest.approx(0.13, abs=0.01)
+    # 130 ms of 1.21 s go into products of 16 x (5185, 64, 5185), 1.083 ms each. Writing 860 MB at
+    # 0.85 of 3.352 TB/s takes 0.302 of them.
+    share = 0.130 * (1 - 0.302 / 1.083) / 1.21
+    assert finding.saving.share_high == pytest.approx(share, rel=0.03)
 
 
 @pytest.mark.corpus

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.instrument.loader_workers import WorkerBatch
 from tb_perfadvisor.rules.input.small_file_reads import SmallFileReads
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.testing.symbols import Symbol, host, iterator
@@ -111,3 +112,72 @@ def test_finds_file_reads_of_tf_data_operations() -> None:
 @pytest.mark.parametrize(("files", "count"), [(7, 0), (8, 1)])
 def test_few_files_of_tf_data_are_left_alone(files: int, count: int) -> None:
     assert len(find(SmallFileReads, tf_data(files, read_ms=0.5)) or ()) == count
+
+
+def with_workers(
+    *, stall_ms: int, wall_ms: int = 60, cpu_ms: int = 10, files: int = 48, timed: bool = True
+) -> Trace:
+    """Three steps of 20 ms that wait for a batch of two workers before."""
+    builder = TraceBuilder()
+    mark = WorkerBatch(0, 2, 8, 1000 * wall_ms, 1000 * cpu_ms, files, read_bytes=-1)
+    for number in range(3):
+        start = ms(number * (stall_ms + 20))
+        end = start + ms(stall_ms)
+        builder.step(number, start, end + ms(20))
+        builder.host(
+            EventKind.INPUT_WAIT,
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+            start,
+            end,
+        )
+        if timed:
+            builder.annotation(mark.mark(threads=8), end - 2_000, end - 1_000)
+        builder.operator("aten::conv2d", end, end + ms(20))
+        builder.kernel("conv", end, end + ms(20))
+    return builder.build()
+
+
+def test_workers_that_wait_for_files() -> None:
+    # Two workers need 30 ms for a batch, and 5 ms if they only compute: no step waits then.
+    checked = check_rule(
+        SmallFileReads,
+        slow=with_workers(stall_ms=10),
+        fixed=with_workers(stall_ms=0, wall_ms=10, files=1),
+        saves="10ms",
+        exactly=False,
+        scales=False,  # marks are text
+        fixed_applies=False,
+    )
+    (finding,) = checked.findings
+    assert finding.summary == (
+        "The step waits 10.0 ms of each step (33.3 %) for 2 workers. They open 48 files for each"
+        " batch, and compute only 10.0 ms of the 60.0 ms that it takes."
+    )
+    assert [("shards" in r.snippet, "gcsfuse" in r.snippet) for r in finding.remedies[:1]] == [
+        (True, False)
+    ]
+    assert any("--file-cache-max-size-mb" in remedy.snippet for remedy in finding.remedies)
+
+
+def test_computing_remains() -> None:
+    # 50 of 100 ms in two workers: 25 ms for a batch, and the step waits 5 of its 30 ms.
+    (finding,) = find(SmallFileReads, with_workers(stall_ms=30, wall_ms=100, cpu_ms=50)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * ms(30 - 5)
+    assert finding.saving.high_ns == 3 * ms(30)
+
+
+@pytest.mark.parametrize("trace", [
+    with_workers(stall_ms=10, files=7),
+    with_workers(stall_ms=10, cpu_ms=31),
+    with_workers(stall_ms=1),
+], ids=["few files", "computes", "hardly waits"])  # fmt: skip
+def test_other_workers_are_left_alone(trace: Trace) -> None:
+    assert find(SmallFileReads, trace) == ()
+
+
+def test_without_marks_it_says_how_to_find_out() -> None:
+    (finding,) = find(SmallFileReads, with_workers(stall_ms=10, timed=False)) or ()
+    assert (finding.saving, finding.severity) == (None, "low")
+    assert "time_workers(loader)" in finding.remedies[0].snippet
+    assert find(SmallFileReads, with_workers(stall_ms=1, timed=False)) == ()

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze, load
+from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
+from tb_perfadvisor.rules.finding import Table
+from tb_perfadvisor.rules.remedies.host_cores import OWN_CORES
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
@@ -55,7 +58,56 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.ranks == (0, 6)
     assert finding.summary.startswith("The other ranks wait 5.00 ms of each step (50.0 %) for")
-    assert "ranks 0, 6, late in 2 of 2 collectives" in finding.summary
+    assert "ranks 0 and 6, late in 2 of 2 collectives" in finding.summary
+    assert finding.title == "Ranks 0 and 6 are late in 2 of 2 collectives"
+
+
+# In each step, one view of the late rank takes 2.5 ms instead of 0.1.
+STALLED = """
+    cell 100us
+    step   |....................................|
+    main   |w.w.w.o.wwwwwwwwwwwwwwwwwwwwwwwwwo..|
+    gpu 7  |......KK.........................K..|
+    gpu 13 |..................................NN|
+"""
+WAITING = """
+    cell 100us
+    step   |....................................|
+    main   |w.w.w.o.wo..........................|
+    gpu 7  |......KK.K..........................|
+    gpu 13 |..........NNNNNNNNNNNNNNNNNNNNNNNNNN|
+"""
+
+
+def test_says_that_the_late_rank_lost_its_cores() -> None:
+    def four_steps(text: str) -> str:
+        lines = (line.partition("|") for line in text.strip("\n").splitlines())
+        return "\n".join(f"{name}{bar}{row * 4}" for name, bar, row in lines)
+
+    legend = {"w": operator("aten::view", launches=False)}
+    traces = [
+        draw(four_steps(text), legend=legend, rank=rank, world_size=2, backend="nccl")
+        for rank, text in enumerate((WAITING, STALLED))
+    ]
+    (finding,) = find(Straggler, run_of(*traces)) or ()
+    assert finding.title == "Rank 1 is late in 4 of 4 collectives"
+    # The view takes 2.4 ms longer than usual.
+    assert finding.summary.endswith(
+        "mostly because the operating system took the core from the launching thread"
+        " (host-preempted: 2.40 ms more idle time per step)."
+    )
+    assert finding.remedies == OWN_CORES
+    tables = {item.title: item for item in finding.evidence}
+    table = tables["Idle while the launching thread had no core"]
+    assert isinstance(table, Table)
+    assert table.rows == (("rank 1", 2_400_000), ("rank 0", 0))
+
+
+def test_inference_is_not_told_to_log_less() -> None:
+    late = run((1,), world_size=2)
+    (finding,) = run_rule(Straggler(), reference_worker(late)).findings
+    assert finding.remedies
+    assert not any("loss" in remedy.snippet for remedy in finding.remedies)
 
 
 def test_waiting_is_not_a_long_all_reduce() -> None:

@@ -70,6 +70,22 @@ def test_other_kernels_pass(other: dict[str, Symbol]) -> None:
     assert find(TensorCoresIdle, SLOW, legend=other, device=H100) == ()
 
 
+def test_kernels_with_too_few_blocks_do_not_count() -> None:
+    few = legend()
+    few["s"] = kernel(
+        SCALAR, family=KernelFamily.MATMUL, precision=Precision.BITS_16, tensor_cores=0,
+        grid_blocks=131,
+    )  # fmt: skip
+    assert find(TensorCoresIdle, SLOW, legend=few, device=H100) == ()
+
+
+def test_a_product_that_runs_as_fast_as_its_shape_allows_passes() -> None:
+    # Writing 4096 x 32768 numbers at 0.85 of 3.352 TB/s takes 94 of 200 us.
+    text = SLOW.replace("cell 1ms", "cell 50us")
+    bound = legend("[[4096,32],[32,32768]]")
+    assert find(TensorCoresIdle, text, legend=bound, device=H100) == ()
+
+
 def test_kernels_that_assist_tensor_core_kernels_pass() -> None:
     text = SLOW.replace("sssskkkkkk", "ssssTTkkkk")
     assert find(TensorCoresIdle, text, legend=legend(), device=H100) == ()

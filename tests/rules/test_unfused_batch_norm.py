@@ -21,7 +21,12 @@ OTHER = (
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        UnfusedBatchNorm, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
+        UnfusedBatchNorm,
+        slow=SLOW,
+        fixed=FIXED,
+        saves="4ms",
+        legend=legend(*MATCHING[0]),
+        framework="tensorflow",
     )
     # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)

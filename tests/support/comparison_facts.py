@@ -108,13 +108,24 @@ def times(
 
 
 def finding(
-    rule_id: str, low: int, expected: int, high: int, claims: dict[str, int], severity: str = "high"
+    rule_id: str,
+    low: int,
+    expected: int,
+    high: int,
+    claims: dict[str, int],
+    severity: str = "high",
+    refines: str | None = None,
 ) -> FindingFacts:
     return FindingFacts(
         rule_id=rule_id,
         title=rule_id.capitalize(),
         severity=severity,  # type: ignore[arg-type]
         saving=SavingFacts(
-            low_ns=low, expected_ns=expected, high_ns=high, basis="measured", claims=claims
+            low_ns=low,
+            expected_ns=expected,
+            high_ns=high,
+            basis="measured",
+            claims=claims,
         ),
+        refines=refines,
     )

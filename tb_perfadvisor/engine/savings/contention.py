@@ -15,7 +15,7 @@ from tb_perfadvisor.engine.savings.simulated import Found
 from tb_perfadvisor.rules.base import Category
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union

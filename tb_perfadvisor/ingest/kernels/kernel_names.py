@@ -20,6 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
+from tb_perfadvisor.ingest.kernels.operand_names import arithmetic_of
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
 # Demangled C++ names repeat their template arguments in the parameter list. The rest of a long
@@ -35,7 +36,8 @@ class KernelClasses(Struct, frozen=True):
     family: NDArray[np.uint8]
     """`KernelFamily`."""
     precision: NDArray[np.uint8]
-    """`Precision` of the narrowest input; 4-bit formats count as 8-bit."""
+    """`Precision` of the arithmetic: of the narrowest input, unless the kernel first converts it
+    to the type of the other one. 4-bit formats count as 8-bit."""
     tensor_cores: NDArray[np.int8]
     """1 if the kernel uses matrix units, 0 if not, -1 unknown."""
 
@@ -88,6 +90,7 @@ def _classify(name: str) -> _Class:
 # --- family -----------------------------------------------------------------------------------
 
 _F = KernelFamily
+_MATRIX_FAMILIES: Final = frozenset({_F.MATMUL, _F.CONVOLUTION, _F.ATTENTION})
 
 # Inductor and XLA name a kernel after everything fused into it, so only the prefix tells what the
 # kernel is: `triton_poi_fused_addmm_silu` is pointwise and contains no matrix product.
@@ -128,9 +131,10 @@ _FAMILIES: Final = tuple(
         ("bn_ norm ln_ rowwisemoments gammabeta",
          r"bn_(?:fw|bw)_|bnorm|(?i:batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm)"
          r"|ln_(?:fwd|bwd)_|RowwiseMoments|GammaBeta", _F.NORMALIZATION),
-        ("fmha flash att sdpa mha_ mla_",
-         r"(?i)fmha|flash_?(?:fwd|bwd|attn|decod|infer)|flash::|attention|(?<![a-z])attn|sdpa"
-         r"|(?<![a-z])mha_|(?<![a-z])mla_|FlashAttn", _F.ATTENTION),
+        ("fmha flash att sdpa mha_ mla_ kvcache batchmla mergestate",
+         r"(?i)fmha|flash_?(?:fwd|bwd|attn|decod)|flash::|attention|(?<![a-z])attn|sdpa"
+         r"|(?<![a-z])mha_|(?<![a-z])mla_|FlashAttn|(?:Prefill|Decode)With\w*KVCache|BatchMLA"
+         r"|MergeStates?", _F.ATTENTION),
         ("soft",
          r"(?i)soft_?max(?!op)", _F.SOFTMAX),
         ("nchw nhwc converttensor transpose permute swapdimension",
@@ -143,10 +147,11 @@ _FAMILIES: Final = tuple(
          r"|\d(?:cudnn)_|winograd|im2col|im2d2col|col2im|igemm_(?:fwd|bwd|wrw)"
          r"|(?<![a-z])fft[12]d_|flip_filter|gcgemm|pointwise_mult_and_sum_complex"
          r"|cask_cudnn\w*::compute\w*Offsets|kern_precompute_ind|implicit_?gemm", _F.CONVOLUTION),
-        ("gemm gemv nvjet matmul cublas splitk fused_moe fmoe_ cijk_ mm_kernel",
+        ("gemm gemv nvjet matmul cublas splitk fused_moe fmoe_ cijk_ mm_kernel bmm_ marlin "
+         "machete w4a w8a",
          r"(?i)gemm|gemv|^nvjet|matmul|cublas(?:lt)?(?:::|splitk|dot|gemv|lt)|splitK_?reduce"
-         r"|fused_moe_kernel|fmoe_|^Cijk_|(?<![a-z])b?mm_kernel|wvSplitK|ck_tile::\w*Gemm",
-         _F.MATMUL),
+         r"|fused_moe_kernel|fmoe_|^Cijk_|(?<![a-z])b?mm_kernel|wvSplitK|ck_tile::\w*Gemm"
+         r"|^bmm_|marlin(?:_24)?<|machete::|w4a(?:8|16)(?![0-9])|w8a(?:8|16)(?![0-9])", _F.MATMUL),
         ("adam lamb fusedoptimizer sgd adagrad rmsprop adafactor multi_tensor_apply",
          r"(?i)(?:fused_?)?adam|lamb(?:functor|_)|FusedOptimizer|sgd|adagrad|rmsprop|adafactor"
          r"|multi_tensor_apply_kernel<.*(?:PointwiseOp|TernaryOp)", _F.OPTIMIZER),
@@ -202,7 +207,7 @@ def _first_match(table: Iterable[tuple[list[str], str, T]], head: str, default: 
 # Words that only look like an operation or a type: a library's name, an enumeration that can mean
 # "no fp8", and the target of a conversion (the narrowest *input* counts).
 _NOISE: Final = re.compile(
-    r"fbgemm(?:_gpu)?|Fp8KVCacheDataType|to_h?fp8\w*|(?:compute|get)_FP8_q\w*|f2f_"
+    r"fbgemm(?:_gpu)?|flashinfer|Fp8KVCacheDataType|to_h?fp8\w*|(?:compute|get)_FP8_q\w*|f2f_"
 )
 
 # Ordered by width, because the narrowest input counts. Words before patterns as above.
@@ -210,9 +215,9 @@ _WIDTHS: Final = tuple(
     (words.split(), pattern, precision)
     for words, pattern, precision in (
         (
-            "f8 fp8 e4m3 e5m2 float8 e2m1 fp4 mxf i8816 i16832 i8832 imma s8s8 i8i8",
-            r"(?i)fp8|e4m3|e5m2|float8|(?<![a-z])f8f8|_f8_|e2m1|fp4|mxf[468]"
-            r"|i8816|i16832|i8832|imma(?![a-z])|s8s8|i8i8",
+            "f8 fp8 e4m3 e5m2 float8 e2m1 fp4 mxf i8816 i16832 i8832 imma s8s8 i8i8 scale mxgemm",
+            r"(?i)fp8|e4m3|e5m2|float8|(?<![a-z])f8f8|_f8_|f8_(?:fnuz|ocp)|e2m1|fp4|mxf[468]"
+            r"|i8816|i16832|i8832|imma(?![a-z])|s8s8|i8i8|block_?scale|mxgemm",
             Precision.BITS_8,
         ),
         (
@@ -261,10 +266,16 @@ def _precision(head: str, family: KernelFamily) -> Precision:
     nvjet = re.match(_NVJET, head)
     if nvjet:
         return _NVJET_TYPES.get(nvjet[1][0], Precision.UNKNOWN)
+    if family in _MATRIX_FAMILIES:
+        arithmetic = arithmetic_of(head)
+        if arithmetic is not None:
+            return arithmetic
     # Turing's tensor cores have no tf32, so a bare s1688 there is a 16-bit product.
     if "s1688" in head and re.search(r"turing_|cutlass_75", head):
         return Precision.BITS_16
-    precision = _first_match(_WIDTHS, head, None)
+    # Kernels that quantize read the wider type and compute with it.
+    quantizes = family not in _MATRIX_FAMILIES and "quant" in head.lower()
+    precision = _first_match(_WIDTHS[1:] if quantizes else _WIDTHS, head, None)
     if precision is not None:
         return precision
     if head.startswith("_Z"):
@@ -281,7 +292,7 @@ def _precision(head: str, family: KernelFamily) -> Precision:
 
 # Tensile: indices, then the types of input, output and compute, then B(atched) and H(igh
 # precision accumulation): `Cijk_Alik_Bljk_BBS_BH_…`, `…_SB_…`, `…_F8B8S_BH_…`, `…_S_MX_B_…`.
-_TENSILE: Final = r"^Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_"
+_TENSILE: Final = r"^(?:Custom_)?Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_"
 _TENSILE_MATRIX: Final = r"_MI\d+x\d+x\d+"
 _TENSILE_TYPES: Final = (
     (("F8", "B8", "I8", "4xi8", "F6", "B6", "F4"), Precision.BITS_8),
@@ -304,17 +315,20 @@ _MATRIX_UNITS: Final = (
     r"(?i)tensorop|tensor_op_|sm(?:80|86|89|9\d|1\d\d)_xmma|xmma_|hmma|imma|[hsdi](?:884|1688|16816)"
     r"|161616|i(?:8816|16832|8832)|s64x\d+x\d+|gmma|tcgen05|utcmma|^nvjet|cutlass3x"
     r"|flash_(?:fwd|bwd)|flash::|native_sdpa|FlashAttnFwdSm|fmhaSm(?:80|86|89|9\d|1\d\d)|mfma|xdl|deep_gemm"
-    r"|igemm_(?:fwd|bwd|wrw)_gtcx|MultistageINS_4gemm|TensorOp|bf16xbf16x"
+    r"|igemm_(?:fwd|bwd|wrw)_gtcx|MultistageINS_4gemm|TensorOp|^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_"
+    r"|^b?(?:mm|gemm)_\w+_Fp32_|marlin(?:_24)?<|machete::|tinygemm|gemm_forward_4bit|w\d+a\d+mixed"
+    r"|Gemm\w*Sm\d+|BlockScaled\w*Gemm|ck::kernel_(?:moe_)?(?:mx)?gemm|(?:oss|native)_sdpa"
+    r"|aiter(?:::|\d+)(?:fmoe|fmha|mla|f4gemm|fp8gemm|bf16gemm|i8gemm)"
+    r"|(?:Single|Batch)?PrefillWith\w*KVCache"
 )
 _NO_MATRIX_UNITS: Final = (
     r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w*_(?:s|gc|c)gemm|sgemm|scudnn|simt"
     r"|(?<![a-z])g?cgemm|fermi[a-z]gemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
-    r"|dot_kernel|winograd|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
+    r"|dot_kernel|kgemm_4bit|gemm_half_q_half|winograd|miopenSp3AsmConv|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
     r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_(?:alg\d_?)?\w*engine|dgrad_engine"
     r"|dgrad2d_alg|reduce_wgrad|epilogue::impl"
 )
 _MEM_EFFICIENT: Final = r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*?sm(\d+)"
-_MATRIX_FAMILIES: Final = frozenset({_F.MATMUL, _F.CONVOLUTION, _F.ATTENTION})
 
 
 def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:

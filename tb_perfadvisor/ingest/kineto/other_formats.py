@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tb_perfadvisor.errors import UnreadableProfileError
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
+
+_SQLITE = b"SQLite format 3\0"
+# Tables that only Nsight Systems writes.
+_NSIGHT = re.compile(rb"CUPTI_ACTIVITY_KIND_|ENUM_NSYS_|TARGET_INFO_NIC|TARGET_INFO_GPU")
+_UNKNOWN_EVENTS = "these are Chrome trace events of an unknown profiler."
+_MOST_CATEGORIES = 3
 
 
 def describe_foreign(data: bytes) -> tuple[str, str]:
@@ -42,6 +49,28 @@ def ascend_error(where: str) -> UnreadableProfileError:
     return UnreadableProfileError(message, where=where, hint=hint)
 
 
+def is_nsight_export(data: bytes) -> bool:
+    """Whether a file is a database that Nsight Systems exported."""
+    return data.startswith(_SQLITE) and _NSIGHT.search(data) is not None
+
+
+def foreign_events_error(
+    data: bytes, categories: Sequence[str], where: str
+) -> UnreadableProfileError:
+    """The error for a trace of which no event has a category that Kineto writes.
+
+    Args:
+        data: Its beginning.
+        categories: Those that its events have.
+        where: Its path.
+    """
+    message, hint = describe_foreign(data)
+    if message == _UNKNOWN_EVENTS and categories:
+        shown = ", ".join(f"'{category}'" for category in sorted(categories)[:_MOST_CATEGORIES])
+        message = f"{message[:-1]}: their categories are {shown}."
+    return UnreadableProfileError(message, where=where, hint=hint)
+
+
 def foreign_error(data: bytes, where: str) -> UnreadableProfileError:
     """The error for a file that is not a Kineto trace."""
     message, hint = describe_foreign(data)
@@ -62,6 +91,10 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
     ):
         if head.startswith(magic):
             return f"the file is {name}.", "Unpack it first; only gzip is read directly."
+    if is_nsight_export(data):
+        return "this is an export of Nsight Systems (an SQLite database).", _RECORD
+    if head.startswith(_SQLITE):
+        return "this is an SQLite database, not a trace.", _RECORD
     if head.startswith(b"version https://git-lfs"):
         return "this is a git-LFS pointer, not the trace itself.", "Run `git lfs pull`."
     return None
@@ -133,7 +166,7 @@ _JSON_MARKS = (
     ),
     (
         re.compile(rb'"traceEvents"|"ph"\s*:\s*"[BEXMCbens]"'),
-        "these are Chrome trace events of an unknown profiler.",
+        _UNKNOWN_EVENTS,
         "Perf Advisor reads profiles of PyTorch, TensorFlow and JAX.",
     ),
 )

@@ -28,15 +28,25 @@ from tb_perfadvisor.ingest.kineto.interpret.event_kinds import (
 from tb_perfadvisor.ingest.kineto.interpret.header import (
     clock_of,
     devices_of,
-    group_size_of,
     has_kineto_header,
+    process_groups_of,
     source_of,
     with_contents,
 )
 from tb_perfadvisor.ingest.kineto.interpret.kernels_and_copies import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.interpret.links import clamp_overhangs, forward_links
+from tb_perfadvisor.ingest.kineto.interpret.merged_processes import (
+    by_rank,
+    ranks_of_events,
+    rows_by_rank,
+)
 from tb_perfadvisor.ingest.kineto.interpret.notes import notes_of
-from tb_perfadvisor.ingest.kineto.other_formats import ASCEND_PROCESS, ascend_error, foreign_error
+from tb_perfadvisor.ingest.kineto.other_formats import (
+    ASCEND_PROCESS,
+    ascend_error,
+    foreign_error,
+    foreign_events_error,
+)
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
@@ -66,7 +76,9 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     collected = collector.finish()
     count = collected.events["name"].size
     _check_count(count, source)
-    # Without events of Kineto's categories, only the header shows that Kineto wrote the file.
+    # Other profilers write Kineto's header, too. It only counts for files without events.
+    if collected.is_foreign:
+        raise foreign_events_error(text.head, list(collected.unknown_categories), source.path)
     if not count and not has_kineto_header(document.envelope):
         raise foreign_error(text.head, source.path)
     if ASCEND_PROCESS in collected.process_names.values():
@@ -90,7 +102,8 @@ def _assemble(
     # The appended empty text is the one at index -1.
     texts = [*assembler.strings, ""]
     events, operators = collected.events, collected.operators
-    track = _tracks(assembler, collected)
+    rank = ranks_of_events(collected)
+    track = _tracks(assembler, collected, rank)
     kind, step = _kinds(collected, texts)
     is_host = events["role"] != Role.DEVICE
     duration = clamp_overhangs(events["start_ns"], events["duration_ns"], track, is_host)
@@ -99,7 +112,8 @@ def _assemble(
         # Recorders write 0 if there is none. The external id is not a substitute, because an
         # operator may launch several kernels.
         known = part["correlation"] > 0
-        correlation[part["row"][known]] = part["correlation"][known]
+        row = part["row"][known]
+        correlation[row] = by_rank(part["correlation"][known], rank[row])
     assembler.add_events(
         events["start_ns"],
         duration,
@@ -110,17 +124,19 @@ def _assemble(
         correlation=correlation,
     )
     _add_operators(assembler, collected)
-    backward, forward = forward_links(
-        operators["row"],
-        operators["sequence"],
-        operators["forward_thread"],
-        events["thread"][operators["row"]],
-        events["start_ns"][operators["row"]],
-    )
-    assembler.link_forward(backward, forward)
+    for of_rank in rows_by_rank(rank[operators["row"]]):
+        row = operators["row"][of_rank]
+        backward, forward = forward_links(
+            row,
+            operators["sequence"][of_rank],
+            operators["forward_thread"][of_rank],
+            events["thread"][row],
+            events["start_ns"][row],
+        )
+        assembler.link_forward(backward, forward)
     add_kernels(assembler, collected, kind, texts)
     add_copies(assembler, collected, kind, texts)
-    add_collectives(assembler, collected, kind, texts, group_size_of(envelope))
+    add_collectives(assembler, collected, kind, texts, process_groups_of(envelope))
     memory = collected.memory
     if memory["at_ns"].size:
         # A thread that only allocates has no track.
@@ -131,7 +147,8 @@ def _assemble(
     devices, notes = devices_of(envelope, collected), notes_of(document, collected)
     clock_unix_ns = clock_of(envelope, events["start_ns"])
     # Free the columns before `finish`, so that large traces are not in memory twice.
-    del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
+    del collected, events, memory, operators, rank, track, kind, step, is_host, duration
+    del correlation
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
     return describe_by_calls(with_probable_collectives(trace))
 
@@ -174,18 +191,30 @@ def _kind(role: Role, category: str, name: str) -> EventKind:
     return EventKind.MEMSET if is_fill(name) else EventKind.KERNEL
 
 
-def _tracks(assembler: Assembler, collected: Collected) -> NDArray[np.int32]:
+def _tracks(
+    assembler: Assembler, collected: Collected, rank: NDArray[np.int64]
+) -> NDArray[np.int32]:
     """The track of each event: a stream of a device, or a thread of a process."""
     events, device = collected.events, collected.device
     tracks = np.empty(events["name"].size, dtype=np.int32)
     if device["row"].size:
-        first, of_event = group_rows(device["device"], device["stream"])
+        # The devices of merged ranks may have the same index.
+        of_rank = rank[device["row"]]
+        is_merged = len(of_rank) > 0 and int(of_rank.max()) > 0
+        first, of_event = group_rows(device["device"], device["stream"], of_rank)
         rows = [
             assembler.add_track(
-                TrackKind.DEVICE_STREAM, thread=stream, device=index, label=f"stream {stream}"
+                TrackKind.DEVICE_STREAM,
+                process=f"rank {owner}" if is_merged and owner >= 0 else "",
+                thread=stream,
+                device=index,
+                label=f"stream {stream}",
             )
-            for index, stream in zip(
-                device["device"][first].tolist(), device["stream"][first].tolist(), strict=True
+            for index, stream, owner in zip(
+                device["device"][first].tolist(),
+                device["stream"][first].tolist(),
+                of_rank[first].tolist(),
+                strict=True,
             )
         ]
         tracks[device["row"]] = np.array(rows, dtype=np.int32)[of_event]

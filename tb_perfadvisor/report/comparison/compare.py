@@ -10,7 +10,7 @@ from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
-from tb_perfadvisor.signals.core.attribution import LABELS, Cause
+from tb_perfadvisor.signals.core.causes import LABELS, Cause
 from tb_perfadvisor.units import NS_PER_S, format_duration
 
 

@@ -88,7 +88,10 @@ def _work(base: RunFacts, target: RunFacts) -> _Found:
 def _machine(before: Setup, after: Setup) -> _Found:
     if before.device != after.device:
         yield "device-differs", _two("The device", _device(before), _device(after))
-    elif before.devices_used != after.devices_used:
+    elif before.devices_used != after.devices_used and None not in (
+        before.devices_used,
+        after.devices_used,
+    ):
         yield (
             "device-differs",
             _two("The number of devices used", before.devices_used, after.devices_used),

@@ -1,9 +1,10 @@
 """Compares predicted with achieved savings for each rule that found something in the base.
 
 *Predicted* is what the finding in the base expects its remedy to save. *Achieved* is how much less
-time the causes of the finding's claimed time take now. If it claims any compute, this includes all
-compute, because compute in fewer bits has a different cause. The causes may have changed for other
-reasons too, and findings that claim the same causes share the change.
+time the causes of the finding's claimed time take now, for whatever reason. If it claims any
+compute, this includes all compute, because compute in fewer bits has a different cause. Where
+several findings claim the same causes, `credit` divides the time among them: none of it counts
+twice. A finding that refines another one is about the same time, which counts there.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.credit import Claim, compared_causes, credit
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts
 from tb_perfadvisor.report.comparison.run_facts import FindingFacts, RunFacts
 from tb_perfadvisor.report.model import Severity
-from tb_perfadvisor.signals.core.attribution import COMPUTE
 
 CLAIMED_SHARE = 0.05
 """Share of a finding's claims. A cause with less is ignored as accidental."""
 CHANGED_SHARE = 0.1
 """Savings that differ by less count as unchanged: estimates are not more precise."""
-_COMPUTE = frozenset(cause.value for cause in COMPUTE)
 _SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
 
@@ -37,17 +39,47 @@ def finding_changes(
         change_ns: The change of each cause, per step.
     """
     before, after = _by_rule(base.findings), _by_rule(target.findings)
-    return [
+    changes = [
         _finding_change(
-            rule_id,
-            before.get(rule_id, ()),
-            after.get(rule_id, ()),
-            (base, target),
-            counts,
-            change_ns,
+            rule_id, before.get(rule_id, ()), after.get(rule_id, ()), (base, target), counts
         )
         for rule_id in dict.fromkeys((*before, *after))
     ]
+    # If the rule could not check the target, its causes may not be visible there either.
+    known = [
+        _claim(change, change.predicted)
+        for change in changes
+        if change.predicted is not None and change.causes
+        if change.status != "unknown" and change.refines is None
+    ]
+    achieved = credit(known, change_ns)
+    return [
+        _achieving(change, achieved[change.rule_id]) if change.rule_id in achieved else change
+        for change in changes
+    ]
+
+
+def _claim(change: model.FindingChange, predicted: model.PredictedSaving) -> Claim:
+    remaining = change.remaining
+    expected_ns, high_ns = (remaining.expected_ns, remaining.high_ns) if remaining else (0, 0)
+    gone_ns = max(predicted.expected_ns - expected_ns, 0)
+    return Claim(
+        change.rule_id,
+        predicted.expected_ns,
+        gone_ns,
+        max(predicted.high_ns - high_ns, gone_ns),
+        change.causes,
+    )
+
+
+def _achieving(change: model.FindingChange, achieved_ns: int) -> model.FindingChange:
+    predicted = change.predicted
+    assert predicted is not None
+    return msgspec.structs.replace(
+        change,
+        achieved_ns=achieved_ns,
+        is_in_range=predicted.low_ns <= achieved_ns <= predicted.high_ns,
+    )
 
 
 _Findings = Sequence[FindingFacts]
@@ -67,14 +99,9 @@ def _finding_change(
     after: _Findings,
     runs: tuple[RunFacts, RunFacts],
     counts: StepCounts,
-    change_ns: Mapping[str, int],
 ) -> model.FindingChange:
     predicted, remaining = _saving(before, counts.base), _saving(after, counts.target)
-    causes = _claimed(before)
     status, reason = _status(rule_id, before, after, predicted, remaining, runs)
-    # If the rule could not check the target, its causes may not be visible there either.
-    is_known = bool(causes) and status != "unknown"
-    achieved = -sum(change_ns.get(cause, 0) for cause in causes) if is_known else None
     return model.FindingChange(
         rule_id=rule_id,
         title=(before or after)[0].title,
@@ -84,13 +111,10 @@ def _finding_change(
         target_severity=_severity(after),
         predicted=predicted,
         remaining=remaining,
-        causes=causes,
-        achieved_ns=achieved,
-        is_in_range=(
-            predicted.low_ns <= achieved <= predicted.high_ns
-            if predicted is not None and achieved is not None
-            else None
-        ),
+        refines=before[0].refines if before else None,
+        causes=compared_causes(_claimed(before)),
+        achieved_ns=None,
+        is_in_range=None,
     )
 
 
@@ -136,14 +160,11 @@ def _claimed(findings: _Findings) -> list[str]:
         for cause, claimed in (finding.saving.claims if finding.saving else {}).items():
             claims[cause] += claimed
     whole = sum(claims.values())
-    causes = [
+    return [
         cause
         for cause, claimed in sorted(claims.items(), key=lambda item: -item[1])
         if claimed >= CLAIMED_SHARE * whole
     ]
-    if _COMPUTE.isdisjoint(causes):
-        return causes
-    return [*causes, *sorted(_COMPUTE.difference(causes))]
 
 
 def _severity(findings: _Findings) -> Severity | None:

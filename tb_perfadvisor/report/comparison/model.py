@@ -128,11 +128,14 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """By the base's finding."""
     remaining: PredictedSaving | None
     """By the target's finding."""
+    refines: str | None = None
+    """The rule of the base's finding that it is a part of. Its time counts there."""
     causes: list[str]
     """The causes that hold what the base's finding claims."""
     achieved_ns: int | None
-    """How much less time those causes take now, for any reason; null if the finding claims no
-    time, or the rule could not check the target."""
+    """How much less time those causes take now, for any reason. What several findings claim is
+    divided among them. Null if the finding claims no time or is a part of another one, or if the
+    rule could not check the target."""
     is_in_range: bool | None
     """Whether that lies between the prediction's ends."""
 

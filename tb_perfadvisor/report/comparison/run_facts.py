@@ -80,6 +80,8 @@ class FindingFacts(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     severity: model.Severity
     saving: SavingFacts | None
+    refines: str | None = None
+    """The rule whose finding it is nested under."""
 
 
 class OutcomeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +99,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Of the recorder, as far as the file tells."""
     device: str | None
     """Empty if the profile does not name it; null on the CPU."""
-    devices_used: int
+    devices_used: int | None
+    """None if the events of the device are missing."""
     world_size: int | None
     workers: int
     batch: int | None
@@ -226,6 +229,7 @@ def _finding(ranked: RankedFinding, signals: Signals) -> FindingFacts:
         title=ranked.rule.title,
         severity=ranked.severity,
         saving=_saving(saving, signals) if saving is not None else None,
+        refines=ranked.refines,
     )
 
 

@@ -91,6 +91,8 @@ def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str
         expected = format_duration(predicted.expected_ns)
         if predicted.low_ns != predicted.high_ns:
             span = _range(predicted.low_ns, predicted.high_ns)
+        if finding.refines is not None:
+            achieved = "counted above"
         if finding.achieved_ns is not None:
             achieved = format_duration(finding.achieved_ns).replace("-", "−")
             if predicted.expected_ns and finding.achieved_ns > 0:

@@ -60,7 +60,13 @@ def head_blocks(report: model.Report) -> list[str]:
         *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
         grid(("Where the time goes", "Time", "Share"), breakdown),
         grid(("Key number", "Value"), key_numbers(report)),
+        *_program(report.workload),
     ]
+
+
+def _program(workload: model.WorkloadInfo) -> list[str]:
+    rows = [(fact.part, escape(fact.evidence)) for fact in workload.evidence]
+    return [grid(("Part of the program", "Seen in the profile"), rows)] if rows else []
 
 
 def notes_blocks(report: model.Report) -> list[str]:

@@ -7,7 +7,8 @@ import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.achievable_time import BOUNDS
+from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64

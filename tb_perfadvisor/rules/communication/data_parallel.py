@@ -8,6 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -23,11 +24,23 @@ _REMEDIES = (
         snippet=(
             "# torchrun --nproc-per-node=8 train.py\n"
             'torch.distributed.init_process_group("nccl")\n'
-            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])\n"
-            "loader = DataLoader(dataset, sampler=DistributedSampler(dataset))"
+            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])"
         ),
         framework="pytorch",
+        needs=(Part.DATA_PARALLEL,),
+        change="process-per-device",
         reference="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html",
+    ),
+    Remedy(
+        text="Give each process its own part of the samples.",
+        snippet=(
+            "sampler = DistributedSampler(dataset)\n"
+            "loader = DataLoader(dataset, batch_size=batch_size // world_size, sampler=sampler)"
+        ),
+        framework="pytorch",
+        needs=(Part.DATA_PARALLEL, Part.LOADER),
+        change="distributed-sampler",
+        reference="https://pytorch.org/docs/stable/data.html",
     ),
 )
 

@@ -6,78 +6,28 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
+from tb_perfadvisor.rules.remedies.communication import overlap_remedies
+from tb_perfadvisor.rules.remedies.gradients import LARGE_BUCKET, LARGER_BUCKETS, MANY_BYTES
+from tb_perfadvisor.rules.remedies.tensor_parallel import SHARDED_LOGITS
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
-from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.signals.ranks.collective_roles import Role
+from tb_perfadvisor.signals.ranks.collective_uses import (
+    dominant_collective,
+    exposed_by_role,
+    gradient_messages,
+)
+from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
-_REMEDIES = (
-    Remedy(
-        text="Send gradient buckets while the backward pass is still running.",
-        snippet=(
-            "model = DistributedDataParallel(\n"
-            "    model,\n"
-            "    bucket_cap_mb=50,\n"
-            "    gradient_as_bucket_view=True,\n"
-            "    static_graph=True,\n"
-            ")"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/ddp.html",
-    ),
-    Remedy(
-        text="Synchronize gradients once per accumulated batch, not once per micro-batch.",
-        snippet=(
-            "with model.no_sync():\n"
-            "    for micro_batch in micro_batches[:-1]:\n"
-            "        loss_fn(model(micro_batch)).backward()\n"
-            "loss_fn(model(micro_batches[-1])).backward()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/"
-        "torch.nn.parallel.DistributedDataParallel.html",
-    ),
-    Remedy(
-        text="Let XLA's latency-hiding scheduler overlap collectives with compute.",
-        snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_enable_latency_hiding_scheduler=true"',
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
-    ),
-    Remedy(
-        text="Use a larger batch per device: the bytes to reduce stay the same, and there is "
-        "more compute to hide them.",
-        snippet="global_batch = 2 * batch_per_device * jax.device_count()",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/sharded-computation.html",
-    ),
-    Remedy(
-        text="Use a larger batch per replica: the bytes to reduce stay the same, and there is "
-        "more compute to hide them.",
-        snippet="global_batch = 2 * batch_per_replica * strategy.num_replicas_in_sync",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/distributed_training",
-    ),
-    Remedy(
-        text="Use NCCL for the all-reduce across GPUs, and pack the gradients.",
-        snippet=(
-            "strategy = tf.distribute.MirroredStrategy(\n"
-            "    cross_device_ops=tf.distribute.NcclAllReduce(num_packs=1)\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/distributed_training",
-    ),
-)
-
-
-_GPU_ONLY = ("xla_gpu", "Nccl")
-"""Words in the snippets of remedies that only work on GPUs."""
+_GOOD_PART = 0.2
+"""Collectives that take less of the exposed time get no advice of their own."""
 _ALMOST_ALL = 0.9995
 """From here on, `format_share` prints 100.0 %."""
 
@@ -101,9 +51,10 @@ class ExposedCommunication(Rule):
     shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
     which overlap does not cure: expected and high are the exposed transfer, or what the steps save
     when they are replayed without it. If ranks are missing, the split is unknown: transfer is at
-    least the time that the bytes need on the link (where both are known) and at most all exposed
-    time. High is that maximum, and expected is halfway between the two. Low is always 0: exposed
-    communication may not be on the critical path, and there may be too little compute to hide it.
+    least the time that the bytes need on the link, which is expected, and at most all exposed time,
+    which is high. If the bytes or the link are unknown, too, nothing is estimated. Low is always 0:
+    exposed communication may not be on the critical path, and there may be too little compute to
+    hide it.
 
     When to ignore
     --------------
@@ -139,33 +90,91 @@ class ExposedCommunication(Rule):
         if self.is_minor(exposed_ns, signals):
             return
         split = _transfer_share(signals)
-        has_gpu = signals.device_facts is not None and signals.device_facts.kind == "gpu"
-        high = exposed_ns if split is None else round(exposed_ns * split)
         wire_ns = min(_wire_ns(signals), exposed_ns)
-        expected = (wire_ns + exposed_ns) // 2 if split is None else high
+        title, longest = _longest(signals)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
-                f" ({count_per_step(collectives.count, 'collective', signals)});"
-                f" {_on_waiting(signals, split, wire_ns)}."
+                f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
+                f" {_on_waiting(signals, split, wire_ns)}.{longest}"
             ),
-            saving=(
-                Saving(0, expected, high, claims, "heuristic")
-                if split is None
-                else Saving(0, expected, high, claims, "measured", (_hidden(signals, split),))
-            ),
+            title=title,
+            saving=_saving(signals, claims, split, wire_ns),
             evidence=(
                 _by_operation(signals),
+                *_by_role(signals),
                 most_exposed(
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
-            remedies=tuple(
-                remedy
-                for remedy in _REMEDIES
-                if has_gpu or not any(word in remedy.snippet for word in _GPU_ONLY)
-            ),
+            remedies=_remedies(signals),
         )
+
+
+def _purpose(signals: Signals) -> str:
+    """What most of the exposed time is for, in words."""
+    costliest, *_ = exposed_by_role(signals)
+    return "" if costliest.role is Role.UNKNOWN else f", most of it for {costliest.role.value}"
+
+
+def _longest(signals: Signals) -> tuple[str, str]:
+    """The collective that takes most of the exposed time by itself: a title, and a sentence."""
+    longest = dominant_collective(signals)
+    if longest is None:
+        return "", ""
+    where = f" in `{longest.annotation}`" if longest.annotation else ""
+    name = f"One {longest.operation}{where} takes"
+    taken = format_duration(longest.exposed_ns / signals.steps.count)
+    share = format_share(share_of_window(longest.exposed_ns, signals))
+    whole = "each step" if len(signals.steps) else "the profile"
+    return f"{name} {share} of {whole}", f" {name} {taken} of it."
+
+
+def _remedies(signals: Signals) -> tuple[Remedy, ...]:
+    """What makes the collectives cost less, by what they are for."""
+    uses = exposed_by_role(signals)
+    known = [use for use in uses if use.role is not Role.UNKNOWN]
+    # Collectives that were launched before the recording began are most likely like the others.
+    uses = tuple(use for use in uses if use in known or use.is_launched or not known)
+    total_ns = sum(use.exposed_ns for use in uses)
+    roles = [use.role for use in uses if use.exposed_ns >= _GOOD_PART * total_ns]
+    longest = dominant_collective(signals)
+    is_gather = longest is not None and longest.operation == "all-gather"
+    first = SHARDED_LOGITS if is_gather and roles[:1] == [Role.TENSOR] else ()
+    sent = gradient_messages(signals)
+    is_split = sent is not None and MANY_BYTES <= sent.size_bytes <= sent.count * LARGE_BUCKET
+    last = (LARGER_BUCKETS,) if is_split else ()
+    return (*first, *overlap_remedies(roles), *last)
+
+
+def _by_role(signals: Signals) -> tuple[Table, ...]:
+    """What the collectives are for, unless that is unknown of all."""
+    uses = exposed_by_role(signals)
+    if all(use.role is Role.UNKNOWN for use in uses):
+        return ()
+    return (
+        Table(
+            "What the collectives are for",
+            (
+                Column("role", "For"),
+                Column("evidence", "Recognized"),
+                Column("count", "Count", "count"),
+                Column("exposed_ns", "Exposed", "ns"),
+            ),
+            tuple(
+                (use.role.value, use.evidence or None, use.count, use.exposed_ns) for use in uses
+            ),
+        ),
+    )
+
+
+def _saving(signals: Signals, claims: Intervals, split: float | None, wire_ns: int) -> Saving:
+    exposed_ns = total_ns(claims)
+    if split is None:
+        # The bytes need the link at least for this long. The rest may be waiting.
+        return Saving(0, wire_ns, exposed_ns, claims, "heuristic", is_unknown=wire_ns == 0)
+    transfer_ns = round(exposed_ns * split)
+    return Saving(0, transfer_ns, transfer_ns, claims, "measured", (_hidden(signals, split),))
 
 
 def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
@@ -174,7 +183,7 @@ def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
         least = format_duration(wire_ns / signals.steps.count)
         return f"at least {least} is transfer, judging by the bytes sent; {unknown}"
     if split is None:
-        return unknown
+        return f"{unknown}, and hiding it saves at most that"
     peers = "ranks" if len(signals.run.traces) > 1 else "devices"
     waiting = format_share(1 - split) if split < _ALMOST_ALL else "none"
     return f"{waiting} of the time in collectives is waiting for other {peers}"

@@ -7,36 +7,17 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.remedies.gradient_types import ANY_TENSOR_NARROW, NARROW_GRADIENTS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.units import format_share
 
-_FULL = frozenset({"float", "float32", "f32"})
 _REDUCING = frozenset({"all-reduce", "reduce-scatter"})
-
-_REMEDIES = (
-    Remedy(
-        text="Send gradients in bfloat16. With FSDP, set the dtype of its reductions.",
-        snippet=(
-            "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-            "ddp_model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)\n"
-            "policy = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/ddp_comm_hooks.html",
-    ),
-    Remedy(
-        text="Average the gradients in bfloat16, and cast the result back.",
-        snippet=(
-            "grads = jax.tree.map(lambda g: g.astype(jnp.bfloat16), grads)\n"
-            'grads = jax.lax.pmean(grads, axis_name="data")'
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.pmean.html",
-    ),
-)
 
 
 class FullPrecisionGradients(Rule):
@@ -44,8 +25,8 @@ class FullPrecisionGradients(Rule):
 
     What it finds
     -------------
-    Exposed all-reduces and reduce-scatters of 32-bit numbers in a program that computes mostly in
-    16 bits.
+    Exposed all-reduces and reduce-scatters of 32-bit gradients in a program that computes mostly in
+    16 bits. Those of tensor-parallel layers do not count, nor those of inference.
 
     Why it matters
     --------------
@@ -55,7 +36,7 @@ class FullPrecisionGradients(Rule):
     How it is measured
     ------------------
     Half of the time that these collectives take without waiting, as far as it is exposed. Where
-    ranks are missing, that time may include waiting, so low is 0 and expected is half of high.
+    ranks are missing, that time may include waiting, and nothing is estimated.
 
     When to ignore
     --------------
@@ -86,11 +67,11 @@ class FullPrecisionGradients(Rule):
         """Yield a finding when 32-bit reductions are exposed in a 16-bit program."""
         shares = signals.compute_shares
         narrow = 0.0 if shares is None else shares.get(Precision.BITS_16, 0.0)
-        if narrow < self.minimum_16_bit_share:
+        if narrow < self.minimum_16_bit_share or workload(signals).has(Part.FORWARD_ONLY):
             return
         collectives = collectives_of(signals)
-        full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
-        chosen = collectives.of(*_REDUCING) & collectives.dtype.is_any_of(*full)
+        chosen = collectives.of(*_REDUCING) & collectives.is_32_bit
+        chosen &= has_role(signals, Role.GRADIENTS, Role.SHARDS, Role.UNKNOWN)
         saving = faster_collectives(signals, chosen, time_without_waiting(signals) / 2)
         if self.is_minor(saving.high_ns, signals):
             return
@@ -105,5 +86,5 @@ class FullPrecisionGradients(Rule):
                 collective_totals("32-bit reductions", signals, {"": chosen}, has_bytes=True),
                 most_exposed("Most exposed reductions", signals, chosen),
             ),
-            remedies=_REMEDIES,
+            remedies=(*NARROW_GRADIENTS, ANY_TENSOR_NARROW),
         )

@@ -9,39 +9,13 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.remedies.model_parallel import KEEP_SHARDS, PREFETCH_SHARDS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
+from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.trace.intervals import last_before
-
-_REMEDIES = (
-    Remedy(
-        text="Gather the parameters of the next layer while the current one computes.",
-        snippet=(
-            "model = FullyShardedDataParallel(\n"
-            "    model,\n"
-            "    auto_wrap_policy=wrap_each_layer,\n"
-            "    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,\n"
-            "    forward_prefetch=True,\n"
-            "    limit_all_gathers=True,\n"
-            ")\n"
-            "# with fully_shard: layer.set_modules_to_forward_prefetch([next_layer])"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/fsdp.html",
-    ),
-    Remedy(
-        text="Let XLA overlap the gathers of a layer's parameters with the previous layer.",
-        snippet=(
-            'os.environ["XLA_FLAGS"] = (\n'
-            '    "--xla_gpu_enable_latency_hiding_scheduler=true "\n'
-            '    "--xla_gpu_enable_pipelined_all_gather=true"\n'
-            ")"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
-    ),
-)
 
 
 class LateAllGather(Rule):
@@ -49,8 +23,8 @@ class LateAllGather(Rule):
 
     What it finds
     -------------
-    Exposed all-gathers in a program that shards its parameters, which means that it also
-    reduce-scatters its gradients.
+    Exposed all-gathers of sharded parameters: those that FSDP or ZeRO launch, and in XLA programs
+    those that also reduce-scatter their gradients.
 
     Why it matters
     --------------
@@ -61,7 +35,7 @@ class LateAllGather(Rule):
     ------------------
     The exposed time of all-gathers, without waiting for other ranks. The first all-gather of each
     step does not count, because nothing runs before it. Where ranks are missing, the time may
-    include waiting, so low is 0 and expected is half of high.
+    include waiting, and nothing is estimated.
 
     When to ignore
     --------------
@@ -88,8 +62,8 @@ class LateAllGather(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the all-gathers of a sharded program are exposed."""
         collectives = collectives_of(signals)
-        gathers = collectives.of("all-gather")
-        if not gathers.any() or not collectives.of("reduce-scatter").any():
+        gathers = collectives.of("all-gather") & _of_shards(signals)
+        if not gathers.any():
             return
         chosen = gathers.copy()
         chosen[_first_of_steps(signals, np.flatnonzero(gathers))] = False
@@ -108,8 +82,16 @@ class LateAllGather(Rule):
                 collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
                 most_exposed("Most exposed all-gathers", signals, chosen),
             ),
-            remedies=_REMEDIES,
+            remedies=(*PREFETCH_SHARDS, KEEP_SHARDS),
         )
+
+
+def _of_shards(signals: Signals) -> Mask:
+    """Which collectives are for sharded parameters; shape (n,)."""
+    collectives = collectives_of(signals)
+    if signals.trace.source.framework == "pytorch":
+        return has_role(signals, Role.SHARDS)
+    return np.full(len(collectives), collectives.of("reduce-scatter").any())
 
 
 def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:

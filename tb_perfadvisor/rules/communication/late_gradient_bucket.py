@@ -10,28 +10,15 @@ from msgspec.structs import replace
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy
+from tb_perfadvisor.rules.finding import Column, Finding
+from tb_perfadvisor.rules.remedies.gradients import SMALLER_BUCKETS, WITH_BUCKETS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
-from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.signals.ranks.collective_costs import longest_transfer_ns
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.ranks.step_messages import launched_ns, step_at
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.tables import Int64
-
-_REMEDIES = (
-    Remedy(
-        text="Use smaller buckets, so that less is left to send when the backward pass ends. The "
-        "bucket with the gradients of the first layers is sent last.",
-        snippet=(
-            "model = DistributedDataParallel(\n"
-            "    model,\n"
-            "    bucket_cap_mb=10,\n"
-            "    gradient_as_bucket_view=True,\n"
-            "    static_graph=True,\n"
-            ")"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/ddp.html",
-    ),
-)
 
 
 class LateGradientBucket(Rule):
@@ -49,10 +36,11 @@ class LateGradientBucket(Rule):
 
     How it is measured
     ------------------
-    The exposed time of each step's last all-reduce, in programs with several all-reduces of which
+    The exposed time of each step's last all-reduce of gradients, in programs with several of which
     the others are mostly overlapped. High is that time minus what a tenth of the bucket would take:
-    a bucket cannot vanish. Low is 0 and expected is half of high, because each additional bucket
-    adds latency.
+    a bucket cannot vanish. Where ranks are missing, no more than twice the time that its bytes need
+    on the link counts, if both are known: the rest is waiting, or a slow link. Low is 0 and
+    expected is half of high, because each additional bucket adds latency.
 
     When to ignore
     --------------
@@ -72,7 +60,7 @@ class LateGradientBucket(Rule):
     title = "Shrink the last gradient bucket"
     category = "communication"
     refines = "exposed-communication"
-    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
+    needs = (Need.PYTORCH, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
     minimum_share = Limit(
         0.02, "share", "Some tail is unavoidable: the gradients that are computed last."
@@ -85,7 +73,9 @@ class LateGradientBucket(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when only the last all-reduce of each step is exposed."""
         collectives = collectives_of(signals)
-        all_reduces = collectives.of("all-reduce")
+        if not any(map(workload(signals).has, WITH_BUCKETS)):
+            return
+        all_reduces = collectives.of("all-reduce") & has_role(signals, Role.GRADIENTS)
         last = _last_of_steps(signals, np.flatnonzero(all_reduces))
         if len(last) == 0 or int(all_reduces.sum()) < 2 * len(last):
             return
@@ -95,12 +85,14 @@ class LateGradientBucket(Rule):
         all_ns = int(collectives.exposed_ns[all_reduces].sum())
         if tail_ns < self.minimum_of_exposed * all_ns:
             return
+        # Smaller buckets cure neither waiting nor a slow link.
         taken_ns = time_without_waiting(signals)
-        overlapped_ns = np.maximum(taken_ns - collectives.exposed_ns, 0)
-        best_ns = np.maximum(overlapped_ns, taken_ns * self.remaining_share)
-        most = faster_collectives(signals, is_last, best_ns, "heuristic")
+        transfer_ns = np.minimum(taken_ns, longest_transfer_ns(signals))
+        overlapped_ns = np.clip(taken_ns - collectives.exposed_ns, 0, transfer_ns)
+        gain_ns = transfer_ns - np.maximum(overlapped_ns, transfer_ns * self.remaining_share)
+        most = faster_collectives(signals, is_last, taken_ns - gain_ns, "heuristic")
         # Each additional bucket adds latency, and the order of layers matters: expect half.
-        half = faster_collectives(signals, is_last, (taken_ns + best_ns) / 2, "heuristic")
+        half = faster_collectives(signals, is_last, taken_ns - gain_ns / 2, "heuristic")
         if self.is_minor(most.high_ns, signals):
             return
         yield Finding(
@@ -118,15 +110,16 @@ class LateGradientBucket(Rule):
                 ),
                 most_exposed("Most exposed last all-reduces", signals, is_last),
             ),
-            remedies=_REMEDIES,
+            remedies=SMALLER_BUCKETS,
         )
 
 
 def _last_of_steps(signals: Signals, all_reduces: Int64) -> Int64:
-    """Indices of the collectives that are the last all-reduce of their step to end."""
-    events, steps = signals.trace.events, signals.steps
+    """Indices of the collectives that end last of those that a step launched."""
+    events = signals.trace.events
     row = collectives_of(signals).row[all_reduces]
-    step = last_before(steps.start_ns, events.start_ns[row])
+    step = step_at(signals, launched_ns(signals, row))
+    all_reduces, row, step = all_reduces[step >= 0], row[step >= 0], step[step >= 0]
     order = np.lexsort((events.end_ns[row], step))
     is_last = np.ones(len(order), dtype=bool)
     is_last[:-1] = step[order][1:] != step[order][:-1]

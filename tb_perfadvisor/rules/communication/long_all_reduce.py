@@ -11,9 +11,11 @@ from tb_perfadvisor.rules.evidence.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.remedies.gradient_types import NARROW_GRADIENTS
+from tb_perfadvisor.rules.remedies.links import LINK_PATH, LINK_TEST
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
-from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.core.collectives import Collectives, Mask
 from tb_perfadvisor.signals.ranks.collective_costs import (
     hops,
     link_of_group,
@@ -21,33 +23,9 @@ from tb_perfadvisor.signals.ranks.collective_costs import (
     wire_bytes,
     wire_time_ns,
 )
-from tb_perfadvisor.trace.tables import Float64
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_rate
-
-_REMEDIES = (
-    Remedy(
-        text="Send gradients in 16 bits, which halves the bytes.",
-        snippet=(
-            "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-            "model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/ddp_comm_hooks.html",
-    ),
-    Remedy(
-        text="Check which path NCCL uses: it should be NVLink or InfiniBand, not sockets.",
-        snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun train.py",
-        language="bash",
-        framework="pytorch",
-        reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-    ),
-    Remedy(
-        text="Measure the link itself, then set NCCL's network interfaces and protocol.",
-        snippet="NCCL_DEBUG=INFO python train.py 2>&1 | grep -E 'via|Ring|Tree'",
-        language="bash",
-        reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-    ),
-)
 
 
 class LongAllReduce(Rule):
@@ -68,13 +46,14 @@ class LongAllReduce(Rule):
     ------------------
     The expected time of an all-reduce of S bytes over n ranks is 2 (n-1)/n x S / bandwidth for a
     ring and 2 S / bandwidth for a tree, plus a latency that grows with the number of hops. S and
-    the data type come from the kernel in the trace or from the call that launched it. Without
+    the data type come from the kernel in the trace or from the call that launched it. The sum per
+    step is that of the all-reduces that whole steps launch, wherever they run. Without
     recorded sizes, S is the size of the gradients that autograd accumulates, or the number of
     parameters that the user gives (`--parameters`) times 4 bytes, unless the kernel's name shows
     another type. The bandwidth is that of the device's link in the hardware table, or
     `--link-bandwidth`. If all ranks were profiled, the actual time is the shortest over the ranks.
     The saving is the excess, as far as it is exposed. Where ranks are missing, the excess may be
-    waiting, so low is 0 and expected is half of high.
+    waiting, and nothing is estimated.
 
     When to ignore
     --------------
@@ -125,8 +104,7 @@ class LongAllReduce(Rule):
             return
         size = all_reduce_sizes(signals, all_reduces)
         known = all_reduces & (size.bytes >= 0) & (collectives.group_size >= 2)
-        expected = wire_time_ns(signals, size.bytes)
-        expected += np.maximum(self.latency_ns, self.hop_ns * hops(signals))
+        expected = self._expected_ns(signals, collectives, size.bytes)
         taken_ns = time_without_waiting(signals)
         is_long = known & (taken_ns > self.minimum_ratio * expected)
         target = np.where(is_long, expected, np.inf)
@@ -136,14 +114,21 @@ class LongAllReduce(Rule):
         excess = np.minimum(np.maximum(taken_ns - target, 0), collectives.exposed_ns)
         bandwidth = float(np.median(link_of_group(signals)[is_long]))
         is_sure = bool((collectives.transfer_ns[is_long] >= 0).all())
+        total_ns, expected_ns = float(taken_ns[known].sum()), float(expected[known].sum())
         steps = signals.steps.count
+        if size.whole is not None:
+            sent, steps = size.whole.collectives, size.whole.steps
+            total_ns = float(
+                np.where(sent.transfer_ns >= 0, sent.transfer_ns, sent.duration_ns).sum()
+            )
+            expected_ns = float(self._expected_ns(signals, sent, sent.size_bytes).sum())
         yield Finding(
             summary=(
-                f"The all-reduce of {size.text} per step takes"
-                f" {format_duration(float(taken_ns[known].sum()) / steps)}"
+                f"The all-reduce{f' of {size.text} per step' if size.text else 's of a step'} takes"
+                f" {format_duration(total_ns / steps)}"
                 f"{'' if is_sure else ', including waiting for other ranks'}; at"
                 f" {format_rate(bandwidth, 'B/s')} it should take"
-                f" {format_duration(float(expected[known].sum()) / steps)}."
+                f" {format_duration(expected_ns / steps)}."
             ),
             saving=saving,
             evidence=tuple(
@@ -160,8 +145,23 @@ class LongAllReduce(Rule):
                 )
                 if item is not None
             ),
-            remedies=_REMEDIES,
+            remedies=_remedies(signals, is_long),
         )
+
+    def _expected_ns(
+        self, signals: Signals, collectives: Collectives, size_bytes: Float64 | Int64
+    ) -> Float64:
+        """Time on the link, plus latency; shape (n,)."""
+        latency = np.maximum(self.latency_ns, self.hop_ns * hops(signals, collectives))
+        on_link: Float64 = wire_time_ns(signals, collectives, size_bytes.astype(np.float64))
+        return np.asarray(on_link + latency, dtype=np.float64)
+
+
+def _remedies(signals: Signals, chosen: Mask) -> tuple[Remedy, ...]:
+    """Fewer bytes help only where all of them are 32-bit gradients."""
+    is_wide = collectives_of(signals).is_32_bit & has_role(signals, Role.GRADIENTS)
+    narrow = NARROW_GRADIENTS if is_wide[chosen].all() else ()
+    return (*narrow, *LINK_PATH, *LINK_TEST)
 
 
 def _by_size(

@@ -7,25 +7,14 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Column, Finding, Saving
+from tb_perfadvisor.rules.remedies.model_parallel import SHORTER_BUBBLE
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.trace.intervals import total_ns
 
 _BETWEEN_STAGES = ("send", "recv")
-
-_REMEDIES = (
-    Remedy(
-        text="Split the batch into more micro-batches, or interleave the stages: with p stages and "
-        "m micro-batches, the bubble is (p - 1) / (m + p - 1) of the time.",
-        snippet=(
-            "from torch.distributed.pipelining import ScheduleInterleaved1F1B\n"
-            "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stages))"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/distributed.pipelining.html",
-    ),
-)
 
 
 class PipelineBubble(Rule):
@@ -71,7 +60,7 @@ class PipelineBubble(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a stage waits long for its neighbors."""
         collectives = collectives_of(signals)
-        messages = collectives.of(*_BETWEEN_STAGES)
+        messages = collectives.of(*_BETWEEN_STAGES) & has_role(signals, Role.PIPELINE)
         communication = signals.attribution.intervals[Cause.COMMUNICATION]
         claims = exposed_part(signals.trace, collectives.row[messages], communication)
         exposed_ns = total_ns(claims)
@@ -96,5 +85,5 @@ class PipelineBubble(Rule):
                 ),
                 most_exposed("Longest waits", signals, messages),
             ),
-            remedies=_REMEDIES,
+            remedies=SHORTER_BUBBLE,
         )

@@ -8,29 +8,14 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
+from tb_perfadvisor.rules.remedies.gradients import FEWER_REDUCTIONS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
-
-_REMEDIES = (
-    Remedy(
-        text="Reduce once per accumulated batch: skip the reduction in all micro-batches but the "
-        "last.",
-        snippet=(
-            "with model.no_sync():\n"
-            "    for micro_batch in micro_batches[:-1]:\n"
-            "        loss_fn(model(micro_batch)).backward()\n"
-            "loss_fn(model(micro_batches[-1])).backward()\n"
-            "optimizer.step()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/"
-        "torch.nn.parallel.DistributedDataParallel.html",
-    ),
-)
 
 
 class RedundantAllReduce(Rule):
@@ -50,8 +35,8 @@ class RedundantAllReduce(Rule):
     ------------------
     The number of forward passes per optimizer step comes from the profiler's own annotations; the
     all-reduces must come in as many equal rounds. All rounds but the last are redundant: high is
-    their exposed time without waiting. Where ranks are missing, the time may include waiting, so
-    low is 0 and expected is half of high.
+    their exposed time without waiting. Where ranks are missing, the time may include waiting, and
+    nothing is estimated.
 
     When to ignore
     --------------
@@ -81,6 +66,7 @@ class RedundantAllReduce(Rule):
         rounds = micro_batches(signals)
         collectives, steps = collectives_of(signals), signals.steps
         all_reduces = collectives.of("all-reduce")
+        all_reduces &= has_role(signals, Role.GRADIENTS, Role.UNKNOWN)
         if rounds < 2 or not all_reduces.any():
             return
         step = last_before(steps.start_ns, signals.trace.events.start_ns[collectives.row])
@@ -122,5 +108,5 @@ class RedundantAllReduce(Rule):
                     collectives.duration_ns[is_redundant],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=FEWER_REDUCTIONS,
         )

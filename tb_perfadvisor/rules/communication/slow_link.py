@@ -9,7 +9,8 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table
+from tb_perfadvisor.rules.remedies.links import LINK_PATH, LINK_TEST
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives
@@ -17,23 +18,6 @@ from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_by
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate
-
-_REMEDIES = (
-    Remedy(
-        text="Check which path the messages take: it should be NVLink, or InfiniBand with "
-        "GPUDirect, not sockets or host memory.",
-        snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH python train.py 2>&1 |\n"
-        "    grep -E 'via|NET/|Channel'\nnvidia-smi topo -m",
-        language="bash",
-        reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-    ),
-    Remedy(
-        text="Measure the link itself, with the same message size and the same ranks.",
-        snippet="./build/all_reduce_perf --minbytes 1M --maxbytes 1G --stepfactor 2 --ngpus 8",
-        language="bash",
-        reference="https://github.com/NVIDIA/nccl-tests",
-    ),
-)
 
 
 class SlowLink(Rule):
@@ -56,7 +40,7 @@ class SlowLink(Rule):
     target is the share of the link's bandwidth that libraries reach. If the fastest large message
     of a group gets a fair share, the link is good, and slower ones wait or have another problem.
     High is the exposed excess over the target. Where ranks are missing, the excess may be waiting,
-    so low is 0 and expected is half of high.
+    and nothing is estimated.
 
     When to ignore
     --------------
@@ -137,7 +121,7 @@ class SlowLink(Rule):
                 ),
                 most_exposed("Most exposed large collectives", signals, slow),
             ),
-            remedies=_REMEDIES,
+            remedies=(*LINK_PATH, *LINK_TEST),
         )
 
 

@@ -13,20 +13,23 @@ from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
-        text="Let DistributedDataParallel reduce gradients in buckets, and reduce your own tensors "
-        "(metrics, normalization statistics) in a single message.",
+        text="Pack tensors that are ready at the same time (gradients, metrics, statistics), and "
+        "reduce them in one message.",
         snippet=(
-            "model = DistributedDataParallel(model, bucket_cap_mb=25)\n"
             "flat = torch.cat([tensor.flatten() for tensor in tensors])\n"
-            "torch.distributed.all_reduce(flat)  # one message instead of many"
+            "torch.distributed.all_reduce(flat)  # one message instead of many\n"
+            "parts = flat.split([tensor.numel() for tensor in tensors])\n"
+            "for tensor, part in zip(tensors, parts):\n"
+            "    tensor.copy_(part.view_as(tensor))"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/ddp.html",
+        reference="https://pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce",
     ),
     Remedy(
         text="Reduce the whole gradient tree in one call, and let XLA combine what remains.",
@@ -56,7 +59,8 @@ class SmallMessages(Rule):
 
     What it finds
     -------------
-    Many small, exposed collectives of one kind in each step.
+    Many small, exposed collectives of one kind in each step. Those of tensor-parallel, pipeline and
+    expert-parallel layers do not count: each result is needed before the next message is known.
 
     Why it matters
     --------------
@@ -69,13 +73,12 @@ class SmallMessages(Rule):
     A message of up to 256 KiB is small; where sizes were not recorded, a collective of up to 50
     microseconds. High is their exposed time, minus one message per step for each operation and
     process group. If all ranks were profiled, waiting is subtracted first, and expected equals high
-    or the result of replaying the steps. Where ranks are missing, low is 0 and expected is half of
-    high.
+    or the result of replaying the steps. Where ranks are missing, nothing is
+    estimated.
 
     When to ignore
     --------------
-    When each result is needed before the next message can be computed, as in tensor-parallel
-    layers.
+    When each result is needed before the next message can be computed.
 
     How to verify
     -------------
@@ -158,7 +161,10 @@ class SmallMessages(Rule):
         sized = collectives.size_bytes >= 0
         by_size = collectives.size_bytes <= self.small_bytes
         by_time = collectives.duration_ns <= self.small_ns
-        is_small: Mask = np.where(sized, by_size, by_time)
+        needed_at_once = has_role(
+            signals, Role.TENSOR, Role.CONTEXT, Role.PIPELINE, Role.EXPERTS, Role.EMBEDDINGS
+        )
+        is_small: Mask = np.where(sized, by_size, by_time) & ~needed_at_once
         return is_small
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.lateness_causes import reason_of, remedies_for
+from tb_perfadvisor.rules.evidence.lateness_causes import is_preempted, reason_of, remedies_for
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -17,9 +17,16 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
-from tb_perfadvisor.signals.core.attribution import LABELS
+from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.ranks.stragglers import Excess, Lateness, excess_by_cause, lateness
+from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
+from tb_perfadvisor.signals.ranks.stragglers import (
+    Excess,
+    Lateness,
+    excess_by_cause,
+    lateness,
+    preempted_more_ns,
+)
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 
 
@@ -40,11 +47,11 @@ class Straggler(Rule):
     How it is measured
     ------------------
     Collectives are matched across all ranks of their group. A rank's wait in a collective is its
-    duration there minus the shortest one. A rank is late if it waits less than a quarter of what
-    the median rank waits. It is reported if it is late in half of the steps, causes at least twice
-    its equal share of all waiting, and if that, minus its own waits, stands out from its variation
-    over the steps (one-sided Student's t-test, 5 %); ranks that take turns being late are not
-    stragglers.
+    duration there minus the shortest one. The rank whose collective is shortest arrives last. Ranks
+    that wait less than a quarter of what the median rank waits are late, too. A rank is reported if
+    it is late in half of the steps, causes at least twice its equal share of all waiting, and if
+    that, minus its own waits, stands out from its variation over the steps (one-sided Student's
+    t-test, 5 %); ranks that take turns being late are not stragglers.
 
     There are two measures of the saving: the exposed wait of the median rank, and the time that the
     late rank spends beyond the median of the other ranks. Expected is the smaller, high the larger.
@@ -53,6 +60,9 @@ class Straggler(Rule):
     else. Where shapes were recorded, the matrix products show whether a rank computes longer
     because it has more work. That counts on any host, and expected is what an equal share of all
     ranks' work would save.
+
+    The reason is what the late rank spends most extra time on. If half of it passes while host
+    calls had lost their core (see `host-preempted`), that is the reason.
 
     When to ignore
     --------------
@@ -86,20 +96,26 @@ class Straggler(Rule):
             return
         latest = signals.worker if signals.worker in delays.late else delays.late[0]
         excess = excess_by_cause(ranks_of(signals), latest, delays.late)
+        preempted_ns = preempted_more_ns(ranks_of(signals), latest, delays.late)
         waited_ns, saving = _saving(signals, delays, excess)
         if self.is_minor(saving.expected_ns, signals):
             return
         names = _named(signals, delays.late)
-        why = f", mostly because of {reason_of(excess)}" if excess else ""
+        why = f", mostly {reason_of(excess, preempted_ns)}" if excess else ""
+        verb = "is" if len(delays.late) == 1 else "are"
+        times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
         yield Finding(
             summary=(
-                f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in"
-                f" {int(delays.times_late[list(delays.late)].max()):,} of {delays.collectives:,}"
+                f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in {times}"
                 f" collectives{why}."
             ),
+            title=f"{names.capitalize()} {verb} late in {times} collectives",
             saving=saving,
-            evidence=_evidence(signals, delays, excess, latest),
-            remedies=remedies_for(excess),
+            evidence=(
+                *_evidence(signals, delays, excess, latest),
+                *_stalled_calls(signals, excess, preempted_ns),
+            ),
+            remedies=remedies_for(excess, preempted_ns),
             ranks=tuple(
                 rank
                 for rank in (ranks_of(signals).sources[index].rank for index in delays.late)
@@ -137,10 +153,32 @@ def _saving(signals: Signals, delays: Lateness, excess: Sequence[Excess]) -> tup
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
     sources = ranks_of(signals).sources
     has_ranks = all(sources[index].rank is not None for index in late)
-    texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in late[:most]]
+    shown = sorted(late[:most])
+    texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in shown]
     noun = ("rank" if has_ranks else "host") + ("s" if len(late) > 1 else "")
-    more = f" and {len(late) - most} more" if len(late) > most else ""
-    return f"{noun} {', '.join(texts)}{more}"
+    last = f"{len(late) - most} more" if len(late) > most else texts.pop()
+    return f"{noun} {', '.join(texts)} and {last}" if texts else f"{noun} {last}"
+
+
+def _stalled_calls(
+    signals: Signals, excess: Sequence[Excess], preempted_ns: float
+) -> tuple[Evidence, ...]:
+    """For each rank, how long its device idles while its calls have lost their core."""
+    if not is_preempted(excess, preempted_ns):
+        return ()
+    summaries, calls = ranks_of(signals).summaries, preempted_calls(signals)
+    per_step = [summary.preempted_ns // summary.step_count for summary in summaries]
+    order = sorted(range(len(summaries)), key=lambda index: (-per_step[index], index))
+    table = Table(
+        "Idle while the launching thread had no core",
+        (Column("worker", "Rank"), Column("idle_ns", "Per step", "ns")),
+        tuple((_named(signals, (index,)), per_step[index]) for index in order),
+    )
+    if not len(calls):
+        return (table,)
+    name = _named(signals, (signals.worker,))
+    longest = costliest(f"Calls of {name} without a core", signals.worker, calls.row, calls.idle_ns)
+    return table, longest
 
 
 def _evidence(
@@ -162,7 +200,7 @@ def _evidence(
             "Late and waiting ranks",
             (
                 Column("worker", "Rank"),
-                Column("times_late", "Times late", "count"),
+                Column("times_late", "Times last", "count"),
                 Column("late_ns", "Delays others, per step", "ns"),
                 Column("waiting_ns", "Waits, per step", "ns"),
             ),

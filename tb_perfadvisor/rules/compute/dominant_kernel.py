@@ -12,7 +12,8 @@ from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
-from tb_perfadvisor.signals.work.roofline import BOUNDS, roofline
+from tb_perfadvisor.signals.work.achievable_time import BOUNDS
+from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32

@@ -10,30 +10,14 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.kernels import CHANNELS_LAST, MIOPEN_CHANNELS_LAST
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.attribution import BUSY
+from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.units import format_share
 
-_CHANNELS_LAST = Remedy(
-    text="Keep images and convolutions in the layout that the fast kernels use.",
-    snippet=(
-        "model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(device, memory_format=torch.channels_last, non_blocking=True)"
-    ),
-    framework="pytorch",
-    reference="https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-)
-_ROCM = Remedy(
-    text="On AMD devices, also allow PyTorch to use MIOpen in that layout.",
-    snippet="export PYTORCH_MIOPEN_SUGGEST_NHWC=1 PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM=1",
-    language="bash",
-    framework="pytorch",
-    reference="https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/"
-    "model-acceleration-libraries.html",
-)
-_JAX_AND_TENSORFLOW = (
+_OTHERS = (
     Remedy(
         text="Use the channels-last dimension order in convolutions, and transpose once where the "
         "data enters.",
@@ -121,13 +105,5 @@ class LayoutConversion(Rule):
             ),
             saving=saving,
             evidence=costly_work("conversions", signals, rows, saving.claims),
-            remedies=_remedies(signals),
+            remedies=(*CHANNELS_LAST, MIOPEN_CHANNELS_LAST, *_OTHERS),
         )
-
-
-def _remedies(signals: Signals) -> tuple[Remedy, ...]:
-    if signals.trace.source.framework != "pytorch":
-        return _JAX_AND_TENSORFLOW
-    facts = signals.device_facts
-    is_amd = facts is not None and "AMD" in facts.name
-    return (_CHANNELS_LAST, _ROCM) if is_amd else (_CHANNELS_LAST,)

@@ -10,31 +10,25 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.kernels import AUTOTUNE
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within
 from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
 from tb_perfadvisor.signals.host.source_lines import source_line
-from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, most_tiles
+from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Give each kernel more work: a larger batch, or several small inputs combined.",
-        snippet="loader = DataLoader(dataset, batch_size=4 * batch_size, num_workers=8)",
-        framework="pytorch",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-gpu-background/index.html",
-    ),
-    Remedy(
-        text="Let the compiler choose tile sizes for your shapes and fuse small kernels.",
-        snippet='model = torch.compile(model, mode="max-autotune")',
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
-    ),
+    *LARGER_BATCH,
+    *AUTOTUNE,
     Remedy(
         text="Give each kernel more work: a larger batch, or several small inputs combined "
         "(`vmap`, batched matrix products).",
+        change="batch-size",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-gpu-background/index.html",
     ),
@@ -58,9 +52,10 @@ class LowOccupancy(Rule):
     ------------------
     From the grid, the recorded occupancy and the number of multiprocessors: the part of a kernel's
     time for which multiprocessors have no block. Kernels shorter than the limit do not count,
-    because latency dominates them. High is all of that time. Expected is half of it, since blocks
-    cannot be split at will. Low is 0. Where the profile allows it, replaying the steps refines the
-    expected saving.
+    because latency dominates them. Neither do matrix products that are bound by memory, or take
+    about as long as their shapes allow, and those whose results are too small to fill the device.
+    High is all of that time. Expected is half of it, since blocks cannot be split at will. Low is
+    0. Where the profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
     --------------
@@ -88,6 +83,9 @@ class LowOccupancy(Rule):
     maximum_filled_share = Limit(
         0.6, "share", "With 60 percent of the multiprocessors busy, the others are hard to fill."
     )
+    maximum_achieved_share = Limit(
+        0.55, "share", "Matrix products that reach more are about as fast as their shapes allow."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when kernels that fill little of the device take much of the step."""
@@ -96,10 +94,14 @@ class LowOccupancy(Rule):
             return
         is_underfilled = kernels.filled_share < self.maximum_filled_share  # False where unknown
         is_underfilled &= events.duration_ns[kernels.rows] >= self.minimum_duration_ns
+        achievable_ns = _achievable_ns(signals, kernels.rows)
+        achieved = achievable_ns / np.maximum(events.duration_ns[kernels.rows], 1)
+        is_underfilled &= achieved < self.maximum_achieved_share
         rows = kernels.rows[is_underfilled]
         now_ns = events.duration_ns[rows]
         filled = kernels.filled_share[is_underfilled]
-        best_ns = np.rint(now_ns * filled).astype(np.int64)
+        best_ns = np.maximum(now_ns * filled, achievable_ns[is_underfilled])
+        best_ns = np.rint(best_ns).astype(np.int64)
         saving = halfway_to_best(signals, rows, best_ns)
         if self.is_minor(saving.high_ns, signals):
             return
@@ -116,10 +118,24 @@ class LowOccupancy(Rule):
                 _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
                 costliest("Longest of these kernels", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES[:2]
-            if signals.trace.source.framework == "pytorch"
-            else _REMEDIES[2:],
+            remedies=_REMEDIES,
         )
+
+
+def _achievable_ns(signals: Signals, rows: Int32) -> Float64:
+    """How long matrix products of these shapes take in practice; 0 for other kernels.
+
+    Infinite for products that more blocks may not help: those bound by memory, and those with a
+    result too small to fill the device.
+    """
+    works, facts = roofline(signals), signals.device_facts
+    entry = np.searchsorted(works.rows, rows)
+    is_known = works.is_product[entry] & ~np.isnan(works.achievable_ns[entry])
+    multiprocessors = (facts.multiprocessors if facts else None) or 0
+    can_fill = (most_tiles(works.products) >= multiprocessors)[works.product[entry]]
+    needs_all = can_fill & (works.bound[entry] == COMPUTE_BOUND)
+    achievable_ns = np.where(needs_all, works.achievable_ns[entry], np.inf)
+    return np.where(is_known, achievable_ns, 0.0)
 
 
 def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -> Table:

@@ -7,24 +7,50 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Events, Finding, Remedy, Table
+from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.recomputation import recomputation
+from tb_perfadvisor.signals.device.recomputation import Recomputation, recomputation
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Checkpoint only as many layers as memory requires.",
-        snippet=(
-            "for index, layer in enumerate(self.layers):\n"
+    *variants(
+        "less-checkpointing",
+        Remedy(
+            text="If memory allows, let the Trainer keep all activations.",
+            snippet='args = TrainingArguments("out", gradient_checkpointing=False)',
+            needs=(Part.HF_TRAINER,),
+            reference="https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+        Remedy(
+            text="Let Megatron recompute attention only, or fewer layers.",
+            snippet="torchrun pretrain_gpt.py --recompute-granularity selective",
+            language="bash",
+            needs=(Part.MEGATRON,),
+            reference="https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/"
+            "arguments.py",
+        ),
+        Remedy(
+            text="Let torchtitan recompute only cheap operators, and keep the results of matrix "
+            "products.",
+            snippet="./run_train.sh activation_checkpoint:selective",
+            language="bash",
+            needs=(Part.TORCHTITAN,),
+            reference="https://github.com/pytorch/torchtitan/blob/main/torchtitan/distributed/"
+            "activation_checkpoint.py",
+        ),
+        Remedy(
+            text="Checkpoint only as many layers as memory requires.",
+            snippet="for index, layer in enumerate(self.layers):\n"
             "    if index % 2:  # every second layer, then fewer\n"
             "        x = checkpoint(layer, x, use_reentrant=False)\n"
             "    else:\n"
-            "        x = layer(x)"
+            "        x = layer(x)",
+            reference="https://docs.pytorch.org/docs/stable/checkpoint.html",
         ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/checkpoint.html",
     ),
     Remedy(
         text="Or recompute only cheap operators, and keep the results of matrix products.",
@@ -34,7 +60,9 @@ _REMEDIES = (
             "x = checkpoint(layer, x, use_reentrant=False, context_fn=contexts)"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/checkpoint.html",
+        unless=(Part.HF_TRAINER, Part.MEGATRON, Part.TORCHTITAN),
+        change="selective-checkpointing",
+        reference="https://docs.pytorch.org/docs/stable/checkpoint.html",
     ),
     Remedy(
         text="Let the checkpoints keep the results of matrix products and recompute the others, "
@@ -59,14 +87,43 @@ _REMEDIES = (
 )
 
 
+_MEASURE = variants(
+    "peak-memory",
+    Remedy(
+        text="Check how much memory is free at the peak.",
+        snippet=(
+            "free, total = torch.cuda.mem_get_info()\n"
+            "print(total - torch.cuda.max_memory_allocated())  # after some steps"
+        ),
+        needs=(Part.GPU,),
+        reference="https://docs.pytorch.org/docs/stable/generated/"
+        "torch.cuda.max_memory_allocated.html",
+    ),
+    Remedy(
+        text="Check how much memory is free at the peak.",
+        snippet="print(jax.local_devices()[0].memory_stats())  # after some steps",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/device_memory_profiling.html",
+    ),
+    Remedy(
+        text="Check how much memory is free at the peak.",
+        snippet='print(tf.config.experimental.get_memory_info("GPU:0")["peak"])',
+        framework="tensorflow",
+        needs=(Part.GPU,),
+        reference="https://www.tensorflow.org/api_docs/python/tf/config/experimental/"
+        "get_memory_info",
+    ),
+)
+
+
 class Recompute(Rule):
     """The backward pass recomputes activations while device memory is free.
 
     What it finds
     -------------
-    Forward operators of modules that run inside autograd nodes, as activation checkpointing does,
-    and XLA operations that `jax.checkpoint` or XLA itself repeats, on a device with plenty of
-    unused memory at the peak.
+    Forward operators that run inside autograd nodes, as activation checkpointing does, and XLA
+    operations that `jax.checkpoint` or XLA itself repeats, on a device with plenty of unused memory
+    at the peak. If memory was not recorded, the finding only says what recomputing costs.
 
     Why it matters
     --------------
@@ -78,6 +135,9 @@ class Recompute(Rule):
     The time in which the device only recomputes. High is all of it. Expected is half; where the
     profile allows it, replaying the steps refines it. Low is 0, because the profile does not show
     how much memory the activations would need.
+
+    If memory was not recorded, it is the duration of the recomputed work that the used steps
+    launched, and there is no estimate.
 
     When to ignore
     --------------
@@ -97,13 +157,8 @@ class Recompute(Rule):
     id = "recompute"
     title = "Keep activations instead of recomputing them"
     category = "compute"
-    needs = (
-        Need.DEVICE_EVENTS,
-        Need.KERNELS,
-        Need.ORIGINS,
-        Need.MEMORY,
-        Need.MEMORY_CAPACITY,
-    )
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.ORIGINS)
+    is_preview = False
 
     minimum_share = Limit(
         0.04, "share", "Half of a smaller share is no more than the variation between steps."
@@ -113,13 +168,14 @@ class Recompute(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when much is recomputed and much memory is free."""
-        memory, recomputed = signals.memory, recomputation(signals)
-        if memory is None or not memory.capacity_bytes or not len(recomputed.rows):
+        """Yield a finding when much is recomputed and much memory is or may be free."""
+        recomputed, memory = recomputation(signals), signals.memory
+        peak = None if memory is None else memory.peak_allocated_bytes or memory.peak_reserved_bytes
+        if memory is None or peak is None or not memory.capacity_bytes:
+            yield from self._without_memory(signals, recomputed)
             return
         # Memory that is reserved but not allocated is available for activations.
-        peak = memory.peak_allocated_bytes or memory.peak_reserved_bytes
-        if peak is None or peak > self.maximum_memory * memory.capacity_bytes:
+        if not len(recomputed.rows) or peak > self.maximum_memory * memory.capacity_bytes:
             return
         half_ns = signals.trace.events.duration_ns[recomputed.rows] // 2
         saving = faster_device_work(signals, recomputed.rows, half_ns, basis="heuristic")
@@ -133,8 +189,27 @@ class Recompute(Rule):
                 f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used."
             ),
             saving=saving,
-            evidence=costly_work(
-                "recomputed kernels", signals, recomputed.rows, saving.claims, recomputed.operators
-            ),
+            evidence=_evidence(signals, recomputed, saving.claims),
             remedies=_REMEDIES,
         )
+
+    def _without_memory(self, signals: Signals, recomputed: Recomputation) -> Iterable[Finding]:
+        """Say what recomputation costs if the profile does not show how full the memory is."""
+        if self.is_minor(recomputed.launched_ns, signals):
+            return
+        events, rows = signals.trace.events, recomputed.rows
+        yield Finding(
+            summary=(
+                f"Device work of {per_step(recomputed.launched_ns, signals)} recomputes activations"
+                " in the backward pass. Whether there is memory to keep them was not recorded."
+            ),
+            severity="low",
+            evidence=_evidence(
+                signals, recomputed, union(events.start_ns[rows], events.end_ns[rows])
+            ),
+            remedies=(*_MEASURE, *_REMEDIES),
+        )
+
+
+def _evidence(signals: Signals, recomputed: Recomputation, time: Intervals) -> tuple[Table, Events]:
+    return costly_work("recomputed kernels", signals, recomputed.rows, time, recomputed.operators)

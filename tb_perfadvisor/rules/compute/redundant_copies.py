@@ -8,6 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.compiling import COMPILE
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
@@ -25,13 +26,7 @@ _REMEDIES = (
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/tensor_view.html",
     ),
-    Remedy(
-        text="If operators copy because they need another dimension order, let the compiler write "
-        "tensors in the order in which they are read.",
-        snippet="model = torch.compile(model)",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
-    ),
+    *COMPILE,
     Remedy(
         text="Donate the step's input buffers, so that XLA need not copy them.",
         snippet="train_step = jax.jit(train_step, donate_argnums=0)",

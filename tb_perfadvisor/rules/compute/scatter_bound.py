@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.scatters import scatters
-from tb_perfadvisor.signals.work.roofline import MIN_KERNEL_NS
+from tb_perfadvisor.signals.work.achievable_time import MIN_KERNEL_NS
 from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (

@@ -10,24 +10,19 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.remedies.kernels import AUTOTUNE, LIBRARY_BENCHMARK
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.achievable_time import LATENCY_BOUND
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
-from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, roofline
+from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Let the library and the compiler try more kernels for these shapes.",
-        snippet=(
-            "torch.backends.cudnn.benchmark = True   # convolutions of constant shape\n"
-            'model = torch.compile(model, mode="max-autotune")'
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
+    *AUTOTUNE,
+    *LIBRARY_BENCHMARK,
     Remedy(
         text="Merge products that share an input: query, key and value, or the two gates of a "
         "feed-forward layer.",
@@ -68,12 +63,14 @@ class SlowMatmul(Rule):
 
     How it is measured
     ------------------
-    The achievable time of a kernel is its FLOPs at the achievable peak of its data type, or its
-    minimum bytes at the achievable bandwidth, whichever is longer. Kernels count if they reach less
-    of it than the limit, run long enough not to be dominated by latency, and have a block for each
-    multiprocessor. High is the time above the roofline. Expected is half of that, because padding,
-    tiles and layouts take their share. Low is 0. Where the profile allows it, replaying the steps
-    refines the expected saving.
+    The achievable time of a product follows from its shape: 4 microseconds to start; its FLOPs at
+    the achievable rate of its data type, in whole waves of tiles, while it reads its operands at
+    the achievable bandwidth; and writing its result. That of a convolution is its FLOPs at that
+    rate, or its minimum bytes at that bandwidth, whichever is longer. Kernels count if they reach
+    less of it than the limit, run long enough not to be dominated by latency, and have a block for
+    each multiprocessor. High is the time above the achievable one. Expected is half of that,
+    because padding, tiles and layouts take their share. Low is 0. Where the profile allows it,
+    replaying the steps refines the expected saving.
 
     When to ignore
     --------------
@@ -98,7 +95,9 @@ class SlowMatmul(Rule):
 
     minimum_share = Limit(0.03, "share", "A smaller gain does not justify a search.")
     maximum_achieved_share = Limit(
-        0.4, "share", "Well-shaped products of medium size reach half the rate of large ones."
+        0.38,
+        "share",
+        "NVIDIA's own predictor expects more than this of every product that fills the device.",
     )
     minimum_duration_ns = Limit(
         20_000, "ns", "Shorter kernels are dominated by their start and end."

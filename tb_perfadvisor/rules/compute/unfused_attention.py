@@ -8,7 +8,8 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
+from tb_perfadvisor.rules.remedies.attention import FUSED_ATTENTION
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.rules.savings.fused_attention import fused_attention_ns
 from tb_perfadvisor.signals import Need, Signals
@@ -16,25 +17,6 @@ from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.unfused_attention import AttentionLayers, unfused_attention
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
-
-_REMEDIES = (
-    Remedy(
-        text="Use the fused attention operator; additive biases and masks go into attn_mask.",
-        snippet=(
-            "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)\n"
-            "# instead of: softmax(q @ k.transpose(-2, -1) * scale + mask, -1) @ v"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/"
-        "torch.nn.functional.scaled_dot_product_attention.html",
-    ),
-    Remedy(
-        text="In Hugging Face models, choose the implementation that uses it.",
-        snippet='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")',
-        framework="pytorch",
-        reference="https://huggingface.co/docs/transformers/attention_interface",
-    ),
-)
 
 
 class UnfusedAttention(Rule):
@@ -142,7 +124,7 @@ class UnfusedAttention(Rule):
                 _by_size(attention, cost_ns, then_ns(1)),
                 costliest("Longest attention kernels", signals.worker, attention.rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=FUSED_ATTENTION,
         )
 
 

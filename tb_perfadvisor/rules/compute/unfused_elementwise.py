@@ -10,27 +10,27 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import MOST_SITES
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.remedies.compiling import COMPILE
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.elementwise_chains import ElementwiseChains, elementwise_chains
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.tables import Int64
 
 MOST_NAMES = 6
 
 _REMEDIES = (
+    *COMPILE,
     Remedy(
-        text="Compile the model or the functions with these chains: each becomes one kernel.",
-        snippet=(
-            "model = torch.compile(model)\n"
-            "\n"
-            "@torch.compile\n"
-            "def rms_norm(x, weight, eps=1e-6):\n"
-            "    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight"
-        ),
+        text="These chains run outside of what is compiled: move them inside, or compile the "
+        "functions that hold them.",
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
+        needs=(Part.TORCH_COMPILE,),
+        unless=SERVERS,
+        change="compile",
+        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
         text="Use existing fused operators instead of writing out their formulas.",

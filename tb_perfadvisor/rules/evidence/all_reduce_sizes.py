@@ -8,19 +8,24 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.step_messages import StepMessages, step_messages
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_bytes
 
 _FP32_BYTES = 4
-_HALF_TYPES = {"half", "bfloat16", "c10::half", "c10::bfloat16", "f16", "bf16"}
+_HALF_BYTES = 2
 
 
 class AllReduceSizes(NamedTuple):
-    """Bytes of each collective, shape (n,), -1 where unknown; and the sum per step, as text."""
+    """What is known of the bytes of all-reduces."""
 
     bytes: Float64
+    """Of each collective of the used window, shape (n,); -1 where unknown."""
     text: str
+    """The sum per step in words: `22.3 MiB`; empty if no step is known as a whole."""
+    whole: StepMessages | None
+    """The all-reduces of whole steps, where sizes were recorded."""
 
 
 def all_reduce_sizes(signals: Signals, all_reduces: Mask) -> AllReduceSizes:
@@ -35,7 +40,8 @@ def all_reduce_sizes(signals: Signals, all_reduces: Mask) -> AllReduceSizes:
     collectives, steps = collectives_of(signals), signals.steps.count
     if collectives.sizes_known:
         size = np.where(all_reduces, collectives.size_bytes, -1).astype(np.float64)
-        return AllReduceSizes(size, format_bytes(int(size[size > 0].sum()) // steps))
+        whole = step_messages(signals, "all-reduce")
+        return AllReduceSizes(size, format_bytes(whole.bytes_per_step) if whole else "", whole)
     parameters, per_step = signals.options.parameters, gradient_bytes(signals)
     if parameters is not None:
         per_step = parameters * _item_bytes(signals, all_reduces)
@@ -43,17 +49,15 @@ def all_reduce_sizes(signals: Signals, all_reduces: Mask) -> AllReduceSizes:
     elif per_step is not None:
         text = f"{format_bytes(per_step)} of gradients"
     else:
-        return AllReduceSizes(np.full(len(collectives), -1.0), "")
+        return AllReduceSizes(np.full(len(collectives), -1.0), "", None)
     duration = np.where(all_reduces, collectives.duration_ns, 0)
     share = duration / max(int(duration.sum()), 1)
-    return AllReduceSizes(np.where(all_reduces, per_step * steps * share, -1.0), text)
+    return AllReduceSizes(np.where(all_reduces, per_step * steps * share, -1.0), text, None)
 
 
 def _item_bytes(signals: Signals, all_reduces: Mask) -> int:
     """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
-    types = {
-        dtype.lower()
-        for dtype, is_reduced in zip(collectives_of(signals).dtype, all_reduces, strict=True)
-        if is_reduced and dtype
-    }
-    return 2 if types and types <= _HALF_TYPES else _FP32_BYTES
+    collectives = collectives_of(signals)
+    typed = all_reduces & ~collectives.dtype.is_any_of("")
+    is_half = typed.any() and bool(collectives.is_16_bit[typed].all())
+    return _HALF_BYTES if is_half else _FP32_BYTES

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
-from tb_perfadvisor.rules.finding import Column, Table
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.rules.finding import Cell, Column, Table
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.host.device_graphs import graph_replays
 from tb_perfadvisor.signals.host.launch_queue import LaunchQueue
-from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 
 
 def launch_queue_table(queue: LaunchQueue) -> Table:
@@ -21,6 +23,38 @@ def launch_queue_table(queue: LaunchQueue) -> Table:
             Column("median_lead_ns", "From launch to start (median)", "ns"),
         ),
         ((queue.empty_share, queue.median_depth, queue.median_lead_ns),),
+    )
+
+
+def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int) -> Table:
+    """What the host did during idle time that it causes.
+
+    Args:
+        signals: The worker's facts.
+        intervals: The idle time, a part of `Signals.host_idle`.
+        recording_ns: The estimated cost of recording in it.
+    """
+    trace, attribution = signals.trace, signals.attribution
+    replays = graph_replays(signals).row
+    replaying = union(trace.events.start_ns[replays], trace.events.end_ns[replays])
+
+    def idle_ns(*causes: Cause) -> int:
+        return total_ns(intersect(attribution.of(*causes), intervals))
+
+    rows: list[tuple[Cell, ...]] = [
+        ("in launch calls", idle_ns(Cause.LAUNCHING)),
+        ("in framework code", idle_ns(Cause.FRAMEWORK)),
+        ("in Python", idle_ns(Cause.PYTHON) if len(trace.rows(EventKind.PYTHON)) else None),
+        ("not recorded", idle_ns(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION)),
+        ("of the above: recording (estimated)", recording_ns),
+    ]
+    if len(replays):
+        in_replays = total_ns(intersect(replaying, intervals))
+        rows.append(("of the above: launches of graphs", in_replays))
+    return Table(
+        "What the host did while the device idled",
+        (Column("cause", "The host was"), Column("idle_ns", "Device idle, all steps", "ns")),
+        tuple(rows),
     )
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.work.achievable_time import BOUNDS
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
-from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace.integer_groups import group_rows
 
 MOST_PRODUCTS = 30

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.remedies.copies import COPY_TO_PINNED, PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.precision import NO_LOSS_SCALING
+from tb_perfadvisor.rules.remedies.results import READ_RARELY
+from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 
-_TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+_TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
 class SynchronizationCause(Struct, frozen=True):
@@ -24,7 +29,8 @@ class SynchronizationCause(Struct, frozen=True):
     label: str
     """What the program does, as the end of a sentence."""
     matches: Callable[[WaitCallSite], bool]
-    remedy: Remedy
+    remedies: tuple[Remedy, ...]
+    """Variants of the remedy; a program is shown those that fit."""
 
 
 def cause_of(site: WaitCallSite) -> SynchronizationCause | None:
@@ -33,9 +39,21 @@ def cause_of(site: WaitCallSite) -> SynchronizationCause | None:
 
 
 def remedies_for(sites: tuple[WaitCallSite, ...], most: int) -> tuple[Remedy, ...]:
-    """Remedies for the causes of the call sites, in their order, without duplicates."""
+    """Remedies for the causes of the call sites, in their order.
+
+    Args:
+        sites: The call sites, the costliest first.
+        most: The most causes to give remedies for.
+    """
     known = (cause_of(site) for site in sites)
-    return tuple(dict.fromkeys(cause.remedy for cause in known if cause is not None))[:most]
+    causes = list(dict.fromkeys(cause.label for cause in known if cause is not None))[:most]
+    return tuple(
+        remedy
+        for label in causes
+        for cause in CAUSES
+        if cause.label == label
+        for remedy in cause.remedies
+    )
 
 
 def _has(*operators: str) -> Callable[[WaitCallSite], bool]:
@@ -46,8 +64,8 @@ def _copies(direction: CopyDirection) -> Callable[[WaitCallSite], bool]:
     return lambda site: site.copies == direction and "aten::copy_" in site.operators
 
 
-def _remedy(text: str, snippet: str, reference: str = _TUNING) -> Remedy:
-    return Remedy(text=text, snippet=snippet, framework="pytorch", reference=reference)
+def _remedy(text: str, snippet: str, reference: str = _TUNING) -> tuple[Remedy, ...]:
+    return (Remedy(text=text, snippet=snippet, framework="pytorch", reference=reference),)
 
 
 def _is_deterministic_gather(site: WaitCallSite) -> bool:
@@ -72,27 +90,20 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "# instead of: y = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))\n"
             "rows = torch.arange(x.shape[0], device=x.device)[:, None]\n"
             "y = x[rows, keep]",
-            "https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html",
+            "https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html",
         ),
     ),
     SynchronizationCause(
         "GradScaler's check for infinities",
         lambda site: site.checks_gradients or "amp/grad_scaler.py(" in site.frame,
-        _remedy(
-            "Train in bfloat16, which needs no loss scaling. Or use a fused optimizer, which "
-            "takes the result of the check on the device.",
-            "with torch.autocast('cuda', dtype=torch.bfloat16):  # and no GradScaler\n"
-            "    loss = loss_fn(model(inputs), targets)\n"
-            "# or: torch.optim.AdamW(model.parameters(), fused=True)",
-            "https://pytorch.org/docs/stable/amp.html",
-        ),
+        (*NO_LOSS_SCALING, *FUSED_OPTIMIZER),
     ),
     SynchronizationCause(
         "printing tensors",
         lambda site: "torch/_tensor_str.py(" in site.frame,
         _remedy(
             "Don't print or format device tensors in the step.",
-            "if step % 100 == 0:\n    print(f'{loss.item():.4f}')",
+            "if step % 100 == 0:\n    print(f'{value.item():.4f}')",
         ),
     ),
     SynchronizationCause(
@@ -102,7 +113,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "Keep the shape: the result of masked_select has a size that the host must get from "
             "the device.",
             "# instead of: x.masked_select(mask).sum()\ntotal = torch.where(mask, x, 0.0).sum()",
-            "https://pytorch.org/docs/stable/generated/torch.where.html",
+            "https://docs.pytorch.org/docs/stable/generated/torch.where.html",
         ),
     ),
     SynchronizationCause(
@@ -113,9 +124,9 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "of the result from the device.",
             "# instead of: x[mask] = 0.0\n"
             "x = x.masked_fill(mask, 0.0)\n"
-            "# instead of: loss = per_token[mask].mean()\n"
-            "loss = (per_token * mask).sum() / mask.sum()",
-            "https://pytorch.org/docs/stable/generated/torch.where.html",
+            "# instead of: mean = values[mask].mean()\n"
+            "mean = (values * mask).sum() / mask.sum()",
+            "https://docs.pytorch.org/docs/stable/generated/torch.where.html",
         ),
     ),
     SynchronizationCause(
@@ -135,7 +146,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "Select with torch.index_select and an index on the device: its backward adds rows "
             "without index_put_.",
             "# instead of: y = x[index]\ny = x.index_select(0, index)",
-            "https://pytorch.org/docs/stable/generated/torch.index_select.html",
+            "https://docs.pytorch.org/docs/stable/generated/torch.index_select.html",
         ),
     ),
     SynchronizationCause(
@@ -145,16 +156,16 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "Compute with the mask itself: the host must get the size of nonzero's result from "
             "the device. If you know the size, pass it.",
             "indices = torch.nonzero_static(mask, size=budget)",
-            "https://pytorch.org/docs/stable/generated/torch.nonzero.html",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nonzero.html",
         ),
     ),
     SynchronizationCause(
         "unique",
         _has("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
         _remedy(
-            "Find distinct values in the input pipeline, on the host: on the device, the host "
-            "must wait for their number.",
-            "values, inverse = numpy.unique(ids, return_inverse=True)  # in Dataset.__getitem__",
+            "Find distinct values on the host, before the data is copied to the device: on the "
+            "device, the host must wait for their number.",
+            "values, inverse = numpy.unique(ids, return_inverse=True)",
         ),
     ),
     SynchronizationCause(
@@ -163,7 +174,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         _remedy(
             "Pass the length of the result.",
             "y = x.repeat_interleave(repeats, output_size=total)",
-            "https://pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
+            "https://docs.pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
         ),
     ),
     SynchronizationCause(
@@ -172,42 +183,29 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         _remedy(
             "Decide on the device, or decide rarely: a tensor in a Python condition waits for "
             "its value.",
-            "# instead of: if (loss > limit).any(): x = clip(x)\n"
-            "x = torch.where(loss > limit, clip(x), x)",
+            "# instead of: if (x > limit).any(): x = clip(x)\n"
+            "x = torch.where(x > limit, clip(x), x)",
         ),
     ),
     SynchronizationCause(
         ".item()",
         _has("aten::item", "aten::_local_scalar_dense"),
-        _remedy(
-            "Accumulate values on the device and read them every hundredth step.",
-            "total += loss.detach()\n"
-            "if step % 100 == 0:\n"
-            "    print(total.item() / 100)\n"
-            "    total.zero_()",
-        ),
+        (*READ_RARELY, *OVERLAPPED_SCHEDULE),
     ),
     SynchronizationCause(
         ".cpu()",
         _copies(CopyDirection.DEVICE_TO_HOST),
-        _remedy(
-            "Copy results to pinned memory without waiting, and read them a step later.",
-            "result = torch.empty_like(output, device='cpu', pin_memory=True)  # once\n"
-            "result.copy_(output, non_blocking=True)\n"
-            "copied = torch.cuda.Event()\n"
-            "copied.record()  # a step later: copied.synchronize(), then read",
-            "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-        ),
+        (*COPY_TO_PINNED, *OVERLAPPED_SCHEDULE),
     ),
     SynchronizationCause(
         "host tensors (.to(device))",
         _copies(CopyDirection.HOST_TO_DEVICE),
-        _remedy(
-            "Create tensors on the device. Copy what must come from the host from pinned memory, "
-            "without waiting.",
-            "scale = torch.full((1,), 0.5, device=x.device)  # not torch.tensor(0.5).to(device)\n"
-            "batch = batch.to(device, non_blocking=True)     # pin_memory=True in the loader",
-            "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        (
+            *_remedy(
+                "Create tensors on the device.",
+                "scale = torch.full((), 0.5, device=x.device)  # not torch.tensor(0.5).to(device)",
+            ),
+            *PINNED_MEMORY,
         ),
     ),
     SynchronizationCause(
@@ -218,9 +216,9 @@ CAUSES: tuple[SynchronizationCause, ...] = (
             "loop.",
             "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
             "start.record()\n"
-            "train_step(batch)\n"
+            "output = model(inputs)\n"
             "end.record()  # after the loop: start.elapsed_time(end)",
-            "https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
+            "https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
         ),
     ),
 )

@@ -10,9 +10,13 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.remedies.copies import COPY_AHEAD, PINNED_MEMORY
+from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.device.pageable_copies import host_link, pageable_copies
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in
 from tb_perfadvisor.trace.intervals import (
@@ -25,7 +29,7 @@ from tb_perfadvisor.trace.intervals import (
     union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
-from tb_perfadvisor.whatif import Overlap, Shorten
+from tb_perfadvisor.whatif import Fix, Overlap, Shorten
 
 _LABELS = {
     CopyDirection.UNKNOWN: "direction unknown",
@@ -38,24 +42,13 @@ _LABELS = {
 _PINNING = {1: "pageable", 0: "pinned", -1: ""}
 
 _REMEDIES = (
-    Remedy(
-        text="Copy the next batch from pinned memory on a separate stream while the current one "
-        "is computed.",
-        snippet=(
-            "loader = DataLoader(dataset, pin_memory=True, num_workers=4)\n"
-            "copying = torch.cuda.Stream()\n"
-            "with torch.cuda.stream(copying):\n"
-            "    upcoming = next(batches).to(device, non_blocking=True)\n"
-            "# … compute the current batch, then:\n"
-            "torch.cuda.current_stream().wait_stream(copying)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-    ),
+    *PINNED_MEMORY,
+    *COPY_AHEAD,
     Remedy(
         text="Let the input pipeline copy batches to the device ahead of the step.",
         snippet=('dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))'),
         framework="tensorflow",
+        needs=(Part.GPU,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
         "prefetch_to_device",
     ),
@@ -82,7 +75,7 @@ _WITHIN_DEVICE = (
             "x = x.view(batch, -1)                # instead of x.clone() or x.contiguous()"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/tensor_view.html",
+        reference="https://docs.pytorch.org/docs/stable/tensor_view.html",
     ),
     Remedy(
         text="Most copies are within the device: let the step reuse its input buffers, and keep "
@@ -119,9 +112,10 @@ class ExposedCopies(Rule):
     or exchanges with code on the host are left out; host-offload-copies, host-callback and
     outside-compilation report those. High is all of it. Expected is what the steps save in a
     replay in which copies to the device overlap other work and copies within the device take half
-    as long, because some are needed and compute uses the same memory. Copies to the host stay
-    where they are. Without a replay, expected is what the rest of the step could hide. Low is 0:
-    the data may not be available any earlier.
+    as long, because some are needed and compute uses the same memory. Copies from pageable memory
+    cannot overlap, because the host waits for them; they take as long as from pinned memory. Copies
+    to the host stay where they are. Without a replay, expected is what the rest of the step could
+    hide. Low is 0: the data may not be available any earlier.
 
     When to ignore
     --------------
@@ -167,7 +161,13 @@ class ExposedCopies(Rule):
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
         # Some copies within the device are needed, and overlapping compute slows both.
         kept_ns = total_ns(intersect(claims, _time_of(trace, within))) // 2
+        # The host waits for copies from pageable memory, so they cannot be hidden: pin them.
+        pinned = _pinned(signals)
+        kept_ns += _time_when_pinned_ns(signals, claims) if pinned else 0
         hideable = min(exposed_ns - kept_ns, signals.attribution.window_ns - exposed_ns)
+        movable = _movable(trace, rows)
+        if pinned:
+            movable = np.setdiff1d(movable, pageable_copies(signals).rows)
         shorter = Shorten(within, events.duration_ns[within] // 2)
         table = _by_direction(signals, rows, exposed)
         # Pinning host memory does not help copies within the device.
@@ -184,7 +184,7 @@ class ExposedCopies(Rule):
                 exposed_ns,
                 claims,
                 "measured",
-                (Overlap(_movable(trace, rows)), shorter),
+                (Overlap(movable), shorter, *pinned),
             ),
             evidence=(
                 table,
@@ -209,6 +209,23 @@ def _movable(trace: Trace, rows: Int32) -> Int32:
     stays = (CopyDirection.DEVICE_TO_HOST, CopyDirection.DEVICE_TO_DEVICE)
     movable: Int32 = rows[~is_in(_directions(trace, rows), stays)]
     return movable
+
+
+def _pinned(signals: Signals) -> tuple[Fix, ...]:
+    """What pinned memory changes; nothing without pageable copies or if the link is unknown."""
+    copies, link = pageable_copies(signals), host_link(signals)
+    return pinning(signals, copies, link) if link is not None and len(copies.rows) else ()
+
+
+def _time_when_pinned_ns(signals: Signals, exposed: Intervals) -> int:
+    """Exposed time that copies from pageable memory would still take from pinned memory."""
+    copies, link, events = pageable_copies(signals), host_link(signals), signals.trace.events
+    if link is None:
+        return 0
+    now_ns = np.maximum(events.duration_ns[copies.rows], 1)
+    share = np.minimum(link.copy_ns(copies.size_bytes) / now_ns, 1.0)
+    start_ns, end_ns = events.start_ns[copies.rows], events.end_ns[copies.rows]
+    return int((overlap_ns(exposed, start_ns, end_ns) * share).sum())
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:

@@ -9,9 +9,18 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table
+from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.loading import (
+    FASTER_PROCESSOR,
+    LOAD_AHEAD,
+    LOADER_WORKERS,
+    MORE_WORKERS,
+    SHARDS,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_share
@@ -30,30 +39,14 @@ _VERBS = {
     Stage.COLLATE: "Collating samples into batches",
     Stage.TRANSFER: "Pinning the batch",
 }
-_WORKERS = Remedy(
-    text="Let worker processes do this work in parallel with the steps, one for each idle core.",
-    snippet=(
-        "loader = torch.utils.data.DataLoader(\n"
-        "    dataset, batch_size=batch_size, num_workers=8, prefetch_factor=4,\n"
-        "    persistent_workers=True, pin_memory=True,\n"
-        ")"
-    ),
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
-)
+_WORKERS = (*MORE_WORKERS, *LOADER_WORKERS, LOAD_AHEAD)
 _REMEDIES = {
     Stage.READING: (
-        Remedy(
-            text="Read a few large shards sequentially instead of many files.",
-            snippet=(
-                "import webdataset\n"
-                "dataset = webdataset.WebDataset('shards/train-{000..127}.tar').decode('torchrgb')"
-            ),
-            framework="pytorch",
-        ),
-        _WORKERS,
+        SHARDS,
+        *_WORKERS,
     ),
     Stage.PREPROCESSING: (
+        *FASTER_PROCESSOR,
         Remedy(
             text="Do what is the same in every epoch (decoding, resizing, normalizing, "
             "tokenizing) once before training, and store the result.",
@@ -63,6 +56,7 @@ _REMEDIES = {
                 "f'prepared/{index}.pt')"
             ),
             framework="pytorch",
+            needs=(Part.TRAINING,),
         ),
         Remedy(
             text="Do what differs between epochs on the device, for the whole batch at once.",
@@ -72,12 +66,14 @@ _REMEDIES = {
                 "    v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True),\n"
                 "])\n"
                 "for images, labels in loader:  # the loader hands over uint8\n"
-                "    images = augment(images.to('cuda', non_blocking=True))"
+                "    images = augment(images.to(device, non_blocking=True))"
             ),
             framework="pytorch",
-            reference="https://pytorch.org/vision/stable/transforms.html",
+            needs=(Part.LOADER, Part.TRAINING),
+            unless=(Part.CPU_ONLY,),
+            reference="https://docs.pytorch.org/vision/stable/transforms.html",
         ),
-        _WORKERS,
+        *_WORKERS,
     ),
     Stage.COLLATE: (
         Remedy(
@@ -92,18 +88,13 @@ _REMEDIES = {
                 ")"
             ),
             framework="pytorch",
-            reference="https://pytorch.org/docs/stable/data.html#working-with-collate-fn",
+            needs=(Part.LOADER,),
+            unless=(Part.HF_PIPELINE,),
+            reference="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",
         ),
-        _WORKERS,
+        *_WORKERS,
     ),
-    Stage.TRANSFER: (
-        Remedy(
-            text="Let the loader pin batches in a background thread.",
-            snippet="loader = torch.utils.data.DataLoader(dataset, num_workers=4, pin_memory=True)",
-            framework="pytorch",
-            reference="https://pytorch.org/docs/stable/data.html#memory-pinning",
-        ),
-    ),
+    Stage.TRANSFER: (*PINNED_MEMORY, *_WORKERS),
 }
 
 
@@ -119,6 +110,7 @@ _TFDATA = {
                 "    num_parallel_calls=tf.data.AUTOTUNE, deterministic=False,\n"
                 ")"
             ),
+            needs=(Part.TFDATA,),
             reference="https://www.tensorflow.org/guide/data_performance",
         ),
     ),
@@ -131,6 +123,7 @@ _TFDATA = {
                 "dataset = dataset.map(augment, num_parallel_calls=tf.data.AUTOTUNE)\n"
                 "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
             ),
+            needs=(Part.TFDATA,),
             reference="https://www.tensorflow.org/guide/data_performance",
         ),
         Remedy(
@@ -140,6 +133,7 @@ _TFDATA = {
                 "    keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip(), backbone,\n"
                 "])"
             ),
+            needs=(Part.TFDATA,),
             reference="https://www.tensorflow.org/guide/keras/preprocessing_layers",
         ),
     ),
@@ -148,6 +142,7 @@ _TFDATA = {
             text="Put batch right after map, so that the two are fused, or make several batches "
             "at a time.",
             snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
+            needs=(Part.TFDATA,),
             reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
         ),
     ),

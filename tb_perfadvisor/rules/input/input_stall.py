@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.remedies.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
@@ -19,21 +20,7 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, tot
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
-    Remedy(
-        text="Load batches in worker processes, ahead of the step, into pinned memory.",
-        snippet=(
-            "loader = torch.utils.data.DataLoader(\n"
-            "    dataset,\n"
-            "    batch_size=batch_size,\n"
-            "    num_workers=os.cpu_count() // max(torch.cuda.device_count(), 1),\n"
-            "    prefetch_factor=4,\n"
-            "    persistent_workers=True,\n"
-            "    pin_memory=True,\n"
-            ")"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
-    ),
+    LOAD_AHEAD,
     Remedy(
         text="Run map in parallel, then batch, and prefetch last, so that input and step overlap.",
         snippet=(
@@ -60,7 +47,7 @@ _REMEDIES = (
     Remedy(
         text="With Grain, let worker processes prepare batches ahead of the step.",
         snippet=(
-            "dataset = grain.MapDataset.source(records).shuffle(seed=0).map(prepare)\n"
+            "dataset = grain.MapDataset.source(records).map(prepare)\n"
             "dataset = dataset.batch(256, drop_remainder=True)\n"
             "options = grain.MultiprocessingOptions(num_workers=8)\n"
             "batches = iter(dataset.to_iter_dataset().mp_prefetch(options))"
@@ -72,22 +59,6 @@ _REMEDIES = (
 
 
 # For programs that already load in worker processes.
-_WORKERS_TOO_SLOW = Remedy(
-    text="The workers cannot keep up. Use more of them, let them prefetch more batches, or give "
-    "them less to do: decode to a smaller size, preprocess before training, or move work to "
-    "the device.",
-    snippet=(
-        "loader = torch.utils.data.DataLoader(\n"
-        "    dataset,\n"
-        "    batch_size=batch_size,\n"
-        "    num_workers=2 * num_workers,  # if cores are idle\n"
-        "    prefetch_factor=8,\n"
-        "    persistent_workers=True,\n"
-        ")"
-    ),
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
-)
 
 
 # An iterator's name lists the chain from the last transformation; tf.data adds a root.
@@ -226,7 +197,7 @@ class InputStall(Rule):
                 ),
                 *_stall_by_step(signals),
             ),
-            remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
+            remedies=(*(MORE_WORKERS if overlaps_already else LOADER_WORKERS), *_REMEDIES),
         )
 
     def _is_large_or_recurs(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:

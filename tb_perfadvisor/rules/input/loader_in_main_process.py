@@ -9,7 +9,9 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.loading import LOADER_WORKERS
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -18,31 +20,14 @@ from tb_perfadvisor.whatif import Remove
 _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
 """torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
 _REMEDIES = (
+    *LOADER_WORKERS,
     Remedy(
-        text="Give the loader worker processes. Start with two to four for each device and add "
-        "more as long as the wait shrinks and cores are idle.",
-        snippet=(
-            "loader = torch.utils.data.DataLoader(\n"
-            "    dataset,\n"
-            "    batch_size=batch_size,\n"
-            "    shuffle=True,\n"
-            "    num_workers=4,\n"
-            "    persistent_workers=True,  # keep them from one epoch to the next\n"
-            "    pin_memory=True,\n"
-            ")"
-        ),
+        text="If the whole dataset fits in memory, keep it there as tensors and take batches by "
+        "index, on the device if possible: then no process has to load or hand over batches.",
+        snippet="images, labels = images.to(device), labels.to(device)  # once\n"
+        "batch = images[index], labels[index]",
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
-    ),
-    Remedy(
-        text="If the whole dataset fits in memory, keep it there as tensors and index batches, on "
-        "the device if possible: then no process has to pass batches on.",
-        snippet=(
-            "images, labels = images.to(device), labels.to(device)\n"
-            "for index in torch.randperm(len(images), device=device).split(batch_size):\n"
-            "    step(images[index], labels[index])"
-        ),
-        framework="pytorch",
+        unless=OWN_THE_LOOP,
     ),
 )
 

@@ -4,40 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.savings.pinned_memory import saving_by_pinning
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within, work_rows
-from tb_perfadvisor.trace import CopyDirection, EventKind
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.pageable_copies import HostLink, host_link, pageable_copies
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import NS_PER_S, format_rate
 
-_LATEST_LINK = 4
-"""PCIe 5.0 has four times the bandwidth of 3.0 (PCI-SIG)."""
-_LARGE_BYTES = 1 << 20
-"""Below a mebibyte the latency of a copy hides the bandwidth of the link."""
-
 _REMEDIES = (
-    Remedy(
-        text="Let the loader put batches into pinned memory, and copy them without waiting.",
-        snippet=(
-            "loader = DataLoader(dataset, pin_memory=True, num_workers=4)\n"
-            "for images, labels in loader:\n"
-            "    images = images.to(device, non_blocking=True)\n"
-            "    labels = labels.to(device, non_blocking=True)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-    ),
+    *PINNED_MEMORY,
     Remedy(
         text="Feed the step from tf.data, which copies from pinned buffers.",
         snippet='dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
         framework="tensorflow",
+        needs=(Part.GPU,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
         "prefetch_to_device",
     ),
@@ -66,10 +51,12 @@ class PageableCopies(Rule):
     How it is measured
     ------------------
     From the bytes copied and the time in which the device does nothing else. Expected is what the
-    copies would save at the bandwidth of pinned memory: the configured limit, or the fastest large
-    pinned copy of the profile. High assumes the fastest link there is. Low is 0, because the
-    profile does not say which link it is. Where the profile allows it, the steps are replayed with
-    the faster copies.
+    copies would save at the bandwidth of pinned memory: that of the fastest large pinned copy in
+    the profile, else what copies from pinned memory reach over the device's link to the host, else
+    the configured bandwidth. Low assumes a link of half that bandwidth, unless a copy of the
+    profile reached it. High is all of the time, because a copy that the host does not wait for may
+    overlap other work. Where the profile allows it, the steps are replayed with faster copies
+    that the host only launches.
 
     When to ignore
     --------------
@@ -98,29 +85,29 @@ class PageableCopies(Rule):
     pinned_bandwidth = Limit(
         12e9,
         "bytes/s",
-        "Pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16 lanes, the slowest link in "
-        "use with data center devices.",
+        "Where the link is unknown: pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16"
+        " lanes, the slowest link in use with data center devices.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when pinning would save a large part of the step."""
-        rows, size_bytes = _pageable(signals)
+        copies = pageable_copies(signals)
+        rows = copies.rows
         if not len(rows):
             return
-        bandwidth = max(self.pinned_bandwidth, _pinned_bandwidth(signals))
-        then_ns = (size_bytes / bandwidth * NS_PER_S).astype(np.int64)
-        saving = faster_device_work(
-            signals, rows, then_ns, basis="modeled", least_then_ns=then_ns // _LATEST_LINK
-        )
+        link = host_link(signals) or HostLink("unknown", self.pinned_bandwidth)
+        saving = saving_by_pinning(signals, copies, link)
         if self.is_minor(saving.expected_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         moved_ns = max(int(signals.trace.events.duration_ns[rows].sum()), 1)
-        rate = format_rate(int(size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
+        rate = format_rate(int(copies.size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
+        pinned = format_rate(link.bandwidth_bytes_per_s, "B/s")
         yield Finding(
             summary=(
                 f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
-                f" {count_per_step(len(rows), 'copy', signals, plural='copies')} at only {rate}."
+                f" {count_per_step(len(rows), 'copy', signals, plural='copies')} at only {rate},"
+                f" where pinned memory reaches {pinned}."
             ),
             saving=saving,
             evidence=(
@@ -131,25 +118,3 @@ class PageableCopies(Rule):
             ),
             remedies=_REMEDIES,
         )
-
-
-def _pageable(signals: Signals) -> tuple[Int32, Int64]:
-    """Copies to the device from pageable memory in the used steps, and their bytes."""
-    trace, copies = signals.trace, signals.trace.copies
-    rows = work_rows(signals)
-    rows = rows[trace.events.kind[rows] == EventKind.COPY]
-    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
-    pageable = trace.by_event(copies.row, copies.pageable, -1)[rows]
-    size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
-    is_chosen = (direction == CopyDirection.HOST_TO_DEVICE) & (pageable == 1) & (size_bytes > 0)
-    return rows[is_chosen], size_bytes[is_chosen]
-
-
-def _pinned_bandwidth(signals: Signals) -> float:
-    """The highest bandwidth of a large copy from pinned memory in bytes/s; 0 without one."""
-    trace, copies = signals.trace, signals.trace.copies
-    is_pinned = (copies.direction == CopyDirection.HOST_TO_DEVICE) & (copies.pageable == 0)
-    is_pinned &= copies.size_bytes >= _LARGE_BYTES
-    duration_ns = trace.events.duration_ns[copies.row[is_pinned]]
-    rates = copies.size_bytes[is_pinned] / np.maximum(duration_ns, 1) * NS_PER_S
-    return float(rates.max(initial=0.0))

@@ -7,39 +7,13 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import MINIMUM_SHARE, iterator_table, stalls_of
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
+from tb_perfadvisor.rules.remedies.tfdata import LESS_PYTHON
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import python_functions
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-
-_REMEDIES = (
-    Remedy(
-        text="Read and decode with TensorFlow operations, which run in parallel without Python's "
-        "lock.",
-        snippet=(
-            "def load(path, label):\n"
-            "    image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)\n"
-            "    return tf.image.resize(image, (224, 224)), label\n\n"
-            "dataset = tf.data.Dataset.from_tensor_slices((paths, labels))\n"
-            "dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE)"
-        ),
-        reference="https://www.tensorflow.org/guide/data",
-    ),
-    Remedy(
-        text="If it must be Python, let each call make a whole batch, and run several calls at a "
-        "time: code that waits or computes in NumPy releases the lock.",
-        snippet=(
-            "dataset = tf.data.Dataset.range(batches)\n"
-            "dataset = dataset.map(\n"
-            "    lambda index: tf.numpy_function(load_batch, [index], tf.float32),\n"
-            "    num_parallel_calls=8,\n"
-            ").prefetch(4)"
-        ),
-        reference="https://www.tensorflow.org/api_docs/python/tf/numpy_function",
-    ),
-)
 
 
 class PythonFedInput(Rule):
@@ -119,5 +93,5 @@ class PythonFedInput(Rule):
                 ),
                 iterator_table(signals),
             ),
-            remedies=_REMEDIES,
+            remedies=LESS_PYTHON,
         )

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.remedies.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns
@@ -39,22 +41,22 @@ _REMEDIES = (
             "        return sample"
         ),
         framework="pytorch",
+        needs=(Part.LOADER,),
     ),
+    *MORE_WORKERS,
     Remedy(
-        text="Let workers prefetch more batches, so that a slow one is prepared while others are "
-        "used. If the order does not matter, let finished batches overtake it.",
+        text="If the order does not matter, let finished batches overtake a slow one.",
         snippet=(
-            "loader = torch.utils.data.DataLoader(\n"
-            "    dataset,\n"
-            "    batch_size=batch_size,\n"
-            "    num_workers=num_workers,\n"
-            "    prefetch_factor=8,\n"
-            "    in_order=False,  # PyTorch 2.7 or later\n"
-            ")"
+            "loader = torch.utils.data.DataLoader(dataset, in_order=False)  # PyTorch 2.7 or later"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/data.html",
+        needs=(Part.LOADER_WORKERS,),
+        unless=OWN_THE_LOOP,
+        change="batch-order",
+        reference="https://docs.pytorch.org/docs/stable/data.html",
     ),
+    *LOADER_WORKERS,
+    LOAD_AHEAD,
     Remedy(
         text="Let other elements overtake slow ones, and keep more of them ready.",
         snippet=(

@@ -10,37 +10,25 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.loading import SHARDS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
+from tb_perfadvisor.signals.input.loader_workers import has_loader_workers, worker_batches
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
-    Remedy(
-        text="Pack the samples into shards of a few hundred megabytes and read those "
-        "sequentially. Shuffle the shards, then the samples in a buffer.",
-        snippet=(
-            "import webdataset\n\n"
-            "with webdataset.ShardWriter('shards/train-%06d.tar', maxsize=500e6) as shards:\n"
-            "    for index, (image, label) in enumerate(files):\n"
-            "        shards.write({'__key__': f'{index:09d}', 'jpg': image, 'cls': label})\n\n"
-            "dataset = (\n"
-            "    webdataset.WebDataset('shards/train-{000000..000127}.tar', shardshuffle=100)\n"
-            "    .shuffle(5000)\n"
-            "    .decode('torchrgb')\n"
-            "    .to_tuple('jpg', 'cls')\n"
-            ")"
-        ),
-        framework="pytorch",
-        reference="https://github.com/webdataset/webdataset",
-    ),
+    SHARDS,
     Remedy(
         text="Pack the samples into TFRecord files of a few hundred megabytes, and read several "
         "of them at a time.",
@@ -56,12 +44,35 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/tutorials/load_data/tfrecord",
     ),
     Remedy(
+        text="If the files are in a bucket that Cloud Storage FUSE mounts, let it keep files and "
+        "metadata on a local disk.",
+        snippet=(
+            "gcsfuse --cache-dir /local-ssd/cache --file-cache-max-size-mb -1 \\\n"
+            "    --metadata-cache-ttl-secs -1 BUCKET /mnt/dataset"
+        ),
+        language="bash",
+        reference="https://cloud.google.com/storage/docs/gcsfuse-cli",
+    ),
+    Remedy(
         text="If the files are remote (in a bucket or on a network file system), copy them to a "
         "local disk before training, or use many workers that wait for files at the same "
         "time.",
-        snippet="gcloud storage rsync --recursive gs://bucket/dataset /mnt/local-ssd/dataset",
+        snippet="rsync --archive /mnt/remote/dataset/ /local-ssd/dataset/",
         language="bash",
     ),
+)
+
+
+_TIME_WORKERS = Remedy(
+    text="Let the workers report what their batches take: wall time, processor time, files and "
+    "bytes. Workers that wait for many files need shards or a cache; workers that compute need "
+    "less work.",
+    snippet=(
+        "from tb_perfadvisor.instrument.torch import time_workers\n\n"
+        "loader = time_workers(loader)  # before the first epoch; then record again"
+    ),
+    framework="pytorch",
+    needs=(Part.LOADER_WORKERS,),
 )
 
 
@@ -85,6 +96,12 @@ class SmallFileReads(Rule):
     idle time during these calls, which shards avoid. High is the idle time during all reading,
     because shards are read at the sequential rate of the disk.
 
+    Worker processes of a DataLoader are not in the profile. If their batches are marked
+    (`instrument.torch.time_workers`), the time in which they do not compute counts as waiting for
+    files, if each batch opens many and that is more than half of its time. Expected is the part
+    of the wait for input that is left out if batches take only their processor time; low is half of
+    it, and high is the whole wait. Without marks, this rule only says how to find out.
+
     When to ignore
     --------------
     When all files are in the page cache after the first epoch and later epochs do not wait.
@@ -103,7 +120,7 @@ class SmallFileReads(Rule):
     title = "Pack many small files into a few large ones"
     category = "input"
     refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.INPUT_STAGES)
+    needs = (Need.WORK, Need.INPUT, Need.FILE_READS)
     is_preview = False
 
     minimum_share = Limit(
@@ -113,8 +130,55 @@ class SmallFileReads(Rule):
         8, "count", "A step that opens fewer files reads large files or only a few samples."
     )
 
+    waiting_share = Limit(
+        0.5, "share", "A worker that computes most of the time needs less work, not fewer files."
+    )
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the steps wait for files to be opened."""
+        if has_loader_workers(signals):
+            yield from self._of_workers(signals)
+        else:
+            yield from self._of_this_process(signals)
+
+    def _of_workers(self, signals: Signals) -> Iterable[Finding]:
+        window, workers = signals.attribution, worker_batches(signals)
+        claims = window.intervals[Cause.INPUT]
+        stall_ns = total_ns(claims)
+        if self.is_minor(stall_ns, signals):
+            return
+        if workers is None:
+            yield Finding(
+                title="Find out what the loader's workers do",
+                summary=(
+                    f"The step waits {per_step(stall_ns, signals)} for worker processes, whose work"
+                    " the profile does not show: they may read many small files."
+                ),
+                remedies=(_TIME_WORKERS, *_REMEDIES),
+                severity="low",
+            )
+            return
+        wall_ns, cpu_ns = float(workers.wall_ns.mean()), float(workers.cpu_ns.mean())
+        files = float(workers.files.mean())
+        if files < self.minimum_files or wall_ns - cpu_ns < self.waiting_share * wall_ns:
+            return
+        # A batch arrives whenever a worker is ready, or the step is.
+        steps = max(len(signals.steps), 1)
+        step_ns = (window.window_ns - stall_ns) / steps
+        waits_ns = max(cpu_ns / workers.workers - step_ns, 0.0) * steps
+        saved_ns = max(stall_ns - int(waits_ns), 0)
+        yield Finding(
+            summary=(
+                f"The step waits {per_step(stall_ns, signals)} for {workers.workers} workers. They"
+                f" open {files:,.0f} files for each batch, and compute only"
+                f" {format_duration(cpu_ns)} of the {format_duration(wall_ns)} that it takes."
+            ),
+            saving=Saving(saved_ns // 2, saved_ns, stall_ns, claims, "modeled"),
+            evidence=(worker_batches_table(workers),),
+            remedies=_REMEDIES,
+        )
+
+    def _of_this_process(self, signals: Signals) -> Iterable[Finding]:
         trace, window = signals.trace, signals.attribution
         events, stall = trace.events, window.intervals[Cause.INPUT]
         rows, is_open = _file_calls(signals)

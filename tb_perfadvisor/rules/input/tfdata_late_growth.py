@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import format_bytes
 
 _REMEDIES = (
@@ -20,6 +21,7 @@ _REMEDIES = (
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/guide/data_performance#reducing_memory_footprint",
     ),
 )

@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.rules.savings.input_rate import REALIZED_SHARE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
 
@@ -28,6 +29,7 @@ _REMEDIES = (
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/guide/data_performance#prefetching",
     ),
 )

@@ -14,26 +14,14 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     iterator_evidence,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
+from tb_perfadvisor.rules.remedies.tfdata import BATCH_FIRST
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    Remedy(
-        text="Batch first, and let the function process the whole batch in one call.",
-        snippet=(
-            "def normalize(batch):  # (batch, height, width, channels)\n"
-            "    return tf.cast(batch, tf.float32) / 255.0\n\n"
-            "dataset = dataset.batch(batch_size)\n"
-            "dataset = dataset.map(normalize, num_parallel_calls=tf.data.AUTOTUNE)"
-        ),
-        reference="https://www.tensorflow.org/guide/data_performance#vectorizing_mapping",
-    ),
-)
 
 
 class TfdataPerElementMap(Rule):
@@ -116,7 +104,7 @@ class TfdataPerElementMap(Rule):
             ),
             saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modeled"),
             evidence=iterator_evidence(signals, nodes, claims),
-            remedies=_REMEDIES,
+            remedies=BATCH_FIRST,
         )
 
 

@@ -9,12 +9,14 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_tab
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 
 _REMEDIES = (
     Remedy(
         text="Shuffle, then repeat: every record then comes once per epoch. TensorFlow fuses the "
         "two.",
         snippet="dataset = dataset.shuffle(10_000).repeat()",
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/guide/data#training_workflows",
     ),
 )

@@ -15,6 +15,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
@@ -29,11 +30,13 @@ _REMEDIES = (
             "    deterministic=False,\n"
             ")"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/guide/data_performance#parallelizing_data_extraction",
     ),
     Remedy(
         text="Plain TFRecord files can be read in parallel without an interleave.",
         snippet="dataset = tf.data.TFRecordDataset(files, num_parallel_reads=tf.data.AUTOTUNE)",
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/TFRecordDataset",
     ),
 )

@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import clip, total_ns
 
 _REMEDIES = (
@@ -27,6 +28,7 @@ _REMEDIES = (
             "    decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False\n"
             ")"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/guide/data_performance"
         "#parallelizing_data_transformation",
     ),
@@ -38,6 +40,7 @@ _REMEDIES = (
             "options.threading.private_threadpool_size = 32\n"
             "dataset = dataset.map(fetch, num_parallel_calls=32).with_options(options)"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/ThreadingOptions",
     ),
 )

@@ -16,7 +16,8 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     iterator_evidence,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
+from tb_perfadvisor.rules.remedies.tfdata import CACHE
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
@@ -25,20 +26,6 @@ from tb_perfadvisor.signals.input.tfdata_functions import function_operators
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes
-
-_REMEDIES = (
-    Remedy(
-        text="Keep the decoded records in memory after the first epoch. Put random augmentation "
-        "after the cache.",
-        snippet=(
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).cache()\n"
-            "dataset = dataset.shuffle(10_000).repeat()\n"
-            "dataset = dataset.map(augment, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
-        ),
-        reference="https://www.tensorflow.org/guide/data_performance#caching",
-    ),
-)
 
 
 class TfdataUncachedSource(Rule):
@@ -125,7 +112,7 @@ class TfdataUncachedSource(Rule):
                     "measured",
                 ),
                 evidence=iterator_evidence(signals, below, claims),
-                remedies=_REMEDIES,
+                remedies=CACHE,
             )
 
     def _available_bytes(self, pipelines: Pipelines) -> float:

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import total_ns
 
 _MAPS = ("Map", "ParallelMap")
@@ -27,12 +28,14 @@ _REMEDIES = (
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.batch(batch_size).with_options(options)"
         ),
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
         "OptimizationOptions",
     ),
     Remedy(
         text="If something stands between them, make several batches in parallel.",
         snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
+        needs=(Part.TFDATA,),
         reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
     ),
 )

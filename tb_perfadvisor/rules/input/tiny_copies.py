@@ -20,6 +20,7 @@ from tb_perfadvisor.signals.device.device_work import (
     time_within,
     work_rows,
 )
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
@@ -35,10 +36,12 @@ _REMEDIES = (
             "lengths, offsets, weights = packed.to(device, non_blocking=True).unbind()"
         ),
         framework="pytorch",
+        unless=(*SERVERS, Part.CPU_ONLY),
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
     Remedy(
-        text="Create constants on the device once, instead of from Python numbers in every step.",
+        text="If constants are made from Python numbers in every step, make them once, on the "
+        "device.",
         snippet="scale = torch.full((), 0.5, device=device)  # before the loop",
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

@@ -8,7 +8,9 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.memory import EXPANDABLE_SEGMENTS, REPEATED_SIZES
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
@@ -16,27 +18,28 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Remove
 
 _KEEP = Remedy(
-    text="Let the allocator keep freed memory: remove torch.cuda.empty_cache() from the loop.",
-    snippet="# torch.cuda.empty_cache()  frees memory that the next step needs again",
+    text="Let the allocator keep freed memory: if the loop calls torch.cuda.empty_cache(), remove "
+    "it.",
     framework="pytorch",
-    reference="https://pytorch.org/docs/stable/notes/cuda.html#memory-management",
+    needs=(Part.GPU,),
+    reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
 )
-_SEGMENTS = Remedy(
-    text="If sizes vary from step to step, let segments grow instead of allocating new ones.",
-    snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-    language="bash",
+_KEEP_FREED = Remedy(
+    text="Let the allocator keep freed memory: don't empty its cache in the loop.",
     framework="pytorch",
-    reference="https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
+    unless=(Part.GPU,),
 )
+_SEGMENTS = (EXPANDABLE_SEGMENTS, REPEATED_SIZES)
 _PINNED = Remedy(
     text="Allocate pinned memory once and copy into it, instead of allocating it in each step.",
     snippet=(
         "staging = torch.empty(shape, pin_memory=True)   # once\n"
         "staging.copy_(batch)\n"
-        'on_device = staging.to("cuda", non_blocking=True)'
+        "on_device = staging.to(device, non_blocking=True)"
     ),
     framework="pytorch",
-    reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    unless=(Part.CPU_ONLY,),
+    reference="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
 )
 _NOT_PYTORCH = (
     Remedy(
@@ -147,5 +150,6 @@ def _remedies(trace: Trace, rows: Int32) -> tuple[Remedy, ...]:
     names = [trace.strings[i] for i in distinct(trace.events.name[rows]).tolist()]
     is_pinned = all("Host" in name for name in names)
     frees = any("Free" in name or "Release" in name for name in names)
-    pytorch = (_PINNED,) if is_pinned else (_KEEP, _SEGMENTS) if frees else (_SEGMENTS, _KEEP)
+    keep = (_KEEP, _KEEP_FREED)
+    pytorch = (_PINNED,) if is_pinned else (*keep, *_SEGMENTS) if frees else (*_SEGMENTS, *keep)
     return (*pytorch, *_NOT_PYTORCH)

@@ -6,12 +6,17 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.synchronization import costliest_waits, waits_by_call_site
+from tb_perfadvisor.rules.evidence.synchronization import (
+    costliest_waits,
+    if_not_needed,
+    waits_by_call_site,
+)
 from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, wait_call_sites, wait_count
+from tb_perfadvisor.signals.workload.parts import Part
 
 _MOST_REMEDIES = 3
 
@@ -21,15 +26,15 @@ _CHANGE_FORWARD = Remedy(
         "not name the module, label all modules and record again."
     ),
     snippet=(
-        "from tb_perfadvisor.instrument.torch import annotate, profile\n"
+        "from tb_perfadvisor.instrument.torch import annotate\n"
         "\n"
-        "with annotate(model), profile('runs/labeled') as profiler:\n"
-        "    for batch in loader:\n"
-        "        train_step(batch)\n"
-        "        profiler.step()"
+        "with annotate(model):\n"
+        "    loss = loss_fn(model(inputs), targets)\n"
+        "    loss.backward()"
     ),
     framework="pytorch",
-    reference="https://pytorch.org/docs/stable/autograd.html",
+    needs=(Part.TRAINING,),
+    reference="https://docs.pytorch.org/docs/stable/autograd.html",
 )
 
 
@@ -89,9 +94,7 @@ class BackwardSynchronization(Rule):
         if not is_backward.any():
             return
         saving = saving_without_waits(signals, is_backward)
-        if self.is_minor(saving.expected_ns, signals):
-            return
-        if saving.expected_ns == 0:
+        if self.is_minor(saving.high_ns, signals):
             return
         sites = tuple(site for site in wait_call_sites(signals) if site.node)
         yield Finding(
@@ -99,11 +102,14 @@ class BackwardSynchronization(Rule):
                 "Waiting for the device in the backward pass costs"
                 f" {per_step(saving.expected_ns, signals)}:"
                 f" {count_per_step(wait_count(sites), 'wait', signals)}, mostly in"
-                f" {_place(sites[0])}, without which the host would run ahead."
+                f" {_place(sites[0])}, without which the host would run ahead"
+                f"{if_not_needed(saving, signals)}."
             ),
             saving=saving,
             evidence=(
-                waits_by_call_site("Where the backward pass waits", sites),
+                waits_by_call_site(
+                    "Where the backward pass waits", signals, sites, saving.expected_ns
+                ),
                 costliest_waits(signals, is_backward),
             ),
             remedies=(*remedies_for(sites, _MOST_REMEDIES), _CHANGE_FORWARD),

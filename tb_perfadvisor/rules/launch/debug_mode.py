@@ -10,8 +10,10 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals
 from tb_perfadvisor.signals.host.debugging import debugging
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import (
     clip,
     contains,
@@ -23,23 +25,39 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Async, Remove, Shorten
 
-_UNBLOCK = Remedy(
-    text=(
-        "Unset CUDA_LAUNCH_BLOCKING (on AMD: HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL). Look "
-        "for it in the launch script, the container image and os.environ."
+_WHERE = " Look for it in the launch script, the container image and os.environ."
+_UNBLOCK = variants(
+    "launch-blocking",
+    Remedy(
+        text="Unset CUDA_LAUNCH_BLOCKING." + _WHERE,
+        snippet="unset CUDA_LAUNCH_BLOCKING",
+        language="bash",
+        needs=(Part.NVIDIA,),
+        reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
     ),
-    snippet="unset CUDA_LAUNCH_BLOCKING HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL",
-    language="bash",
-    reference="https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
+    Remedy(
+        text="Unset HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL." + _WHERE,
+        snippet="unset HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL",
+        language="bash",
+        needs=(Part.AMD,),
+        reference="https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html",
+    ),
+    Remedy(text="Unset the variable that makes the runtime wait after each launch." + _WHERE),
+    framework="",
 )
-_NO_ANOMALY = Remedy(
-    text=(
-        "Leave anomaly detection off, and switch it on only to look for a NaN. In PyTorch "
-        "Lightning's Trainer it is called detect_anomaly."
+_NO_ANOMALY = variants(
+    "anomaly-detection",
+    Remedy(
+        text="Leave anomaly detection off, and switch it on only to look for a NaN.",
+        snippet="trainer = L.Trainer(detect_anomaly=False)  # of the package lightning",
+        needs=(Part.LIGHTNING,),
+        reference="https://lightning.ai/docs/pytorch/stable/common/trainer.html",
     ),
-    snippet="torch.autograd.set_detect_anomaly(False)",
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/autograd.html#anomaly-detection",
+    Remedy(
+        text="Leave anomaly detection off, and switch it on only to look for a NaN.",
+        snippet="torch.autograd.set_detect_anomaly(False)",
+        reference="https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
+    ),
 )
 _NO_FILL = Remedy(
     text=(
@@ -118,7 +136,7 @@ class DebugMode(Rule):
                 signals,
                 _in_used_steps(signals, modes.fills),
                 "Memory is filled right after it is allocated (deterministic algorithms)",
-                _NO_FILL,
+                (_NO_FILL,),
             ),
         )
         for finding in findings:
@@ -162,11 +180,13 @@ def _blocking_launches(signals: Signals, kernels: Int32) -> Finding | None:
             ),
             costliest("Longest calls", signals.worker, calls, events.duration_ns[calls]),
         ),
-        remedies=(_UNBLOCK,),
+        remedies=_UNBLOCK,
     )
 
 
-def _added_operators(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding | None:
+def _added_operators(
+    signals: Signals, rows: Int32, what: str, remedies: tuple[Remedy, ...]
+) -> Finding | None:
     """The cost of operators that a mode adds to the program."""
     if len(rows) == 0:
         return None
@@ -217,5 +237,5 @@ def _added_operators(signals: Signals, rows: Int32, what: str, remedy: Remedy) -
             ),
             costliest("Longest calls", signals.worker, rows, events.duration_ns[rows]),
         ),
-        remedies=(remedy,),
+        remedies=remedies,
     )

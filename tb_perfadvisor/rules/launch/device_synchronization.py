@@ -10,11 +10,14 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.synchronization import (
     costliest_waits,
+    if_not_needed,
     main_causes,
     waits_by_call_site,
 )
 from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_count
@@ -23,25 +26,20 @@ _MOST_REMEDIES = 4
 """For known causes; the table lists all of them."""
 
 _FOR_UNKNOWN_CAUSES = (
+    *OVERLAPPED_SCHEDULE,
     Remedy(
         text=(
             "Keep values on the device until they are needed: no `.item()`, `.cpu()`, "
             "`nonzero()` or printing of tensors in the step."
         ),
         snippet=(
-            "# instead of: if loss.item() > limit: ...\n"
-            "total += loss.detach()            # accumulate on the device\n"
+            "results.append(value.detach())    # instead of value.item()\n"
             "mask = torch.where(x > 0, x, 0.)  # instead of x[x > 0], whose size the host must know"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
-    Remedy(
-        text="Copy to the device from pinned memory without waiting.",
-        snippet="batch = batch.to(device, non_blocking=True)  # with pin_memory=True in the loader",
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-    ),
+    *PINNED_MEMORY,
 )
 _NOT_PYTORCH = (
     Remedy(
@@ -76,15 +74,21 @@ class DeviceSynchronization(Rule):
     How it is measured
     ------------------
     The steps are replayed without the waits: the host runs ahead as far as nothing else stops it,
-    and the step gets shorter by the idle time that disappears. Low is the idle time that the waits
-    directly cause; expected and high are the result of the replay.
+    and the step gets shorter by the idle time that disappears. High is what that saves if the
+    program needs none of the values that it waits for.
 
-    If the profile cannot be replayed, expected and high are the idle time that the waits *induce*:
-    idle time inside the call, and from its return to the first device event launched after it, but
-    for no longer than the call took, because without it the host would be ahead by that much. Low
-    is the idle time inside the calls. The duration of a call costs nothing while the device works.
-    Waiting for input is not counted; without a replay, neither are time between steps and queued
-    work.
+    A profile does not show whether it needs them, but what it does next. After a wait, it launches
+    at once (it reads a size or a number, or nothing), or it first runs host code for at least 150
+    microseconds and ten times as long as usual between two launches. Such code may work on the
+    value, and then it must stay after the wait. So expected comes from a replay that keeps those
+    waits, plus the idle time that they *induce*: idle time inside the call, and from its return to
+    the first device event launched after it, but for no longer than the call took, because without
+    it the host would be ahead by that much. Low is the idle time induced by waits that copy nothing
+    to the host. In the table, what the waits induce and the rest add up to the expected saving.
+
+    If the profile cannot be replayed, expected and high are the idle time that the waits induce.
+    The duration of a call costs nothing while the device works. Waiting for input is not counted;
+    without a replay, neither are time between steps and queued work.
 
     When to ignore
     --------------
@@ -119,9 +123,7 @@ class DeviceSynchronization(Rule):
             return
         all_waits = np.ones(len(signals.synchronizations), dtype=np.bool_)
         saving = saving_without_waits(signals, all_waits)
-        if self.is_minor(saving.expected_ns, signals):
-            return
-        if saving.expected_ns == 0:
+        if self.is_minor(saving.high_ns, signals):
             return
         sites = wait_call_sites(signals)
         costly = tuple(site for site in sites if site.induced_ns > 0) or sites
@@ -130,11 +132,12 @@ class DeviceSynchronization(Rule):
             summary=(
                 f"Waiting for the device costs {per_step(saving.expected_ns, signals)}, because the"
                 " host cannot run ahead"
-                f" ({count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)})."
+                f" ({count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)})"
+                f"{if_not_needed(saving, signals)}."
             ),
             saving=saving,
             evidence=(
-                waits_by_call_site("Where the host waits", sites),
+                waits_by_call_site("Where the host waits", signals, sites, saving.expected_ns),
                 costliest_waits(signals, all_waits),
             ),
             remedies=(*specific, *_NOT_PYTORCH)

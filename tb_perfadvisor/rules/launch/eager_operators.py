@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies import ONE_JIT
+from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -56,9 +56,9 @@ class EagerOperators(Rule):
     How it is measured
     ------------------
     The idle time, in gaps of up to two milliseconds, that ends with a launch of such an operator,
-    minus what synchronizations induce; launch-bound does not count it again. High and expected are
-    that time; low subtracts the cost of recording. Where the profile allows it, expected is what
-    the steps save in a replay without these calls.
+    minus what synchronizations induce; launch-bound does not count it again. High is that time; low
+    and expected do without the estimated cost of recording. Where the profile allows it, expected
+    is what the steps save in a replay without these calls.
 
     On the CPU, where the operators are the work, it is the time in these calls, and in gaps
     between them, in which none of their kernels runs. High adds the time of elementwise operations

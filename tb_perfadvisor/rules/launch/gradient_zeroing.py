@@ -9,9 +9,10 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.attribution import BUSY
+from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.host.optimizer_loops import zeroing_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
 from tb_perfadvisor.whatif import Remove, Shorten
 
@@ -21,6 +22,7 @@ _REMEDIES = (
         "directly. This is the default since PyTorch 2.0.",
         snippet="optimizer.zero_grad(set_to_none=True)",
         framework="pytorch",
+        needs=(Part.TRAINING,),
         reference="https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
     ),
 )
@@ -41,11 +43,11 @@ class GradientZeroing(Rule):
 
     How it is measured
     ------------------
-    Expected is the idle time that the host causes in `zero_grad`, plus the time in which the
-    device does nothing but the kernels that it launches. Low subtracts the estimated cost of
-    recording. High is the same as expected: the additions that also go away cannot be identified
-    among the other kernels. Where the profile allows it, expected is what the steps save in a
-    replay without both.
+    High is the idle time that the host causes in `zero_grad`, plus the time in which the device
+    does nothing but the kernels that it launches. Low and expected do without the estimated
+    cost of recording. The additions that also go away cannot be identified among the other
+    kernels. Where the profile allows it, expected is what the steps save in a replay without
+    both.
 
     When to ignore
     --------------

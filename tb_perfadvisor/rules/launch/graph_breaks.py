@@ -15,22 +15,22 @@ from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Let the compiler report where it breaks, then fix those lines: prints, .item(), "
-        "conditions on tensors, libraries that it cannot trace.",
-        snippet=(
-            "model = torch.compile(model, fullgraph=True)  # raises at the first break\n"
-            "# TORCH_LOGS=graph_breaks python train.py lists them all"
-        ),
+        text="Let the compiler list where it breaks, then fix those lines: prints, .item(), "
+        "conditions on tensors, libraries that it cannot trace. With fullgraph=True, it raises at "
+        "the first break.",
+        snippet="export TORCH_LOGS=graph_breaks",
+        language="bash",
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/torch.compiler_faq.html",
+        reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
     ),
     Remedy(
         text="Move what must stay in Python to the end of the forward pass or after it.",
         snippet=(
-            "loss = compiled(batch)\nlosses.append(loss.detach())  # .item() once, after the epoch"
+            "output = compiled(batch)\n"
+            "outputs.append(output.detach())  # read them once, at the end"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/torch.compiler_faq.html",
+        reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
     ),
 )
 

@@ -6,18 +6,32 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.launches import idle_by_launching_operator, launch_queue_table
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.launches import (
+    idle_by_host_state,
+    idle_by_launching_operator,
+    launch_queue_table,
+)
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.compiling import COMPILE
+from tb_perfadvisor.rules.remedies.graphs import GRAPH_SIZES, GRAPHS, MORE_IN_GRAPHS
+from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.compiled_regions import runs_compiled_kernels
-from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.device_graphs import in_graphs, runs_graphs
+from tb_perfadvisor.signals.host.idle_owners import (
+    LAUNCHING,
+    OVERRIDING,
+    IdleOwner,
+    idle_owners,
+    idle_without,
+)
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.launch_queue import launch_queue
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -26,30 +40,6 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.units import format_duration, format_share
 
-_GRAPHS = Remedy(
-    text="Capture the step in CUDA graphs through torch.compile: one launch replaces thousands.",
-    snippet='model = torch.compile(model, mode="reduce-overhead")',
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
-)
-_COMPILE = Remedy(
-    text="Compile the model: there are fewer, fused kernels, and no eager dispatch.",
-    snippet="model = torch.compile(model)",
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
-)
-_OPTIMIZER = Remedy(
-    text="Update all parameters in one fused kernel.",
-    snippet="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/optim.html",
-)
-_BATCH = Remedy(
-    text="Give each launch more work: a larger batch needs the same number of launches.",
-    snippet="loader = DataLoader(dataset, batch_size=2 * batch_size, num_workers=4)",
-    framework="pytorch",
-    reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-)
 _XLA = (
     Remedy(
         text="Compile the step with XLA, and run several steps per call.",
@@ -72,6 +62,10 @@ _XLA = (
     ),
 )
 
+KEPT_SHARE = 0.25
+"""The part of the framework's code that stays at worst: a compiled model still has some operators
+that run one by one, where its graph breaks."""
+
 
 class LaunchBound(Rule):
     """The device runs out of queued work while the host is busy launching the next kernel.
@@ -89,15 +83,17 @@ class LaunchBound(Rule):
     How it is measured
     ------------------
     The idle time attributed to *launching* and *framework*, and to *Python* and *unexplained* in
-    short gaps. Left out are idle time that other rules report (synchronizations, loops over the
-    parameters in the optimizer and in zero_grad, eager operators of TensorFlow and JAX, graph
-    breaks of PyTorch) and gaps of more than two milliseconds, which are not caused by launching.
+    short gaps. Left out are idle time that other rules report (calls that lost their core,
+    synchronizations, loops over the parameters in the optimizer and in zero_grad, eager operators
+    of TensorFlow and JAX, graph breaks of PyTorch, preparing the replay of a GPU graph, recording
+    one) and gaps of more than two milliseconds, which are not caused by launching. A graph is one
+    launch, however many kernels it has.
 
-    Low is the time inside launch calls, minus the estimated cost of recording them. Expected adds
-    framework and Python code, again minus the cost of recording. High adds unexplained time. Where
-    the profile allows it, expected is what the steps save in a replay without any launch calls and
-    framework code, minus the cost of recording in them. Short kernels alone are no finding: if
-    launches find work queued, the host is fast enough.
+    Low is the time inside launch calls and three quarters of the time in framework code, minus the
+    estimated cost of recording. Expected adds the rest of that and Python code; high adds
+    unexplained time. Where the profile allows it, expected is what the steps save in a replay
+    without any launch calls and framework code. The cost of recording is subtracted from it. Short
+    kernels alone are no finding: if launches find work queued, the host is fast enough.
 
     When to ignore
     --------------
@@ -142,9 +138,8 @@ class LaunchBound(Rule):
         """Yield a finding when the device waits for launches."""
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
-        available = intersect(
-            idle_without(signals, IdleOwner.SYNCHRONIZATION, *LAUNCHING), short_gaps
-        )
+        available = intersect(idle_without(signals, *OVERRIDING, *LAUNCHING), short_gaps)
+        others = join(long_gaps, idle_owners(signals)[IdleOwner.REPLAY_PREPARATION])
 
         def of(*causes: Cause) -> Intervals:
             return intersect(attribution.of(*causes), available)
@@ -161,44 +156,33 @@ class LaunchBound(Rule):
             return
         expected = total_ns(join(launching, framework, python))
         recording = profiler_overhead(signals).within_ns(claims)
-        low = max(total_ns(launching) - recording, 0)
+        removed = join(launching, framework)
+        low = total_ns(removed) - round(KEPT_SHARE * total_ns(framework))
+        low = max(low - profiler_overhead(signals).within_ns(removed), 0)
         length = idle.end_ns - idle.start_ns
         ended = ~idle.is_queued & (idle.launch_row >= 0)
         ended &= length <= self.longest_gap_ns
-        kernels = signals.kernels
-        has_stacks = len(signals.trace.rows(EventKind.PYTHON)) > 0
-        count = sum(kernel.count for kernel in kernels)
-        mean_ns = sum(kernel.total_ns for kernel in kernels) / count if count else None
+        rows = queue.row[~in_graphs(signals.trace, queue.row)]
+        rows = rows[signals.trace.events.kind[rows] == EventKind.KERNEL]
+        mean_ns = signals.trace.events.duration_ns[rows].mean() if len(rows) else None
+        where = " outside of graphs" if runs_graphs(signals) else ""
         yield Finding(
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
-                f" {count_per_step(count, 'kernel', signals)} take {format_duration(mean_ns)} each"
-                " on average."
+                f" {count_per_step(len(rows), 'kernel', signals)}{where} take"
+                f" {format_duration(mean_ns)} each on average."
             ),
             saving=Saving(
                 low,
-                max(expected - recording, low),
+                expected,
                 total,
                 claims,
                 "measured",
-                (without_launching(signals, join(launching, framework, python), long_gaps),),
+                (without_launching(signals, join(launching, framework, python), others),),
             ),
             evidence=(
-                Table(
-                    "What the host did while the device idled",
-                    (
-                        Column("cause", "The host was"),
-                        Column("idle_ns", "Device idle, all steps", "ns"),
-                    ),
-                    (
-                        ("in launch calls", total_ns(launching)),
-                        ("in framework code", total_ns(framework)),
-                        ("in Python", total_ns(python) if has_stacks else None),
-                        ("not recorded", total_ns(unexplained)),
-                        ("of the above: recording (estimated)", recording),
-                    ),
-                ),
+                idle_by_host_state(signals, claims, recording),
                 launch_queue_table(queue),
                 idle_by_launching_operator(signals, claims),
                 costliest(
@@ -214,20 +198,16 @@ class LaunchBound(Rule):
 
 def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[Remedy, ...]:
     """Remedies for what takes most of the host's time come first."""
-    trace = signals.trace
-    launches = trace.rows(EventKind.LAUNCH)
-    graphs = total_ns(launching) > total_ns(eager)
-    runs_graphs = any(
-        "GraphLaunch" in trace.strings[name]
-        for name in distinct(trace.events.name[launches]).tolist()
+    is_launching = total_ns(launching) > total_ns(eager)
+    first, second = (GRAPHS, COMPILE) if is_launching else (COMPILE, GRAPHS)
+    optimizer = FUSED_OPTIMIZER if len(optimizer_loop(signals).steps) else ()
+    return (
+        *first,
+        *second,
+        *optimizer,
+        *MORE_IN_GRAPHS,
+        *GRAPH_SIZES,
+        *OVERLAPPED_SCHEDULE,
+        *LARGER_BATCH,
+        *_XLA,
     )
-    has_graphs = any(device.kind == "gpu" for device in trace.devices) or not trace.devices
-    is_compiled = runs_compiled_kernels(signals)
-    if runs_graphs or not has_graphs:
-        specific: tuple[Remedy, ...] = () if is_compiled else (_COMPILE,)
-    elif is_compiled:
-        specific = (_GRAPHS,)
-    else:
-        specific = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
-    has_optimizer = len(optimizer_loop(signals).steps) > 0
-    return (*specific, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)

@@ -17,8 +17,11 @@ from tb_perfadvisor.rules.finding import (
     Saving,
     costliest,
 )
+from tb_perfadvisor.rules.remedies.host_work import MOVE_HOST_WORK
+from tb_perfadvisor.rules.remedies.loading import FASTER_PROCESSOR
+from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.idle_owners import STALLING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -35,19 +38,9 @@ from tb_perfadvisor.whatif import Remove
 
 _FEWEST_STALLS = 3
 _REMEDIES = (
-    Remedy(
-        text="Move work that does not need the device out of the step: into the loader's workers, "
-        "into a thread, or into every hundredth step.",
-        snippet=(
-            "class Samples(torch.utils.data.Dataset):\n"
-            "    def __getitem__(self, index):\n"
-            "        return prepare(self.raw[index])  # in the workers, while the device computes\n"
-            "\n"
-            "loader = DataLoader(Samples(), num_workers=8, pin_memory=True)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
+    *OVERLAPPED_SCHEDULE,
+    *FASTER_PROCESSOR,
+    *MOVE_HOST_WORK,
     Remedy(
         text="Keep Python out of the step: preprocess in tf.data, and compute under tf.function.",
         snippet=(
@@ -89,13 +82,13 @@ class PythonOverhead(Rule):
     How it is measured
     ------------------
     The idle time attributed to *Python*, *framework* and *unexplained* in gaps that are too long
-    for slow launching. Idle time that other rules report (synchronizations, garbage collection,
-    Python callbacks) and collectives on the host are left out, and so are waiting for input and
-    the time between steps. Expected is the recorded Python and framework code; low subtracts the
-    estimated cost of recording it; high adds what was not recorded. If less than half of the gaps
-    was recorded, expected is a guess: half of the gaps. Stretches in at most half of the steps are
-    left to the rules about steps. In a profile of one step, low is 0, because the stretches may
-    not recur.
+    for slow launching. Idle time that other rules report (calls that lost their core,
+    synchronizations, garbage collection, Python callbacks) and collectives on the host are left
+    out, and so are waiting for input and the time between steps. Low and expected are the
+    recorded Python and framework code without the estimated cost of recording it; high adds
+    what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
+    of the gaps. Stretches in at most half of the steps are left to the rules about steps. In a
+    profile of one step, low is 0, because the stretches may not recur.
 
     When to ignore
     --------------
@@ -142,7 +135,7 @@ class PythonOverhead(Rule):
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
         stalls = intersect(
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
-            idle_without(signals, IdleOwner.SYNCHRONIZATION, *STALLING),
+            idle_without(signals, *OVERRIDING, *STALLING),
         )
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])

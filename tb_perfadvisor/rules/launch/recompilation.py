@@ -15,6 +15,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costli
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.host.compiled_regions import changing_inputs
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
@@ -28,13 +29,18 @@ to 1.45 times as long as from the second run on (benchmarks/recorded_pairs, jax-
 
 _REMEDIES = (
     Remedy(
-        text="Pad batches and sequences to a few fixed sizes, and mark dimensions that must vary "
-        "as dynamic.",
-        snippet=(
-            "torch._dynamo.mark_dynamic(tokens, 1)  # this dimension varies: compile it once\n"
-            "# TORCH_LOGS=recompiles python train.py names the guard that fails"
-        ),
+        text="Let requests of all sizes that occur run once before you measure: the server "
+        "compiles and records graphs for each size once.",
         framework="pytorch",
+        needs=(Part.SERVER,),
+        change="recompilation",
+    ),
+    Remedy(
+        text="Pad batches and sequences to a few fixed sizes, and mark dimensions that must vary "
+        "as dynamic. With TORCH_LOGS=recompiles, the compiler names the guard that fails.",
+        snippet="torch._dynamo.mark_dynamic(tokens, 1)  # this dimension varies: compile it once",
+        framework="pytorch",
+        change="recompilation",
         reference="https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
     ),
     Remedy(

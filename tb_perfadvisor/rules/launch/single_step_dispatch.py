@@ -16,9 +16,9 @@ from tb_perfadvisor.rules.finding import (
     Remedy,
     Saving,
 )
-from tb_perfadvisor.rules.remedies import ONE_JIT
+from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_without
+from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
@@ -156,7 +156,10 @@ def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
     idle = signals.attribution.idle
     is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= LONGEST_LAUNCH_GAP_NS)
     available = idle_without(
-        signals, IdleOwner.SYNCHRONIZATION, IdleOwner.EAGER_CALLS, IdleOwner.HOST_CALLBACK
+        signals,
+        *OVERRIDING,
+        IdleOwner.EAGER_CALLS,
+        IdleOwner.HOST_CALLBACK,
     )
     gaps = intersect(available, union(idle.start_ns[is_short], idle.end_ns[is_short]))
     return minus(gaps, runs.spans)

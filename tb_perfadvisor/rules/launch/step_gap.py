@@ -15,6 +15,8 @@ from tb_perfadvisor.rules.finding import (
     Saving,
     costliest,
 )
+from tb_perfadvisor.rules.remedies.results import READ_RARELY
+from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.steps.work_between_steps import (
@@ -25,20 +27,8 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
-    Remedy(
-        text=(
-            "Log, save and evaluate every few hundred steps, and accumulate metrics on the "
-            "device in between."
-        ),
-        snippet=(
-            "running_loss += loss.detach()          # stays on the device\n"
-            "if step % 100 == 0:\n"
-            "    log(step, (running_loss / 100).item())  # one wait per hundred steps\n"
-            "    running_loss.zero_()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
+    *READ_RARELY,
+    *OVERLAPPED_SCHEDULE,
     Remedy(
         text="Run several steps per call, so that callbacks run once per call.",
         snippet=(

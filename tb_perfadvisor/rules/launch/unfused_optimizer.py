@@ -8,26 +8,24 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.attribution import COMPUTE
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
-    Remedy(
-        text="Update all parameters in one kernel. If the optimizer has no fused form, use "
-        "foreach=True to group its launches.",
-        snippet="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/optim.html",
-    ),
+    *FUSED_OPTIMIZER,
     Remedy(
         text="Compile your own optimizer: the loop becomes a few kernels.",
-        snippet=("@torch.compile(fullgraph=False)\ndef update():\n    optimizer.step()"),
+        snippet="@torch.compile(fullgraph=False)\ndef update():\n    optimizer.step()",
         framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/compiling_optimizer.html",
+        needs=(Part.TRAINING,),
+        unless=(*OWN_THE_LOOP, Part.FUSED_OPTIMIZER, Part.TORCH_COMPILE, Part.DEVICE_GRAPHS),
+        reference="https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html",
     ),
 )
 
@@ -48,10 +46,10 @@ class UnfusedOptimizer(Rule):
     How it is measured
     ------------------
     The idle time that the host causes inside `Optimizer.step`, minus what synchronizations induce,
-    if each call runs at least ten operators of one kind and none over lists of tensors. Expected
-    is that idle time; low subtracts the estimated cost of recording; high adds half of the time of
-    the kernels, which read and write every parameter several times. Where the profile allows it,
-    expected is what the steps save in a replay without the loop.
+    if each call runs at least ten operators of one kind and none over lists of tensors. Low and
+    expected are that idle time without the estimated cost of recording; high adds half of the
+    time of the kernels, which read and write every parameter several times. Where the profile
+    allows it, expected is what the steps save in a replay without the loop.
 
     When to ignore
     --------------

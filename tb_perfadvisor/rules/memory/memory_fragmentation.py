@@ -8,31 +8,14 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Series, Table
+from tb_perfadvisor.rules.finding import Column, Finding, Series, Table
+from tb_perfadvisor.rules.remedies.memory import EXPANDABLE_SEGMENTS, LESS_MEMORY, REPEATED_SIZES
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 
-_REMEDIES = (
-    Remedy(
-        text="Let the allocator grow its segments in place, so that free pieces are joined.",
-        snippet="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        language="bash",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-"
-        "pytorch-cuda-alloc-conf",
-    ),
-    Remedy(
-        text="Make sizes repeat: pad batches to a few lengths and drop the last, smaller batch, "
-        "so that a block freed by one step fits a request of the next.",
-        snippet=(
-            "length = 64 * math.ceil(max(map(len, batch)) / 64)\n"
-            "loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, drop_last=True)"
-        ),
-        framework="pytorch",
-    ),
-)
+_REMEDIES = (EXPANDABLE_SEGMENTS, REPEATED_SIZES, *LESS_MEMORY)
 
 
 class MemoryFragmentation(Rule):

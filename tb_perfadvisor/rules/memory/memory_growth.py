@@ -10,33 +10,27 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.evidence.tables import series_by_step
 from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, costliest
+from tb_perfadvisor.rules.remedies.results import KEEP_NUMBERS
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes
 
 _STEPS_LEFT = 10_000
 _REMEDIES = (
-    Remedy(
-        text="Keep numbers, not tensors: a loss that is kept from step to step keeps the whole "
-        "graph from which it was computed.",
-        snippet=(
-            "losses.append(loss.detach())       # not losses.append(loss)\n"
-            "total += loss.detach()             # not total += loss"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/faq.html",
-    ),
+    *KEEP_NUMBERS,
     Remedy(
         text="Find out which tensors stay and where they were created.",
         snippet=(
             "torch.cuda.memory._record_memory_history()\n"
-            "train_some_steps()\n"
+            "run_some_steps()\n"
             "torch.cuda.memory._dump_snapshot('memory.pickle')  # open at pytorch.org/memory_viz"
         ),
         framework="pytorch",
-        reference="https://pytorch.org/docs/stable/torch_cuda_memory.html",
+        needs=(Part.GPU,),
+        reference="https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
     ),
     Remedy(
         text="Don't append tensors to Python lists in each step, and create variables, datasets "

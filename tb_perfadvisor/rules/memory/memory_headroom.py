@@ -8,6 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
+from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 from tb_perfadvisor.signals.host.launch_queue import launch_queue
@@ -20,14 +21,7 @@ _DOUBLE_THE_BATCH = (
     "with it and check that the model still converges."
 )
 _REMEDIES = (
-    Remedy(
-        text=_DOUBLE_THE_BATCH,
-        snippet=(
-            "loader = torch.utils.data.DataLoader(dataset, batch_size=2 * batch_size)\n"
-            "optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate * 2**0.5)"
-        ),
-        framework="pytorch",
-    ),
+    *LARGER_BATCH,
     Remedy(
         text=_DOUBLE_THE_BATCH,
         snippet="dataset = dataset.unbatch().batch(2 * batch_size, drop_remainder=True)",

@@ -7,27 +7,15 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.remedies.memory import CHECKPOINTING, EXPANDABLE_SEGMENTS, LESS_MEMORY
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Recompute activations in the backward pass instead of keeping them.",
-        snippet=(
-            "from torch.utils.checkpoint import checkpoint\n"
-            "x = checkpoint(block, x, use_reentrant=False)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/checkpoint.html",
-    ),
-    Remedy(
-        text="Let the allocator grow its segments, so that fragments become usable.",
-        snippet="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        language="bash",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/cuda.html",
-    ),
+    *CHECKPOINTING,
+    EXPANDABLE_SEGMENTS,
+    *LESS_MEMORY,
     Remedy(
         text="Recompute cheap activations: wrap the layer in tf.recompute_grad.",
         snippet="block = tf.recompute_grad(block)",

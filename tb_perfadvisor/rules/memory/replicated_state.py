@@ -6,23 +6,14 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.remedies.memory import SHARD_STATE
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Shard parameters, gradients and optimizer state across the ranks.",
-        snippet=(
-            "from torch.distributed.fsdp import fully_shard\n"
-            "for layer in model.layers:\n"
-            "    fully_shard(layer)\n"
-            "fully_shard(model)\n"
-            "optimizer = torch.optim.AdamW(model.parameters())  # after sharding"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
-    ),
+    *SHARD_STATE,
     Remedy(
         text="Or shard only the optimizer state: a one-line change that applies to two thirds of "
         "the state with Adam.",
@@ -33,6 +24,9 @@ _REMEDIES = (
             ")"
         ),
         framework="pytorch",
+        needs=(Part.TRAINING,),
+        unless=OWN_THE_LOOP,
+        change="optimizer-sharding",
         reference="https://pytorch.org/docs/stable/distributed.optim.html",
     ),
 )

@@ -47,7 +47,8 @@ class HostPlacedOperators(Rule):
     What it finds
     -------------
     Operators of the step that compute without launching any device work, weighted by the idle time
-    of the device during them. Operators of the input pipeline are left out.
+    of the device during them. Operators of the input pipeline are left out, and those that only
+    propagate shapes: on tensors without data, as DTensor and compilers use them.
 
     Why it matters
     --------------

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.remedies.devices import ALL_DEVICES, VISIBLE_DEVICES
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.devices_in_use import unused_devices, used_devices
+from tb_perfadvisor.signals.core.devices_in_use import unused_devices
 
 _REMEDIES = (
     Remedy(
@@ -31,18 +32,8 @@ _REMEDIES = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/sharded-computation.html",
     ),
-    Remedy(
-        text="Train on all devices: one process for each.",
-        snippet="torchrun --nproc-per-node=gpu train.py",
-        language="bash",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/elastic/run.html",
-    ),
-    Remedy(
-        text="Or make only the used devices visible, and leave the others to other jobs.",
-        snippet="CUDA_VISIBLE_DEVICES=0 python train.py",
-        language="bash",
-    ),
+    *ALL_DEVICES,
+    *VISIBLE_DEVICES,
 )
 
 
@@ -87,7 +78,7 @@ class UnusedDevices(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a described device ran nothing."""
-        used, unused = len(used_devices(signals.trace)), unused_devices(signals.trace)
+        used, unused = signals.device.used, unused_devices(signals.trace)
         if not unused or used == 0:
             return
         visible = used + len(unused)

@@ -10,23 +10,21 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.compiling import COMPILE
+from tb_perfadvisor.rules.remedies.precision import BFLOAT16_WEIGHTS
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.attribution import BUSY
+from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.casts import casts
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
+    *COMPILE,
+    *BFLOAT16_WEIGHTS,
     Remedy(
-        text="Compile the model, which fuses casts into the kernels before and after them.",
-        snippet="model = torch.compile(model)",
+        text="If the same values are cast in each step, cast them once, and keep the result.",
         framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
-    ),
-    Remedy(
-        text="For inference, keep weights in 16 bits instead of casting them in every step.",
-        snippet="model = model.to(torch.bfloat16).eval()",
-        framework="pytorch",
+        change="bfloat16",
         reference="https://docs.pytorch.org/docs/stable/amp.html",
     ),
     Remedy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,8 +15,11 @@ from tb_perfadvisor.rules.evidence.kernel_totals import (
     kernels_by_type_of_work,
 )
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.remedies.kernels import TF32
+from tb_perfadvisor.rules.remedies.precision import BFLOAT16, FLOAT16
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
 from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
@@ -33,16 +37,7 @@ from tb_perfadvisor.units import format_share
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 
 _BFLOAT16 = (
-    Remedy(
-        text="Run the forward pass and the loss in bfloat16 under autocast.",
-        snippet=(
-            'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
-            "    loss = loss_fn(model(inputs), targets)\n"
-            "loss.backward()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/amp.html",
-    ),
+    *BFLOAT16,
     Remedy(
         text="Set a mixed-precision policy: compute in 16 bits, variables in 32.",
         snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
@@ -63,20 +58,7 @@ _BFLOAT16 = (
 )
 # GPUs before Ampere have no bfloat16. The range of float16 is small, so the loss is scaled.
 _FLOAT16 = (
-    Remedy(
-        text="Run the forward pass and the loss in float16 under autocast, with loss scaling: this "
-        "device has no bfloat16.",
-        snippet=(
-            'scaler = torch.amp.GradScaler("cuda")\n'
-            'with torch.autocast("cuda", dtype=torch.float16):\n'
-            "    loss = loss_fn(model(inputs), targets)\n"
-            "scaler.scale(loss).backward()\n"
-            "scaler.step(optimizer)\n"
-            "scaler.update()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/amp.html",
-    ),
+    *FLOAT16,
     Remedy(
         text="Set a mixed-precision policy: compute in float16, variables in 32 bits. Keras scales "
         "the loss.",
@@ -91,12 +73,6 @@ _FLOAT16 = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
     ),
-)
-_TF32 = Remedy(
-    text="Where 32 bits are required, allow TF32 for matrix multiplications.",
-    snippet='torch.set_float32_matmul_precision("high")',
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/notes/cuda.html",
 )
 
 
@@ -116,13 +92,19 @@ class FullPrecisionCompute(Rule):
 
     How it is measured
     ------------------
-    The time in which nothing else runs on the device. In the best case, each matrix kernel reaches
-    the 16-bit roofline of its shapes: its FLOPs at the achievable peak, or half of its bytes at
-    memory bandwidth. A higher roof is harder to reach, so expected lies halfway between the same
-    share of the roof as now and half of the time, and low is half of expected. Without recorded
-    shapes, the best case is the ratio of the peaks, and half of the time is expected. Other kernels
+    The time in which nothing else runs on the device. In the best case, each matrix kernel takes
+    the achievable time of its shapes in 16 bits: its FLOPs at the achievable rate, and half of its
+    bytes at memory bandwidth. A matrix product is expected to reach the same share of that as now.
+    Convolutions and attention may use another algorithm in 16 bits, so expected is halfway between
+    the same share and half of the time. Low is half of expected. Without recorded shapes, the best
+    case is the ratio of the peaks, and half of the time is expected. Other kernels
     save at most half of their time; a quarter is expected, and low is 0. Optimizer, softmax and
     random-number kernels stay in 32 bits.
+
+    On a GPU whose peaks are unknown, a rule of thumb replaces all of this: a quarter of the time of
+    32-bit matrix kernels is expected, half of it is high, and low is 0. If the profile only has the
+    sum of 32-bit compute, that counts. GPUs known to be older than Volta are left out, since most
+    of them are no faster in 16 bits.
 
     Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
     profile allows it, the steps are replayed with the expected time of each kernel, since a faster
@@ -150,7 +132,7 @@ class FullPrecisionCompute(Rule):
     title = "Compute in 16 bits"
     category = "precision"
     reads_sums = True
-    needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
+    needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
     is_preview = False
 
     minimum_share = Limit(
@@ -163,6 +145,8 @@ class FullPrecisionCompute(Rule):
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         narrow = _narrow_format(peaks)
+        if facts is not None and narrow is None:
+            yield from self._on_unknown_device(signals, facts)
         if facts is None or peaks is None or narrow is None:
             return
         kernels = matrix_kernels(signals)
@@ -207,6 +191,56 @@ class FullPrecisionCompute(Rule):
             remedies=_remedies(peaks),
         )
 
+    def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:
+        """Yield a finding from a rule of thumb, if the device may be faster in 16 bits."""
+        if not _may_be_faster(facts):
+            return
+        rows = _wide_rows(signals)
+        now_ns = signals.trace.events.duration_ns[rows]
+        saving = faster_device_work(
+            signals, rows, now_ns * 3 // 4, basis="heuristic", least_then_ns=now_ns // 2
+        )
+        if self.is_minor(saving.claimed_ns, signals):
+            return
+        work = "matrix work" if signals.trace.totals is None else "compute"
+        yield Finding(
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} is 32-bit {work} on a GPU whose rates are"
+                " unknown. GPUs since Volta multiply 16-bit numbers several times faster, so the"
+                " saving is a rule of thumb: a quarter of that time."
+            ),
+            saving=saving,
+            evidence=(costliest("Longest 32-bit kernels", signals.worker, rows, now_ns),),
+            remedies=_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else _BFLOAT16,
+        )
+
+
+# Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.
+_BEFORE_BFLOAT16 = re.compile("Volta|Turing")
+_BEFORE_MATRIX_UNITS = re.compile("Fermi|Kepler|Maxwell|Pascal")
+_VOLTA = (7, 0)
+
+
+def _may_be_faster(facts: DeviceFacts) -> bool:
+    """Whether a device of unknown 16-bit rate may be a GPU with matrix units."""
+    is_known = facts.peaks is not None and not facts.candidates
+    if facts.kind != "gpu" or is_known or _BEFORE_MATRIX_UNITS.search(facts.name):
+        return False
+    if facts.vendor != "nvidia" or not facts.compute_capability:
+        return True
+    major, minor = map(int, facts.compute_capability.split("."))
+    return (major, minor) >= _VOLTA
+
+
+def _wide_rows(signals: Signals) -> Int32:
+    """32-bit matrix kernels, or the sums of 32-bit compute of a recorder that only sums up."""
+    if signals.trace.totals is not None:
+        is_wide = signals.precision == Precision.BITS_32
+        sums: Int32 = signals.device.rows[is_wide]
+        return sums
+    kernels = matrix_kernels(signals)
+    return kernels.select(kernels.precision == Precision.BITS_32).rows
+
 
 def _narrow_format(peaks: Peaks | None) -> str | None:
     """The 16-bit type that the device supports: bfloat16, else float16."""
@@ -238,4 +272,4 @@ def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
     casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
-    return (*casts, _TF32) if has_tf32 else casts
+    return (*casts, *TF32) if has_tf32 else casts

@@ -11,34 +11,55 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import product_text
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.work.achievable_time import LATENCY_BOUND
 from tb_perfadvisor.signals.work.alignment import (
     is_misaligned_size,
     padded_sizes,
     sizes_of,
 )
-from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
-from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.matrix_kernels import (
+    MatrixKernels,
+    fills_device,
+    matrix_kernels,
+)
+from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
-    Remedy(
-        text="Round the vocabulary, hidden sizes and class count up to a multiple of 64 where "
-        "you define the model, and mask the added entries; pad sequences to a multiple of 8.",
-        snippet=(
-            "def round_up(size, multiple=64):\n"
+    *variants(
+        "aligned-shapes",
+        Remedy(
+            text="Pad sequences to a multiple of 8. Where you define the model, also round its "
+            "vocabulary, hidden sizes and class count up to a multiple of 64.",
+            snippet="batch = tokenizer(texts, padding=True, pad_to_multiple_of=8)",
+            needs=(Part.TRANSFORMERS, Part.TRAINING),
+            reference="https://huggingface.co/docs/transformers/pad_truncation",
+        ),
+        Remedy(
+            text="If you can choose the inputs' sizes (batch, sequence length, image size), choose "
+            "them so that the products' sizes are multiples of 8. Sizes of the model itself can "
+            "only change where it is trained.",
+            needs=(Part.FORWARD_ONLY,),
+            reference="https://docs.nvidia.com/deeplearning/performance/"
+            "dl-performance-matrix-multiplication/index.html",
+        ),
+        Remedy(
+            text="Round the vocabulary, hidden sizes and class count up to a multiple of 64 where "
+            "you define the model, and mask the added entries; pad sequences to a multiple of 8.",
+            snippet="def round_up(size, multiple=64):\n"
             "    return -(-size // multiple) * multiple\n\n"
             "embedding = torch.nn.Embedding(round_up(vocabulary), hidden)\n"
-            "head = torch.nn.Linear(hidden, round_up(vocabulary))\n"
-            "batch = tokenizer(texts, padding=True, pad_to_multiple_of=8)"
+            "head = torch.nn.Linear(hidden, round_up(vocabulary))",
+            reference="https://docs.nvidia.com/deeplearning/performance/"
+            "dl-performance-matrix-multiplication/index.html",
         ),
-        framework="pytorch",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
     ),
     Remedy(
         text="Round layer sizes up to a multiple of 64 where you define the model.",
@@ -47,6 +68,7 @@ _REMEDIES = (
             "    return -(-size // multiple) * multiple\n\n"
             "head = layers.Dense(round_up(classes))"
         ),
+        change="aligned-shapes",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-matrix-multiplication/index.html",
     ),
@@ -71,9 +93,10 @@ class MisalignedShapes(Rule):
     How it is measured
     ------------------
     In a product of (m, k) by (k, n), the columns n of the second operand count, and in the forward
-    pass also the columns k of the first. Only kernels that reach less of their roofline than the
-    limit count, because newer libraries make up for much of the misalignment. High is the time
-    above the roofline of the padded product. Expected is half of that, and low is 0. Where the
+    pass also the columns k of the first. Only kernels that reach less of the achievable rate than
+    the limit and have a block for each multiprocessor count, because newer libraries make up for
+    much of the misalignment, and small products are slow for other reasons. High is the time above
+    the achievable one of the padded product. Expected is half of that, and low is 0. Where the
     profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
@@ -99,7 +122,7 @@ class MisalignedShapes(Rule):
 
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify the padding.")
     maximum_achieved_share = Limit(
-        0.6, "share", "Products that reach more lose little to misalignment."
+        0.45, "share", "Aligned products that are bound by memory often reach no more."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -108,6 +131,7 @@ class MisalignedShapes(Rule):
         achieved = rooflines.achievable_ns[kernels.entry] / np.maximum(kernels.duration_ns, 1)
         is_slow = achieved < self.maximum_achieved_share
         is_slow &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        is_slow &= fills_device(signals, kernels)
         slow, achieved = kernels.select(is_slow), achieved[is_slow]
         is_off = is_misaligned_size(signals, slow)
         is_misaligned = np.logical_or.reduce(is_off, axis=1)
@@ -141,7 +165,7 @@ class MisalignedShapes(Rule):
                 _table(signals, products, sizes, padded, cost_ns),
                 costliest("Longest misaligned products", signals.worker, products.rows, cost_ns),
             ),
-            remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
+            remedies=_REMEDIES,
         )
 
 

@@ -11,30 +11,27 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.remedies.kernels import CHANNELS_LAST, LIBRARY_BENCHMARK
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
-from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.achievable_time import LATENCY_BOUND
+from tb_perfadvisor.signals.work.matrix_kernels import (
+    MatrixKernels,
+    fills_device,
+    matrix_kernels,
+)
+from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.units import format_share
 
 _NARROW = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16", "fp8", "int8"))
 
 _REMEDIES = (
+    *CHANNELS_LAST,
+    *LIBRARY_BENCHMARK,
     Remedy(
-        text="Use the layout that tensor cores support for convolutions, and sizes that are "
-        "multiples of 8; let cuDNN benchmark its kernels.",
-        snippet=(
-            "model = model.to(memory_format=torch.channels_last)\n"
-            "images = images.to(memory_format=torch.channels_last)\n"
-            "torch.backends.cudnn.benchmark = True"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-    ),
-    Remedy(
-        text="Pad sizes to multiples of 8, and use the channels-last layout.",
+        text="If sizes are no multiples of 8, pad them; and keep channels in the last dimension.",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-matrix-multiplication/index.html",
     ),
@@ -59,8 +56,9 @@ class TensorCoresIdle(Rule):
     ------------------
     The kernel's name tells whether it uses matrix units: used, not used, or unknown. Only kernels
     that are known not to use them count, unless they assist a kernel that does. Products with only
-    a few rows or columns are left out, because memory bandwidth limits them. High is the time above
-    the roofline of the shapes, expected is half of that, and low is 0. Where the profile allows it,
+    a few rows or columns are left out, because memory bandwidth limits them, and so are kernels
+    without a block for each multiprocessor. High is the time above the achievable one for the
+    shapes, expected is half of that, and low is 0. Where the profile allows it,
     replaying the steps refines the expected saving.
 
     When to ignore
@@ -87,7 +85,9 @@ class TensorCoresIdle(Rule):
         8, "count", "A smaller product does not fill a single tensor-core instruction."
     )
     maximum_achieved_share = Limit(
-        0.6, "share", "Kernels that reach more of their roofline have little to gain."
+        0.35,
+        "share",
+        "Kernels that reach more are bound by memory, which tensor cores do not help.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -101,6 +101,7 @@ class TensorCoresIdle(Rule):
         )
         is_idle &= achieved < self.maximum_achieved_share
         is_idle &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        is_idle &= fills_device(signals, kernels)
         sizes = rooflines.sizes_of(kernels.entry)[:, 1:]
         is_idle &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.minimum_size
         is_idle &= ~_helps(signals, kernels)

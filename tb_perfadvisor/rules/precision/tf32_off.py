@@ -8,21 +8,14 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.kernels import TF32
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in_format
 from tb_perfadvisor.trace import Precision
 
 _REMEDIES = (
-    Remedy(
-        text="Before the model runs, let matrix products and convolutions round their inputs to "
-        "TF32.",
-        snippet=(
-            'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/notes/cuda.html",
-    ),
+    *TF32,
     Remedy(
         text="TF32 is on by default: find the call that turns it off, or turn it back on.",
         snippet="tf.config.experimental.enable_tensor_float_32_execution(True)",
@@ -55,11 +48,11 @@ class Tf32Off(Rule):
 
     How it is measured
     ------------------
-    The time in which nothing else runs on the device. In the best case, each kernel reaches the
-    TF32 roofline of its shapes. Expected assumes that it reaches the same share of that roof as of
-    its own now, and low is half of that. Without recorded shapes, the best case is the ratio of the
-    peaks, and half of the time is expected. Kernels that may use tensor cores do not count. Where
-    the profile allows it, replaying the steps refines the expected saving.
+    The time in which nothing else runs on the device. In the best case, each kernel takes the
+    achievable time of its shapes in TF32. Expected assumes that it reaches the same share of that
+    as of its own now, and low is half of that. Without recorded shapes, the best case is the ratio
+    of the peaks, and half of the time is expected. Kernels that may use tensor cores do not count.
+    Where the profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
     --------------
@@ -92,7 +85,7 @@ class Tf32Off(Rule):
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         # AMD's matrix units multiply full 32-bit numbers, and PyTorch offers no alternative.
-        if facts is None or peaks is None or "tf32" not in peaks.tensor or "AMD" in facts.name:
+        if facts is None or peaks is None or "tf32" not in peaks.tensor or facts.vendor == "amd":
             return
         kernels = matrix_kernels(signals)
         without_tf32 = kernels.select(

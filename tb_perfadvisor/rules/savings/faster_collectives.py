@@ -25,7 +25,8 @@ def faster_collectives(
 ) -> Saving:
     """The saving when some collectives take less time, as far as they are exposed.
 
-    Where ranks are missing, the excess may be waiting for them: low is 0 and expected is half.
+    Where ranks are missing, a collective may be waiting for them instead of transferring: what it
+    takes too long counts for high, but nothing of it is expected.
 
     Args:
         signals: The worker's facts.
@@ -40,11 +41,17 @@ def faster_collectives(
     rows = collectives.row[is_faster]
     claims = exposed_part(signals.trace, rows, signals.attribution.intervals[Cause.COMMUNICATION])
     high_ns = min(round(float(exposed_ns.sum())), total_ns(claims))
-    if not (collectives.transfer_ns[chosen] >= 0).all():
-        low_ns, expected_ns, saved_ns = 0, high_ns // 2, excess_ns / 2
-    else:
-        low_ns, expected_ns, saved_ns = high_ns, high_ns, excess_ns
-    then_ns = collectives.duration_ns[is_faster] - saved_ns[is_faster].astype(np.int64)
-    is_on_device = signals.trace.events.kind[rows] == EventKind.COLLECTIVE
-    fix = (Shorten(rows, then_ns),) if is_on_device.all() else ()
-    return Saving(low_ns, expected_ns, high_ns, claims, basis, fix)
+    is_known = collectives.transfer_ns >= 0
+    expected_ns = min(round(float(exposed_ns[is_known].sum())), high_ns)
+    saved_ns = np.where(is_known, excess_ns, 0).astype(np.int64)[is_faster]
+    then_ns = collectives.duration_ns[is_faster] - saved_ns
+    is_on_device = (signals.trace.events.kind[rows] == EventKind.COLLECTIVE).all()
+    return Saving(
+        expected_ns,
+        expected_ns,
+        high_ns,
+        claims,
+        basis,
+        (Shorten(rows, then_ns),) if is_on_device and expected_ns else (),
+        is_unknown=not is_known[chosen].any(),
+    )

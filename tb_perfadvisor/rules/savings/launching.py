@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.core.attribution import input_waits, states_of
+from tb_perfadvisor.signals.core.host_states import input_waits, states_of
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, join, minus
@@ -12,7 +12,7 @@ from tb_perfadvisor.whatif import Remove
 _LAUNCHING = (EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR)
 
 
-def without_launching(signals: Signals, idle: Intervals, long_gaps: Intervals) -> Remove:
+def without_launching(signals: Signals, idle: Intervals, others: Intervals) -> Remove:
     """The steps without any host time for launching, whether the device waits for it or not.
 
     With a single launch for all kernels, a faster device gains as well.
@@ -20,7 +20,7 @@ def without_launching(signals: Signals, idle: Intervals, long_gaps: Intervals) -
     Args:
         signals: The worker's facts.
         idle: Idle time that launching causes.
-        long_gaps: Gaps that are too long for launching, left as they are.
+        others: Gaps with other causes, left as they are.
     """
     window, step_track = signals.attribution, signals.step_track
     calls = signals.trace.rows(EventKind.LAUNCH)
@@ -29,7 +29,7 @@ def without_launching(signals: Signals, idle: Intervals, long_gaps: Intervals) -
         window.intervals[Cause.BETWEEN_STEPS],
         input_waits(signals.trace, tracks),
         states_of(signals.trace, (EventKind.COMPILE,), tracks),
-        long_gaps,
+        others,
     )
     host = minus(states_of(signals.trace, _LAUNCHING, tracks), not_launching)
     return Remove(join(host, idle), is_launching=True)

@@ -7,12 +7,17 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
+from tb_perfadvisor.signals.host.awaited_values import awaited_values
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, total_ns, union
 from tb_perfadvisor.whatif import Async, Simulation, simulation
 
 
 def saving_without_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
     """What the steps would save without some waits.
+
+    High is what they save if no value that the host waits for is needed. Expected leaves the waits
+    whose values the host may work on before its next launch, but for the idle time that they
+    induce. Low is the idle time that waits without a value induce.
 
     Args:
         signals: The worker's facts.
@@ -21,17 +26,29 @@ def saving_without_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
     waits = signals.synchronizations
     if not chosen.any():
         return Saving(0, 0, 0, EMPTY, "measured")
+    values = awaited_values(signals)
     induced = _induced_idle(signals, chosen)
+    low_ns = total_ns(_induced_idle(signals, chosen & ~values.is_copied))
     replay = simulation(signals)
     claims = _closable_idle(signals)
     if isinstance(replay, Simulation):
-        fix = Async(waits.row[chosen])
-        saved_ns = replay.saved_ns(fix)
-        if saved_ns <= total_ns(claims):
-            low_ns = min(total_ns(induced), saved_ns)
-            return Saving(low_ns, saved_ns, saved_ns, claims, "simulated", (fix,))
-    inside_calls = intersect(induced, signals.attribution.intervals[Cause.SYNCHRONIZATION])
-    return Saving(total_ns(inside_calls), total_ns(induced), total_ns(induced), induced, "measured")
+        most_ns = replay.saved_ns(Async(waits.row[chosen]))
+        if most_ns <= total_ns(claims):
+            is_free = chosen & ~values.may_be_used
+            fix = (Async(waits.row[is_free]),) if is_free.any() else ()
+            freed_ns = min(replay.saved_ns(*fix), most_ns) if fix else 0
+            stalled_ns = total_ns(_induced_idle(signals, chosen & values.may_be_used))
+            expected_ns = min(freed_ns + stalled_ns, most_ns)
+            return Saving(
+                min(low_ns, expected_ns),
+                expected_ns,
+                most_ns,
+                claims,
+                "simulated",
+                fix,
+                unproven_ns=expected_ns - freed_ns,
+            )
+    return Saving(low_ns, total_ns(induced), total_ns(induced), induced, "measured")
 
 
 def most_saved_ns(signals: Signals) -> int:

@@ -8,6 +8,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span
+from tb_perfadvisor.rules.remedies.results import SAVE_RARELY
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import dominant_event, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -17,19 +18,7 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 _MOST_STEPS_LISTED = 5
 
 _REMEDIES = (
-    Remedy(
-        text="Do this work less often or in parallel: log and save every few hundred steps, and "
-        "write files from a thread.",
-        snippet=(
-            "if step % 500 == 0:\n"
-            "    state = {name: value.to('cpu', non_blocking=True)\n"
-            "             for name, value in model.state_dict().items()}\n"
-            "    torch.cuda.synchronize()\n"
-            "    saver.submit(torch.save, state, path)   # concurrent.futures.ThreadPoolExecutor"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/distributed.checkpoint.html",
-    ),
+    *SAVE_RARELY,
     Remedy(
         text="Run callbacks and write summaries only every few hundred steps.",
         snippet=(

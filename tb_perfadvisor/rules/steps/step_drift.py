@@ -9,19 +9,15 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
+from tb_perfadvisor.rules.remedies.devices import WATCH_CLOCKS
+from tb_perfadvisor.rules.remedies.results import KEEP_NUMBERS
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
 _REMEDIES = (
-    Remedy(
-        text="If host time grows, look for objects that are kept from step to step: losses with "
-        "their graphs, lists, logs.",
-        snippet="total_loss += loss.detach()   # not loss, which keeps the graph of each step",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/faq.html",
-    ),
+    *KEEP_NUMBERS,
     Remedy(
         text="If host time grows, look for objects that are kept from step to step: lists of "
         "tensors, metrics that are never reset, new tf.functions.",
@@ -36,13 +32,7 @@ _REMEDIES = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
     ),
-    Remedy(
-        text="If device time grows for the same work, check its clocks and temperature: it may "
-        "throttle.",
-        snippet="nvidia-smi --format=csv -l 1 \\\n"
-        "    --query-gpu=clocks.sm,temperature.gpu,clocks_throttle_reasons.active",
-        language="bash",
-    ),
+    *WATCH_CLOCKS,
 )
 
 

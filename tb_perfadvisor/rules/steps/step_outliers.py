@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Span, Table
+from tb_perfadvisor.rules.remedies.recording import RECORD_STACKS
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
@@ -21,20 +22,7 @@ from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
-    Remedy(
-        text="Compare the slowest step with a median one in the trace viewer, and record with "
-        "Python stacks if the host's activity is missing.",
-        snippet=(
-            "with torch.profiler.profile(with_stack=True, record_shapes=True,\n"
-            "                            schedule=torch.profiler.schedule(wait=10, warmup=5,\n"
-            "                                                             active=20)) as prof:\n"
-            "    for batch in loader:\n"
-            "        train_step(batch)\n"
-            "        prof.step()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/profiler.html",
-    ),
+    *RECORD_STACKS,
     Remedy(
         text="Compare the slowest step with a median one in the trace viewer, and record with the "
         "Python tracer if the host's activity is missing.",

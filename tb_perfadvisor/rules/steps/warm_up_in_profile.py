@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
+from tb_perfadvisor.rules.remedies.recording import RECORD_LATER
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.steps.step_variation import step_variation
@@ -21,18 +22,7 @@ from tb_perfadvisor.units import format_duration, format_share
 _START_UP_CALLS = (EventKind.LAUNCH, EventKind.ALLOCATE, EventKind.RUNTIME)
 
 _REMEDIES = (
-    Remedy(
-        text="Skip the first steps, and let the profiler warm up.",
-        snippet=(
-            "schedule = torch.profiler.schedule(skip_first=10, wait=1, warmup=2, active=5)\n"
-            "with torch.profiler.profile(schedule=schedule, on_trace_ready=handler) as prof:\n"
-            "    for batch in loader:\n"
-            "        train_step(batch)\n"
-            "        prof.step()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/profiler.html",
-    ),
+    *RECORD_LATER,
     Remedy(
         text="Profile from the tenth batch on.",
         snippet="tf.keras.callbacks.TensorBoard(log_dir, profile_batch=(10, 20))",

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.attribution import COMPUTE
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
 

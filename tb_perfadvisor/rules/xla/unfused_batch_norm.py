@@ -32,6 +32,10 @@ _REMEDIES = (
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/BatchNormalization",
     ),
+    Remedy(
+        text="If the normalization is written by hand, use your library's layer instead.",
+        framework="jax",
+    ),
 )
 
 

@@ -16,12 +16,15 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.trace.text_column import TextColumn
 
 Mask = NDArray[np.bool_]
+_32_BITS = frozenset({"float", "float32", "f32"})
+_16_BITS = frozenset({"half", "bfloat16", "float16", "c10::half", "c10::bfloat16", "f16", "bf16"})
+"""Names of types: PyTorch's, C++'s and XLA's, in lower case."""
 KNOWN_SHARE = 0.9
 """Share of the time of all-reduces whose sizes must be known."""
 
 
 class Collectives(Struct, frozen=True):
-    """The collectives that overlap the used window, in order of start; columns of shape (n,).
+    """Collectives in order of start, usually those of the used window; columns of shape (n,).
 
     If the process has several devices, these are the collectives of the device that stands for it.
     """
@@ -63,6 +66,19 @@ class Collectives(Struct, frozen=True):
             self.duration_ns[sized].sum() >= KNOWN_SHARE * self.duration_ns[all_reduces].sum()
         )
 
+    @property
+    def is_32_bit(self) -> Mask:
+        """Which send 32-bit floating-point numbers; shape (n,)."""
+        return self._has_type(_32_BITS)
+
+    @property
+    def is_16_bit(self) -> Mask:
+        """Which send 16-bit floating-point numbers; shape (n,)."""
+        return self._has_type(_16_BITS)
+
+    def _has_type(self, types: frozenset[str]) -> Mask:
+        return self.dtype.is_any_of(*(text for text in self.dtype.texts if text.lower() in types))
+
     def of(self, *operations: str) -> Mask:
         """Mask of the collectives that are one of some operations; shape (n,)."""
         return self.operation.is_any_of(*operations)
@@ -102,10 +118,30 @@ def find_collectives(
         transfers: Transfer time by row, from `Ranks.transfers_of`.
         world_size: Used where a group size is not recorded.
     """
-    table, events = trace.collectives, trace.events
-    start, end = events.start_ns[table.row], events.end_ns[table.row]
+    row, events = trace.collectives.row, trace.events
+    start, end = events.start_ns[row], events.end_ns[row]
     keep = collective_rows_of(trace, device)
     keep = keep[(end[keep] > window_start_ns) & (start[keep] < window_end_ns)]
+    return describe_collectives(trace, keep, exposed, transfers, world_size)
+
+
+def describe_collectives(
+    trace: Trace,
+    keep: NDArray[np.intp],
+    exposed: Intervals,
+    transfers: Mapping[int, int],
+    world_size: int | None,
+) -> Collectives:
+    """Some collectives, with what the other ranks tell of them.
+
+    Args:
+        trace: The rank's trace.
+        keep: Rows of its table of collectives, ascending.
+        exposed: Its exposed communication, from the attribution.
+        transfers: Transfer time by row, from `Ranks.transfers_of`.
+        world_size: Used where a group size is not recorded.
+    """
+    table, events = trace.collectives, trace.events
     row = table.row[keep]
     # With a single group, a group without a recorded size has all ranks.
     has_groups = table.group.size > 0 and table.group.min() < table.group.max()
@@ -124,7 +160,7 @@ def find_collectives(
         dtype=TextColumn(trace.strings, table.dtype[keep]),
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
-        exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
+        exposed_ns=overlap_ns(exposed, events.start_ns[row], events.end_ns[row]),
         transfer_ns=_transfer_ns(row, transfers, recorded_transfer),
         is_start=_starts(trace, row),
     )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from tb_perfadvisor.hardware import Peaks, find_device
+from tb_perfadvisor.hardware import Identity, Peaks, identify, named_device
+from tb_perfadvisor.signals.core.devices_in_use import shows_device_use, used_devices
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
-
-_OF_DEVICES = ("nccl", "xccl", "hccl")
-"""Backends of torch.distributed that only work on devices. A backend that also covers the CPU is
-called `cpu:gloo,cuda:nccl`."""
 
 
 class DeviceTimeline(Struct, frozen=True):
@@ -30,7 +28,7 @@ class DeviceTimeline(Struct, frozen=True):
     busy: Intervals
     """Union of its work."""
     used: int
-    """How many devices of the trace did any work."""
+    """How many devices of the trace ran kernels or collectives."""
     is_missing: bool
     """Whether the program used a device but the profile has no events of it."""
 
@@ -44,6 +42,7 @@ class DeviceFacts(Struct, frozen=True):
     """What is known about the device itself; None if unknown."""
 
     name: str
+    """To show to users; empty if nothing tells what it is."""
     kind: str
     memory_bytes: int | None
     multiprocessors: int | None
@@ -56,6 +55,18 @@ class DeviceFacts(Struct, frozen=True):
     """Compute capability (NVIDIA) or gfx target (AMD); empty when unknown."""
     link: str
     """Kind of link: nvlink, xgmi, ici, pcie; empty when unknown."""
+    host_link: str
+    """The link to the host, such as `PCIe 5.0 x16`; empty when unknown."""
+    host_link_bandwidth_bytes_per_s: float | None
+    """What a copy from pinned memory reaches over it."""
+    compute_capability: str = ""
+    """As the file says, as in `9.4`; empty when unknown."""
+    vendor: str = ""
+    """nvidia, amd, google or intel; empty when unknown."""
+    evidence: str = ""
+    """What it was recognized by; empty if the profile names it."""
+    candidates: tuple[str, ...] = ()
+    """The devices that it may be, if several fit."""
 
 
 def device_timeline(trace: Trace) -> DeviceTimeline:
@@ -65,18 +76,16 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     rows = trace.rows(*BUSY_KINDS)
     rows = rows[streams[events.track[rows]]]
     device_of = trace.tracks.device[events.track[rows]]
-    busiest, used, busy = None, 0, EMPTY
+    busiest, busy = None, EMPTY
     for device in distinct(device_of):
         device_rows = rows[device_of == device]
         intervals = union(events.start_ns[device_rows], events.end_ns[device_rows])
-        used += 1
         if busiest is None or total_ns(intervals) > total_ns(busy):
             busiest, busy = int(device), intervals
     if busiest is None:
-        # Launches, a listed device, or a backend for devices: the program used a device that the
-        # recording lacks. That is different from a program on the CPU.
-        has_launches = (events.kind == EventKind.LAUNCH).any()
-        is_missing = bool(has_launches or trace.devices) or trace.source.backend in _OF_DEVICES
+        # The program used a device that the recording lacks, or at least could see one. That is
+        # different from a program on the CPU.
+        is_missing = bool(trace.devices) or shows_device_use(trace)
         empty = np.empty(0, dtype=np.int32)
         return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, is_missing)
     device_rows = rows[device_of == busiest]
@@ -89,6 +98,7 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     waits = trace.rows(EventKind.INFEED_WAIT)
     waits = waits[trace.tracks.device[events.track[waits]] == busiest]
     leaf = device_rows[~is_container]
+    used = len(used_devices(trace))
     return DeviceTimeline(
         index=busiest,
         rows=leaf,
@@ -101,22 +111,40 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     )
 
 
-def device_facts(trace: Trace, index: int | None) -> DeviceFacts | None:
-    """What the file and the hardware table say about a device; None without a device."""
+def device_facts(trace: Trace, index: int | None, chosen: str | None = None) -> DeviceFacts | None:
+    """What the file and the hardware table say about a device; None without a device.
+
+    Args:
+        trace: The trace.
+        index: The device's index.
+        chosen: The device that the user names, whatever the file says.
+    """
     if index is None:
         return None
-    device = next((d for d in trace.devices if d.index == index), None)
-    if device is None:
-        return DeviceFacts("", "other", None, None, None, None, None, "", "")
-    return _facts(device)
+    device = next((d for d in trace.devices if d.index == index), Device(index, "", "other"))
+    if chosen is not None:
+        spec = named_device(chosen)
+        identity = Identity(spec.name, spec.vendor, spec.architecture, spec, CHOSEN)
+        described = replace(
+            device,
+            kind=spec.kind,
+            multiprocessors=device.multiprocessors or spec.multiprocessors,
+        )
+        return _facts(described, identity)
+    return _facts(device, identify(device, lambda: _kernel_names(trace)))
 
 
-def _facts(device: Device) -> DeviceFacts:
-    spec = find_device(
-        device.name,
-        multiprocessors=device.multiprocessors,
-        memory_bytes=device.memory_bytes,
-    )
+CHOSEN = "your setting"
+"""The evidence for a device that the user names."""
+
+
+def _kernel_names(trace: Trace) -> list[str]:
+    names = distinct(trace.events.name[trace.kernels.row])
+    return [trace.strings[name] for name in names.tolist()]
+
+
+def _facts(device: Device, identity: Identity) -> DeviceFacts:
+    spec = identity.spec
     peaks = spec.peaks if spec else None
     if peaks is None and device.reported_flop_per_s is not None:
         peaks = Peaks.from_plane(
@@ -124,13 +152,19 @@ def _facts(device: Device) -> DeviceFacts:
             memory_bandwidth_bytes_per_s=device.reported_bandwidth_bytes_per_s,
         )
     return DeviceFacts(
-        name=device.name,
+        name=identity.name,
         kind=device.kind,
         memory_bytes=device.memory_bytes or (spec.memory_bytes if spec else None),
-        multiprocessors=device.multiprocessors,
+        multiprocessors=device.multiprocessors or (spec.multiprocessors if spec else None),
         peaks=peaks,
         link_bandwidth_bytes_per_s=spec.link_bandwidth_bytes_per_s if spec else None,
         direct_links=spec.direct_links if spec else None,
-        architecture=spec.architecture if spec else "",
+        architecture=identity.architecture,
         link=spec.link if spec else "",
+        host_link=spec.host_link if spec else "",
+        host_link_bandwidth_bytes_per_s=spec.host_link_bandwidth_bytes_per_s if spec else None,
+        compute_capability=device.compute_capability,
+        vendor=identity.vendor,
+        evidence=identity.evidence,
+        candidates=identity.candidates,
     )

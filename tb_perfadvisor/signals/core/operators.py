@@ -53,7 +53,7 @@ def operator_totals(
     rows = trace.rows(EventKind.OPERATOR)
     is_input = is_in(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
-    self_ns = _self_ns(trace, rows, launching_operator)
+    self_ns = operator_self_ns(trace, rows, launching_operator)
     starts = events.start_ns[rows]
     is_inside = (starts >= window_start_ns) & (starts < window_end_ns)
 
@@ -82,7 +82,7 @@ def operator_totals(
     )
 
 
-def _self_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
+def operator_self_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
     """Durations of operators without those of their direct inner operators."""
     events = trace.events
     inner = trace.rows(EventKind.OPERATOR)

@@ -11,10 +11,11 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, contains
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
+from tb_perfadvisor.trace.intervals import Intervals, contains, union
 from tb_perfadvisor.trace.tables import Int32
 
 # Operators that compute on tensors, by name without overloads. All other names count as views,
@@ -49,6 +50,12 @@ _TENSORFLOW = re.compile(
     r"|softmaxcrossentropywithlogits|sparsesoftmaxcrossentropywithlogits"
     r")$"
 )
+# Modules of PyTorch that run operators on tensors without data.
+_TRACING_FRAME = re.compile(
+    r"torch/(?:_subclasses/(?:fake|meta)|_dynamo/|fx/experimental/|distributed/(?:tensor/_|_tensor/)sharding_prop)"
+)
+
+Mask = NDArray[np.bool_]
 
 
 class Placement(Struct, frozen=True):
@@ -129,6 +136,7 @@ def find_placement(
     computing = [name for name in distinct(names).tolist() if computes(trace.strings[name])]
     host = rows[is_in(names, computing) & ~has_launch[rows]]
     host = host[~contains(input_waits, events.start_ns[host])]
+    host = host[~_is_traced(trace, host, has_launch)]
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.
     is_host = np.zeros(len(events), dtype=bool)
     is_host[host] = True
@@ -140,6 +148,29 @@ def find_placement(
         device_ns=device_ns,
         host_ns=int(events.duration_ns[outermost].sum()),
     )
+
+
+def _is_traced(trace: Trace, rows: Int32, has_launch: Mask) -> Mask:
+    """Whether operators only propagate shapes and types, on tensors without data; shape (rows,).
+
+    A compiler traces the program with such tensors. DTensor runs an operator on them before it runs
+    the operator of the same name on the device.
+    """
+    events = trace.events
+    is_repeated = np.zeros(len(rows), dtype=bool)
+    at = events.parent[rows]
+    while (at >= 0).any():
+        is_repeated |= (at >= 0) & (events.name[at] == events.name[rows]) & has_launch[at]
+        at = np.where(at >= 0, events.parent[at], -1)
+    compiling = trace.rows(EventKind.COMPILE)
+    spans = union(events.start_ns[compiling], events.end_ns[compiling])
+    frames = trace.rows(EventKind.PYTHON)
+    names = distinct(events.name[frames]).tolist()
+    tracing = [name for name in names if _TRACING_FRAME.search(trace.strings[name])]
+    is_tracing = row_mask(len(events), frames[is_in(events.name[frames], tracing)])
+    is_tracing[rows[is_repeated]] = True  # and so are the operators inside
+    inside = has_ancestor(events.parent, rows, is_tracing)
+    return is_repeated | contains(spans, events.start_ns[rows]) | inside
 
 
 def _placement_of_totals(totals: Totals) -> Placement:
@@ -165,9 +196,7 @@ def _placement_of_totals(totals: Totals) -> Placement:
     )
 
 
-def has_ancestor(
-    parent: Int32, rows: Int32, is_marked: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def has_ancestor(parent: Int32, rows: Int32, is_marked: Mask) -> Mask:
     """Whether an event around each row is marked; shape (rows,)."""
     found = np.zeros(len(rows), dtype=bool)
     at = parent[rows]
@@ -184,6 +213,6 @@ def computes(name: str) -> bool:
 
     TensorFlow writes `name:Type`; the type counts.
     """
-    if name.startswith("aten::"):
+    if "::" in name:
         return _PYTORCH.match(name) is not None
     return _TENSORFLOW.match(name.rpartition(":")[2].lower()) is not None

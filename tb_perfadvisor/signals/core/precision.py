@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import COMPUTE, OF_PRECISION, Attribution
+from tb_perfadvisor.signals.core.attribution import Attribution
+from tb_perfadvisor.signals.core.causes import COMPUTE, OF_PRECISION
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32

@@ -3,7 +3,8 @@
 Window i runs from marker i to marker i+1; the last one ends with its marker. Partial and warm-up
 steps are excluded, each with its number and reason; outliers are not. If markers leave time between
 them, the last step is partial: the time after its marker was not recorded, and n-1 gaps must not be
-divided by n steps.
+divided by n steps. If unrecorded work still ran when the recording began, the window begins after
+it, and the steps that it ran in are partial.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import last_before, overlap_ns, union
 from tb_perfadvisor.trace.tables import Float64, Int64
 
-_MODULE_LOAD = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
+LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
+"""Calls that load device code, which happens when a kernel is used for the first time."""
+_CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
+EARLIER_WORK = "partial: earlier work, which was not recorded, still ran in it"
 
 _WARM_UP_FACTOR = 2.0
 """A first step that loads modules or compiles, and takes twice the median, is warm-up."""
@@ -41,7 +45,10 @@ class Excluded(Struct, frozen=True):
 
 
 class Steps(Struct, frozen=True):
-    """The used steps. Without any, `source` is `none` and the window is the whole trace."""
+    """The used steps. Without any, `source` is `none` and the window is the whole trace.
+
+    The window begins after unrecorded work, with or without steps.
+    """
 
     source: str
     is_inferred: bool
@@ -80,14 +87,25 @@ class Steps(Struct, frozen=True):
         return self.end_ns - self.start_ns
 
 
-def find_steps(trace: Trace, timeline: DeviceTimeline) -> Steps:
-    """The steps of one trace; without any, the whole window as one."""
+def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0) -> Steps:
+    """The steps of one trace; without any, the whole window as one.
+
+    Args:
+        trace: The trace.
+        timeline: The device that stands for the rank.
+        recorded_from_ns: From when on the work of the device was recorded.
+    """
     markers = find_markers(trace, timeline)
+    excluded: tuple[Excluded, ...] = ()
     if markers is not None:
-        return _windows(trace, timeline, markers)
+        whole = int(np.searchsorted(markers.start_ns, recorded_from_ns))
+        excluded = tuple(Excluded(int(number), EARLIER_WORK) for number in markers.number[:whole])
+        if whole < len(markers.number):
+            return _windows(trace, timeline, markers, whole, excluded)
     start, end = _whole_window(trace, timeline)
+    start = min(max(start, recorded_from_ns), end)
     none = np.empty(0, dtype=np.int64)
-    return Steps("none", False, none, none, none, none, False, -1, (), start, end)
+    return Steps("none", False, none, none, none, none, False, -1, excluded, start, end)
 
 
 def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
@@ -102,11 +120,18 @@ def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
     return int(trace.events.start_ns[rows].min()), int(trace.events.end_ns[rows].max())
 
 
-def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
+def _windows(
+    trace: Trace,
+    timeline: DeviceTimeline,
+    markers: Markers,
+    first: int,
+    already_excluded: tuple[Excluded, ...],
+) -> Steps:
+    """The windows of the markers from `first` on, without partial and warm-up steps."""
     start = markers.start_ns
     end = np.append(start[1:], markers.end_ns[-1])
-    excluded: list[Excluded] = []
-    first, last = 0, len(start)
+    excluded = list(already_excluded)
+    last = len(start)
     # Sums don't show whether all their events were recorded.
     if timeline.index is not None and trace.totals is None:
         lost = _lost_launches(trace, start, end)
@@ -194,8 +219,11 @@ def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
     compiling = overlap_ns(intervals, start, end)
     if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
         return "it compiles, the others don't"
-    loads = rows_named(trace, _MODULE_LOAD, EventKind.RUNTIME, EventKind.LAUNCH)
-    at = trace.events.start_ns[loads]
-    first = ((at >= start[0]) & (at < end[0])).sum()
-    later = ((at >= start[1]) & (at < end[-1])).sum()
-    return "it loads device code, the others don't" if first > 0 and later == 0 else ""
+    for pattern, what in ((LOADS_CODE, "loads device code"), (_CAPTURES, "captures a graph")):
+        calls = rows_named(trace, pattern, EventKind.RUNTIME, EventKind.LAUNCH)
+        at = trace.events.start_ns[calls]
+        first = ((at >= start[0]) & (at < end[0])).sum()
+        later = ((at >= start[1]) & (at < end[-1])).sum()
+        if first > 0 and later == 0:
+            return f"it {what}, the others don't"
+    return ""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # Copies that return only when they are done. Source: CUDA runtime API, "API synchronization
@@ -33,10 +33,13 @@ class Synchronizations(Struct, frozen=True):
 
     row: Int32
     duration_ns: Int64
+    next_launch: Int32
+    """The first call that launches device work on the same thread after the return."""
     until_ns: Int64
     """When the idle time that the call induces ends."""
     induced_ns: Int64
-    """Idle time that each call induces, up to the next wait of its thread."""
+    """Idle time that each call induces. What several calls induce counts for the first one, so that
+    the sum is the length of `induced`."""
     induced: Intervals
     """The idle time that all calls together induce."""
 
@@ -61,6 +64,7 @@ def find_synchronizations(
     rows = rows[(events.end_ns[rows] > window_start_ns) & (events.start_ns[rows] < window_end_ns)]
     returns = events.end_ns[rows]
     resumed = np.full(len(rows), -1, dtype=np.int64)
+    next_launch = np.full(len(rows), -1, dtype=np.int32)
     device_rows = np.flatnonzero(events.launched_by >= 0)
     launcher = events.launched_by[device_rows]
     # The first device event of each launch: in reverse order of start, the first one is written
@@ -75,7 +79,9 @@ def find_synchronizations(
             continue
         slot = np.searchsorted(events.start_ns[on_track], returns[on_track_wait], side="left")
         is_resumed = slot < len(on_track)
-        start = events.start_ns[first_event[on_track[np.minimum(slot, len(on_track) - 1)]]]
+        following = on_track[np.minimum(slot, len(on_track) - 1)]
+        next_launch[on_track_wait] = np.where(is_resumed, following, -1)
+        start = events.start_ns[first_event[following]]
         resumed[on_track_wait] = np.where(is_resumed, start, -1)
     begun = events.start_ns[rows]
     known = resumed > returns
@@ -85,25 +91,18 @@ def find_synchronizations(
     end = np.where(known, np.minimum(resumed, lead), returns)
     launched_any = resumed >= 0
     rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
-    until_next = np.minimum(end, _next_begun(events.track[rows], begun))
-    induced = overlap_ns(host_idle, begun, until_next) if len(rows) else np.empty(0, dtype=np.int64)
-    spans = union(begun, end) if len(rows) else EMPTY
+    # A copy and the synchronization after it wait for the same work: the copy has emptied the
+    # queue when the synchronization begins.
+    covered = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    induced_ns = overlap_ns(host_idle, np.maximum(begun, covered), np.maximum(end, covered))
     return Synchronizations(
         row=rows.astype(np.int32),
         duration_ns=events.duration_ns[rows],
+        next_launch=next_launch[launched_any],
         until_ns=end,
-        induced_ns=induced,
-        induced=intersect(host_idle, spans),
+        induced_ns=induced_ns,
+        induced=intersect(host_idle, union(begun, end)),
     )
-
-
-def _next_begun(track: Int32, begun: Int64) -> Int64:
-    """Start of the next wait on the same track; shape (waits,), in order of start."""
-    order = np.argsort(track, kind="stable")
-    following = np.full(len(order), np.iinfo(np.int64).max, dtype=np.int64)
-    is_same = track[order][1:] == track[order][:-1]
-    following[order[:-1][is_same]] = begun[order[1:][is_same]]
-    return following
 
 
 def waiting_calls(trace: Trace) -> Int32:

@@ -125,7 +125,10 @@ def memory_use(signals: Signals) -> MemoryUse | None:
     if len(entries) == 0:
         return None
     change, totals = table.bytes[entries], table.allocated_bytes[entries]
-    has_totals = bool((totals >= 0).all())
+    # On the host, PyTorch counts only what was allocated since memory was first recorded
+    # (c10/core/CPUAllocator.cpp, ProfiledCPUMemoryReporter).
+    counts_all = device is not None or trace.source.framework != "pytorch"
+    has_totals = counts_all and bool((totals >= 0).all())
     has_addresses = bool((table.address[entries] >= 0).all() and (change != 0).any())
     return MemoryUse(
         device=device,

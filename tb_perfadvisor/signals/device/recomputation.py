@@ -1,7 +1,8 @@
 """Forward operators that the backward pass runs again: activation checkpointing.
 
 Gradient formulas call basic operators, never the composite operators that modules call. So an
-operator of a module inside an autograd node is recomputed, with or without reentrant checkpointing.
+operator of a module inside an autograd node is recomputed, with or without reentrant checkpointing,
+and so is whatever else in that node autograd prepares to differentiate.
 `CheckpointFunctionBackward` also runs the gradients of its segment. These are autograd nodes inside
 it, and not recomputed.
 
@@ -21,11 +22,11 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.operator_shapes import shapes_of
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.device.device_work import launchers, work_rows
+from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -36,6 +37,9 @@ class Recomputation(Struct, frozen=True):
     """Device work, in order of start."""
     operators: Int32
     """The recomputed operator that launched each row; -1 for XLA operations."""
+    launched_ns: int
+    """Duration of what was launched in the used window, wherever it ran: the device may be steps
+    behind the host."""
 
 
 @cache
@@ -47,9 +51,15 @@ def _module_operators() -> re.Pattern[str]:
     )
 
 
+_NODE = re.compile(r"autograd::engine::evaluate_function: ")
+# torch/utils/checkpoint.py, and the classes of the same name in Megatron and DeepSpeed.
+_CHECKPOINT = re.compile(r".*\bCheckpointFunctionBackward$")
+_AUTOGRAD = re.compile(r"autograd::|torch::autograd::|\w+Backward\d*$")
 # Sources: jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers its clones.
 _REMATTED = "/rematted_computation/"
 _CLONED = r"\.remat\d*(\.|$)"
+# A fused attention's own backward kernels lie there, too (jax/experimental/pallas/ops/tpu).
+_BACKWARD_KERNEL = re.compile(r"_(?:dkv|dq|bwd|backward)(?:_|$)")
 
 
 @memoized
@@ -65,31 +75,77 @@ def _recomputed_by_xla(signals: Signals) -> Recomputation:
     names, paths = trace.texts(trace.hlo.name), trace.texts(trace.hlo.path)
     is_recomputed = np.array(
         [
-            _REMATTED in path or (".remat" in name and re.search(_CLONED, name) is not None)
+            (_REMATTED in path or (".remat" in name and re.search(_CLONED, name) is not None))
+            and _BACKWARD_KERNEL.search(name) is None
             for name, path in zip(names, paths, strict=True)
         ],
         dtype=bool,
     )
     table = trace.hlo_events
-    rows = np.intersect1d(table.row[is_recomputed[table.op]], work_rows(signals))
-    return Recomputation(rows, np.full(len(rows), -1, dtype=np.int32))
+    rows = np.intersect1d(table.row[is_recomputed[table.op]], signals.device.rows)
+    return _within_window(signals, rows, np.full(len(rows), -1, dtype=np.int32))
 
 
 def _recomputed_by_autograd(signals: Signals) -> Recomputation:
     """Device work of forward operators that run inside autograd nodes."""
+    rows = signals.device.rows
+    operators = operators_of(signals, rows)
+    is_node = _are_named(signals, _NODE)
+    node = _innermost_marked(signals, operators, is_node)
+    module_operators = _recomputed_modules(signals, operators, is_node)
+    checkpoints = np.flatnonzero(is_node & _are_named(signals, _CHECKPOINT))
+    recomputing = distinct(np.append(node[module_operators >= 0], checkpoints))
+    forward = _outermost_forward(signals, operators)
+    is_forward = (forward >= 0) & (node >= 0) & is_in(node, recomputing)
+    # What encloses the node itself, such as an operator that calls autograd, is no part of it.
+    is_forward &= forward > node
+    is_recomputed = is_forward | (module_operators >= 0)
+    operator = np.where(module_operators >= 0, module_operators, forward)
+    return _within_window(signals, rows[is_recomputed], operator[is_recomputed])
+
+
+def _recomputed_modules(signals: Signals, operators: Int32, is_node: NDArray[np.bool_]) -> Int32:
+    """The operator of a module around each operator, if it is recomputed; else -1."""
     trace, events = signals.trace, signals.trace.events
-    rows, operators = work_rows(signals), launchers(signals)
     is_module = _are_named(signals, _module_operators())
-    is_node = _are_named(signals, re.compile(r"autograd::engine::evaluate_function: "))
-    module_operators = _innermost_marked(signals, operators, is_module)
-    known, inverse = unique_inverse(module_operators)
+    known, inverse = unique_inverse(_innermost_marked(signals, operators, is_module))
     in_backward = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
     # A recomputed operator has the shapes of a forward operator; a gradient has others.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)
     key = names * (len(trace.strings) + 1) + shapes
     in_backward &= is_in(key, key[~in_backward & (known >= 0)])
-    is_recomputed = in_backward[inverse]
-    return Recomputation(rows[is_recomputed], module_operators[is_recomputed])
+    recomputed: Int32 = np.where(in_backward, known, -1).astype(np.int32)[inverse]
+    return recomputed
+
+
+def _outermost_forward(signals: Signals, operators: Int32) -> Int32:
+    """The outermost forward operator around each operator, up to the next autograd node; or -1.
+
+    Autograd numbers the operators that it will differentiate. Gradient formulas have no numbers.
+    """
+    trace, events = signals.trace, signals.trace.events
+    sequence = trace.by_event(trace.operators.row, trace.operators.sequence, -1)
+    is_autograd = _are_named(signals, _AUTOGRAD)
+    is_forward = (sequence >= 0) & ~is_autograd & (events.kind == EventKind.OPERATOR)
+    outermost = np.full(len(operators), -1, dtype=np.int32)
+    around = operators.astype(np.int32)
+    while (around >= 0).any():
+        around = np.where((around >= 0) & ~is_autograd[around], around, -1)
+        outermost = np.where((around >= 0) & is_forward[around], around, outermost)
+        around = np.where(around >= 0, events.parent[around], -1)
+    return outermost
+
+
+def _within_window(signals: Signals, rows: Int32, operators: Int32) -> Recomputation:
+    """Split recomputed work by where it ran, and by when it was launched."""
+    events, window = signals.trace.events, signals.attribution
+    launch = events.launched_by[rows]
+    at = np.where(launch >= 0, events.start_ns[launch], events.start_ns[rows])
+    launched = (at >= window.window_start_ns) & (at < window.window_end_ns)
+    inside = row_mask(len(events), work_rows(signals))[rows]
+    return Recomputation(
+        rows[inside], operators[inside], int(events.duration_ns[rows[launched]].sum())
+    )
 
 
 def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

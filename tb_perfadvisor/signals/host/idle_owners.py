@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
 from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.host.device_graphs import graph_captures, replay_preparation
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.host.first_calls import first_calls
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
@@ -22,23 +26,37 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, mi
 
 
 class IdleOwner(Enum):
-    """A specific cause of idle, with a rule of its own."""
+    """A specific cause of idle, with a rule of its own, or a note if it happens only once."""
 
+    PREEMPTION = "preemption"
+    GRAPH_CAPTURE = "graph-capture"
+    FIRST_CALL = "first-call"
     SYNCHRONIZATION = "synchronization"
+    BUFFER_BROADCAST = "buffer-broadcast"
     OPTIMIZER_LOOP = "optimizer-loop"
     ZEROING_LOOP = "zeroing-loop"
     EAGER_CALLS = "eager-calls"
     GRAPH_BREAKS = "graph-breaks"
+    REPLAY_PREPARATION = "replay-preparation"
     HOST_CALLBACK = "host-callback"
     GARBAGE_COLLECTION = "garbage-collection"
     HOST_COLLECTIVE = "host-collective"
 
 
+OVERRIDING = (
+    IdleOwner.PREEMPTION,
+    IdleOwner.GRAPH_CAPTURE,
+    IdleOwner.FIRST_CALL,
+    IdleOwner.SYNCHRONIZATION,
+    IdleOwner.BUFFER_BROADCAST,
+)
+"""They hold whatever else the host was doing."""
 LAUNCHING = (
     IdleOwner.OPTIMIZER_LOOP,
     IdleOwner.ZEROING_LOOP,
     IdleOwner.EAGER_CALLS,
     IdleOwner.GRAPH_BREAKS,
+    IdleOwner.REPLAY_PREPARATION,
 )
 """Many small launches: they cause short gaps."""
 STALLING = (IdleOwner.HOST_CALLBACK, IdleOwner.GARBAGE_COLLECTION, IdleOwner.HOST_COLLECTIVE)
@@ -49,16 +67,21 @@ STALLING = (IdleOwner.HOST_CALLBACK, IdleOwner.GARBAGE_COLLECTION, IdleOwner.HOS
 def idle_owners(signals: Signals) -> Mapping[IdleOwner, Intervals]:
     """The parts of `Signals.host_idle` that have an owner; no two of them overlap.
 
-    Synchronizations come first. After them, short gaps belong to what launches and long gaps to
-    what stalls, if both apply.
+    After the overriding ones, short gaps belong to what launches and long gaps to what stalls, if
+    both apply.
     """
     events, on_host = signals.trace.events, signals.trace.rows(EventKind.HOST_COLLECTIVE)
     candidates = {
+        IdleOwner.PREEMPTION: preempted_calls(signals).idle,
+        IdleOwner.GRAPH_CAPTURE: graph_captures(signals).setting_up,
+        IdleOwner.FIRST_CALL: first_calls(signals).idle,
         IdleOwner.SYNCHRONIZATION: signals.synchronizations.induced,
+        IdleOwner.BUFFER_BROADCAST: buffer_broadcasts(signals).idle,
         IdleOwner.OPTIMIZER_LOOP: optimizer_loop(signals).idle,
         IdleOwner.ZEROING_LOOP: zeroing_loop(signals).idle,
         IdleOwner.EAGER_CALLS: eager_calls(signals).idle,
         IdleOwner.GRAPH_BREAKS: graph_breaks(signals).idle,
+        IdleOwner.REPLAY_PREPARATION: replay_preparation(signals).idle,
         IdleOwner.HOST_CALLBACK: host_callbacks(signals).waits,
         IdleOwner.GARBAGE_COLLECTION: garbage_collections(signals)[1],
         IdleOwner.HOST_COLLECTIVE: union(events.start_ns[on_host], events.end_ns[on_host]),
@@ -67,8 +90,8 @@ def idle_owners(signals: Signals) -> Mapping[IdleOwner, Intervals]:
     short_gaps, _ = short_and_long_gaps(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)
     short_idle = intersect(signals.host_idle, short_gaps)
     for idle, order in (
-        (short_idle, (IdleOwner.SYNCHRONIZATION, *LAUNCHING, *STALLING)),
-        (minus(signals.host_idle, short_gaps), (IdleOwner.SYNCHRONIZATION, *STALLING, *LAUNCHING)),
+        (short_idle, (*OVERRIDING, *LAUNCHING, *STALLING)),
+        (minus(signals.host_idle, short_gaps), (*OVERRIDING, *STALLING, *LAUNCHING)),
     ):
         unowned = idle
         for owner in order:

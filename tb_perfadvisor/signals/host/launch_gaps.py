@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals.core.attribution import Idle
+from tb_perfadvisor.signals.core.idle_gaps import Idle
 from tb_perfadvisor.trace.intervals import Intervals, union
 
 LONGEST_LAUNCH_GAP_NS = 2_000_000

@@ -7,16 +7,20 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class LaunchQueue(Struct, frozen=True):
-    """State of the device at each launch of the used window; columns of shape (n,)."""
+    """State of the device at each launch whose work begins in the used window; shape (n,).
+
+    A graph is one launch, however many kernels it has.
+    """
 
     row: Int32
-    """The device event."""
+    """The first device event of the launch."""
     depth: Int64
-    """Number of events launched earlier that had not ended when this one was launched."""
+    """Number of launches made earlier whose work had not ended when this one was made."""
     lead_ns: Int64
     """From the start of the launch call to the start of the event."""
 
@@ -42,14 +46,29 @@ def launch_queue(signals: Signals) -> LaunchQueue:
     events, window = signals.trace.events, signals.attribution
     rows = signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
-    called = events.start_ns[events.launched_by[rows]]
-    # The events of a graph have one launch and don't count as queued before each other.
-    earlier = np.searchsorted(np.sort(called), called, side="left")
-    done = np.searchsorted(np.sort(events.end_ns[rows]), called, side="right")
+    # Rows are in order of start.
+    launch, first = np.unique(events.launched_by[rows], return_index=True)
+    called, rows = events.start_ns[launch], rows[first]
     start = events.start_ns[rows]
     inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
     return LaunchQueue(
         row=rows[inside],
-        depth=np.maximum(earlier - done, 0)[inside],
+        depth=np.maximum(launches_pending(signals, called[inside]), 0),
         lead_ns=np.maximum(start - called, 0)[inside],
     )
+
+
+def launches_pending(signals: Signals, at_ns: Int64) -> Int64:
+    """Number of launches, each a kernel, a copy or a graph, that the device had not finished.
+
+    Args:
+        signals: The worker's facts.
+        at_ns: Times, shape (n,).
+    """
+    events, rows = signals.trace.events, signals.device.rows
+    rows = rows[events.launched_by[rows] >= 0]
+    launch, of_row = unique_inverse(events.launched_by[rows])
+    done_ns = np.zeros(len(launch), dtype=np.int64)
+    np.maximum.at(done_ns, of_row, events.end_ns[rows])
+    begun = np.searchsorted(np.sort(events.start_ns[launch]), at_ns, side="left")
+    return begun - np.searchsorted(np.sort(done_ns), at_ns, side="right")

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.input.innermost import innermost_time
 from tb_perfadvisor.signals.input.tfdata import READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions, stall_parts
 from tb_perfadvisor.signals.memo import memoized
@@ -155,7 +156,9 @@ def input_stages(signals: Signals) -> InputStages:
     named_stage[~is_waiting & contains(waiting, events.start_ns[rows])] = -1
     stage = np.full(len(events), -1, dtype=np.int8)
     stage[rows] = named_stage
-    intervals = _innermost_time(trace, rows[stage[rows] >= 0], stage)
+    with_stage = rows[stage[rows] >= 0]
+    times = innermost_time(trace, with_stage, stage[with_stage], len(Stage))
+    intervals = dict(zip(Stage, times, strict=True))
     duration, parent = events.duration_ns[rows], events.parent[rows]
     callees_ns = np.bincount(parent, weights=duration, minlength=len(events))[rows]
     return InputStages(
@@ -228,34 +231,6 @@ def _stages_by_name(trace: Trace, rows: Int32) -> NDArray[np.int8]:
     indexes = [-1 if stage is None else _INDEX[stage] for stage in stages]
     by_row: NDArray[np.int8] = np.array(indexes, dtype=np.int8)[inverse]
     return by_row
-
-
-def _innermost_time(trace: Trace, rows: Int32, stage: NDArray[np.int8]) -> dict[Stage, Intervals]:
-    """The time of each stage; nested time belongs to the innermost event.
-
-    Args:
-        trace: The trace.
-        rows: Events of one thread with a known stage, in order of start.
-        stage: Index into `Stage` for every event; shape (events,).
-    """
-    events = trace.events
-    depth = np.zeros(len(rows), dtype=np.int64)
-    has_stage = np.zeros(len(events), dtype=bool)
-    has_stage[rows] = True
-    ancestor = events.parent[rows]
-    while (ancestor >= 0).any():
-        depth += (ancestor >= 0) & has_stage[ancestor]
-        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
-    parts: dict[Stage, list[Intervals]] = {member: [EMPTY] for member in Stage}
-    deeper = EMPTY
-    for level in range(int(depth.max(initial=-1)), -1, -1):
-        level_rows = rows[depth == level]
-        for member in Stage:
-            stage_rows = level_rows[stage[level_rows] == _INDEX[member]]
-            time = union(events.start_ns[stage_rows], events.end_ns[stage_rows])
-            parts[member].append(minus(time, deeper))
-        deeper = join(deeper, union(events.start_ns[level_rows], events.end_ns[level_rows]))
-    return {member: join(*pieces) for member, pieces in parts.items()}
 
 
 def _inherited_stages(parent: Int32, rows: Int32, stage: NDArray[np.int8]) -> NDArray[np.int8]:

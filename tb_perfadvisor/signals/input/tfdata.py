@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.input.tfdata_nodes import (
     Nodes,
     enclosing,

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_nodes import enclosing
 from tb_perfadvisor.signals.memo import memoized

@@ -15,6 +15,8 @@ from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
+LATENCY_NS = 30_000
+"""Launch and latency of one all-reduce within a node."""
 MIN_SPREAD = 4.0
 """The largest message must be at least this many times the smallest to fit a line."""
 
@@ -66,12 +68,17 @@ def quickest_ns(signals: Signals) -> Int64:
 
 @memoized
 def link_of_group(signals: Signals) -> Float64:
-    """Bandwidth of the link that each collective's group uses; NaN if unknown; shape (n,).
+    """Bandwidth of the link that each collective's group uses; NaN if unknown; shape (n,)."""
+    return link_of(signals, collectives_of(signals))
+
+
+def link_of(signals: Signals, collectives: Collectives) -> Float64:
+    """Bandwidth of the link that each of some collectives uses; NaN if unknown; shape (n,).
 
     Without a switch, a device in a group of n devices can use at most n - 1 of its links.
     """
     bandwidth = link_bandwidth_bytes_per_s(signals)
-    ranks = np.maximum(collectives_of(signals).group_size, 2).astype(np.float64)
+    ranks = np.maximum(collectives.group_size, 2).astype(np.float64)
     if bandwidth is None:
         return np.full(len(ranks), np.nan)
     facts = signals.device_facts
@@ -81,35 +88,47 @@ def link_of_group(signals: Signals) -> Float64:
     return np.asarray(bandwidth * np.minimum((ranks - 1) / facts.direct_links, 1.0))
 
 
-def wire_time_ns(signals: Signals, size_bytes: Float64) -> Float64:
+@memoized
+def longest_transfer_ns(signals: Signals) -> Float64:
+    """Twice the time that the bytes of each need on the link, plus latency: more is no transfer.
+
+    Infinity where ranks, sizes or the link are unknown, or where the transfer is known; shape (n,).
+    """
+    known_ns = collectives_of(signals).transfer_ns >= 0
+    on_link_ns = 2 * wire_bytes(signals) / link_of_group(signals) * NS_PER_S + LATENCY_NS
+    return np.where(np.isnan(on_link_ns) | known_ns, np.inf, on_link_ns)
+
+
+def wire_time_ns(signals: Signals, collectives: Collectives, size_bytes: Float64) -> Float64:
     """Time of all-reduces of some sizes on the link, without latency; shape (n,).
 
     A ring sends 2 (n-1)/n of the bytes over each link. A tree sends all of them up and down.
 
     Args:
         signals: The rank.
-        size_bytes: The size of each of its collectives; shape (n,).
+        collectives: Some of its collectives.
+        size_bytes: The size of each; shape (n,).
     """
-    ranks = np.maximum(collectives_of(signals).group_size, 1)
-    factor = np.where(is_tree(signals), 2.0, 2.0 * (ranks - 1) / ranks)
-    return np.asarray(factor * size_bytes / link_of_group(signals) * NS_PER_S, dtype=np.float64)
+    ranks = np.maximum(collectives.group_size, 1)
+    factor = np.where(_is_tree(signals, collectives), 2.0, 2.0 * (ranks - 1) / ranks)
+    link = link_of(signals, collectives)
+    return np.asarray(factor * size_bytes / link * NS_PER_S, dtype=np.float64)
 
 
-def hops(signals: Signals) -> Int64:
+def hops(signals: Signals, collectives: Collectives) -> Int64:
     """Number of consecutive messages in an all-reduce; shape (n,)."""
-    ranks = np.maximum(collectives_of(signals).group_size, 2)
+    ranks = np.maximum(collectives.group_size, 2)
     depth = np.ceil(np.log2(ranks)).astype(np.int64)
-    return np.where(is_tree(signals), 2 * depth, 2 * (ranks - 1))
+    return np.where(_is_tree(signals, collectives), 2 * depth, 2 * (ranks - 1))
 
 
-@memoized
-def is_tree(signals: Signals) -> NDArray[np.bool_]:
+def _is_tree(signals: Signals, collectives: Collectives) -> NDArray[np.bool_]:
     """Which collectives are NCCL trees, by their kernels' names; shape (n,).
 
     The others count as rings; they are rings or faster (NCCL, src/device/generate.py).
     """
     trace = signals.trace
-    names = trace.events.name[collectives_of(signals).row]
+    names = trace.events.name[collectives.row]
     trees = [name for name in distinct(names).tolist() if "tree" in trace.strings[name].lower()]
     return is_in(names, trees)
 

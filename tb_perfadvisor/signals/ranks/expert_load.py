@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
@@ -62,6 +63,7 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     mean = np.add.reduceat(sent, matched.first) / members
     is_known = np.minimum.reduceat(sent, matched.first) >= 0
     counted = is_known & is_exchange[matched.stream] & (steps_of(ranks) >= 0)
+    counted[_for_something_else(signals)] = False
     # Uneven, and the last rank to arrive has more than its share.
     uneven = counted & (most >= UNEVEN * mean) & (sent[matched.first] >= UNEVEN * mean)
     if not uneven.any():
@@ -89,6 +91,17 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
         own_wait_ns=np.where(is_last, 0, waits[of_worker]),
         own_compute=_before(signals, own_row[is_last]),
     )
+
+
+def _for_something_else(signals: Signals) -> Int32:
+    """Matched collectives of this worker that are not for experts, such as embedding tables."""
+    ranks = ranks_of(signals)
+    matched, roles = ranks.matched, collective_roles(signals)
+    rows = np.flatnonzero(matched.rank == signals.worker)
+    row = ranks.summaries[signals.worker].collectives.row[matched.position[rows]]
+    slot = np.searchsorted(signals.trace.collectives.row, row)
+    others: Int32 = matched.collective[rows][~roles.is_for(Role.EXPERTS, Role.UNKNOWN)[slot]]
+    return others
 
 
 def _sent(ranks: Ranks) -> Int64:

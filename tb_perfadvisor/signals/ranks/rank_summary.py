@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.collectives import collective_rows_of
+from tb_perfadvisor.signals.core.device import device_facts
+from tb_perfadvisor.signals.core.devices_in_use import existing_devices
+from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
-from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -40,12 +43,17 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
     """
     trace, steps, attribution = signals.trace, signals.steps, signals.attribution
     device, facts = signals.device, signals.device_facts
+    if device.is_missing and trace.devices:
+        # Any listed device stands for the one whose events are missing.
+        facts = device_facts(trace, trace.devices[0].index)
+    kind = facts.kind if facts is not None else "gpu" if device.is_missing else None
     first_steps = slice(0, MAX_STEPS)
     return RankSummary(
-        device_kind=facts.kind if facts is not None else None,
+        device_kind=kind,
         device_name=facts.name if facts is not None else "",
-        visible_devices=max(len(trace.devices), device.used),
-        used_devices=device.used,
+        device_evidence=facts.evidence if facts is not None else "",
+        visible_devices=max(len(existing_devices(trace)), device.used),
+        used_devices=None if device.is_missing else device.used,
         events=len(trace.events),
         duration_ns=trace.duration_ns,
         is_summed=trace.totals is not None,
@@ -58,6 +66,7 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         window_ns=attribution.window_ns,
         cause_ns=np.stack([attribution.step_total_ns[cause][first_steps] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
+        preempted_ns=total_ns(preempted_calls(signals).idle),
         matrix_flop=matrix_flop(signals),
         collectives=_collectives(signals, max_collectives),
         notes=tuple(note for note in trace.notes if note.severity != "info"),

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.collectives import Collectives, find_collectives
 from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
+from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.matching import Matched
@@ -45,7 +45,7 @@ class Lateness(Struct, frozen=True):
     collectives: int
     """Number of collectives."""
     times_late: Int64
-    """Number of collectives in which each worker is late."""
+    """Number of collectives in which others wait and each worker arrives last."""
     late_ns: Int64
     """How long the median rank of each group waits for it without compute."""
     waiting_ns: Int64
@@ -108,7 +108,9 @@ def lateness(signals: Signals) -> Lateness | None:
     inside = counted[of_row]
     return Lateness(
         collectives=int(counted.sum()),
-        times_late=np.bincount(matched.rank[late_rows], minlength=count),
+        times_late=np.bincount(
+            matched.last_rank[counted & (_longest_waits(matched) > 0)], minlength=count
+        ),
         late_ns=late_ns,
         waiting_ns=np.bincount(
             matched.rank[inside], weights=_waits(ranks, covered=True)[inside], minlength=count
@@ -222,6 +224,20 @@ def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[E
         else:
             excesses.append(Excess(cause, own_ns, others_ns, others_ns))
     return tuple(sorted(excesses, key=lambda excess: excess.others_ns - excess.own_ns))
+
+
+def preempted_more_ns(ranks: Ranks, worker: int, late: tuple[int, ...]) -> float:
+    """Idle time per step while a late worker's calls lost their core, above the median in time.
+
+    Args:
+        ranks: All ranks.
+        worker: The late worker.
+        late: All late workers; they are not part of the median.
+    """
+    per_step = np.array([s.preempted_ns / s.step_count for s in ranks.summaries])
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    usual_ns = float(np.median(per_step[in_time])) if len(in_time) else 0.0
+    return max(float(per_step[worker]) - usual_ns, 0.0)
 
 
 def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
@@ -361,6 +377,11 @@ def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
     least = np.where(in_time, ordered, np.iinfo(np.int64).max)
     low = np.minimum.reduceat(least, matched.first)
     return middle, np.minimum(low, middle), ordered[matched.first + members - 1]
+
+
+def _longest_waits(matched: Matched) -> Int64:
+    """The longest wait in each collective, covered by compute or not; shape (collectives,)."""
+    return np.maximum.reduceat(matched.waiting_ns, matched.first)
 
 
 def _possible_stragglers(late_ns: Int64, steps_late: Int64, steps: int) -> tuple[int, ...]:

@@ -11,11 +11,13 @@ from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.input.input_stages import input_stages
+from tb_perfadvisor.signals.input.loader_workers import has_loader_workers
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
-from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.signals.recording.hints import hint_for
+from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
 from tb_perfadvisor.signals.recording.visibility import (
     shows_copies,
     shows_host_events,
@@ -26,6 +28,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
 
@@ -110,6 +113,10 @@ CHECKS: dict[Need, Check] = {
         lambda s: input_stages(s).is_known,
         "the work inside the input pipeline was not recorded: the fetches contain no Python "
         "frames, or worker processes load",
+    ),
+    Need.FILE_READS: Check(
+        lambda s: input_stages(s).is_known or has_loader_workers(s),
+        "the work inside the input pipeline was not recorded: the fetches contain no Python frames",
     ),
     Need.ITERATORS: Check(lambda s: len(tfdata(s)) > 0, "the profile has no tf.data iterators"),
     Need.INFEED: Check(
@@ -208,7 +215,7 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
     if reason is None:
         return None
     # A program without a device cannot record one, so there is no remedy.
-    remedy = "" if reason == CPU_ONLY else remedy_for(need, signals.trace.source.framework)
+    remedy = "" if reason == CPU_ONLY else hint_for(need, workload(signals))
     totals = signals.trace.totals
     if totals is not None and reason != CPU_ONLY:
         return Missing(need, SUMMED.get(need, reason), totals.remedy)

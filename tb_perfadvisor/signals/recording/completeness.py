@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import re
 
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -11,13 +16,30 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
+_KERNEL_LAUNCH = re.compile("LaunchKernel")
+_BEGIN_CAPTURE = re.compile("StreamBeginCapture")
+_END_CAPTURE = re.compile("StreamEndCapture")
+
 MIN_REPEATS = 3
 """With at least three steps, repeated compiling can be told from warm-up."""
 
 
+_AT_END = 0.95
+"""The device may run streams in another order than the host launches."""
+
+
+class LostLaunches(Struct, frozen=True):
+    """Kernel launches in the used window, and those without a device event."""
+
+    lost: int = 0
+    launched: int = 0
+    are_last: bool = False
+    """Whether the lost ones are the last of the recording: it ended before the device ran them."""
+
+
 @memoized
-def lost_launches(signals: Signals) -> tuple[int, int]:
-    """Number of kernel launches in the used window without a device event, and of all launches.
+def lost_launches(signals: Signals) -> LostLaunches:
+    """Kernel launches in the used window without a device event.
 
     Launches into a stream that is being captured run later, with the graph, so they don't count.
     Nor do other calls (copies within the host, empty fills), which may have no event. Partial steps
@@ -26,30 +48,28 @@ def lost_launches(signals: Signals) -> tuple[int, int]:
     trace = signals.trace
     events, window = trace.events, signals.attribution
     if signals.device.index is None or trace.totals is not None:
-        return 0, 0
+        return LostLaunches()
     rows = trace.rows(EventKind.LAUNCH)
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
-    rows = rows[_is_named(trace, rows, "LaunchKernel")]
-    if len(rows) == 0 or not (events.launched_by[signals.device.rows] >= 0).any():
-        return 0, 0
+    rows = rows[named(trace, rows, _KERNEL_LAUNCH)]
+    linked = np.flatnonzero(events.launched_by >= 0)
+    if len(rows) == 0 or len(linked) == 0:
+        return LostLaunches()
     rows = rows[~_is_captured(trace, rows)]
     is_seen = np.zeros(len(events), dtype=bool)
-    is_seen[events.launched_by[events.launched_by >= 0]] = True
-    return int((~is_seen[rows]).sum()), len(rows)
+    is_seen[events.launched_by[linked]] = True
+    lost = rows[~is_seen[rows]]
+    last_seen_ns = int(events.start_ns[events.launched_by[linked[-1]]])
+    after = int((events.start_ns[lost] > last_seen_ns).sum())
+    return LostLaunches(len(lost), len(rows), len(lost) > 0 and after >= _AT_END * len(lost))
 
 
-def _is_named(trace: Trace, rows: Int32, part: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    names = trace.events.name[rows]
-    matching = [name for name in distinct(names).tolist() if part in trace.strings[name]]
-    return is_in(names, matching)
-
-
-def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_captured(trace: Trace, launches: Int32) -> NDArray[np.bool_]:
     """Whether launches lie between the start and the end of a capture."""
     events, calls = trace.events, trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
-    begins = events.start_ns[calls[_is_named(trace, calls, "StreamBeginCapture")]]
-    ends = events.start_ns[calls[_is_named(trace, calls, "StreamEndCapture")]]
+    begins = events.start_ns[calls[named(trace, calls, _BEGIN_CAPTURE)]]
+    ends = events.start_ns[calls[named(trace, calls, _END_CAPTURE)]]
     if len(begins) == 0:
         return np.zeros(len(launches), dtype=bool)
     slot = np.searchsorted(ends, begins)

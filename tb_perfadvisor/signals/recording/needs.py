@@ -1,4 +1,4 @@
-"""What rules may need from a profile, and how to record it if it is missing."""
+"""What rules may need from a profile."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Need(Enum):
     """Events of an input pipeline."""
     INPUT_STAGES = "input-stages"
     """What the input pipeline does inside a fetch: reading, preprocessing, collating."""
+    FILE_READS = "file-reads"
+    """The same, or that worker processes of a DataLoader do it."""
     ITERATORS = "iterators"
     """Calls of tf.data's iterators."""
     INFEED = "infeed"
@@ -93,124 +95,3 @@ SUMMED: dict[Need, str] = {
     Need.INPUT: "the files do not show whether the program has an input pipeline",
 }
 """Why a need is not met if the recorder summed everything up."""
-
-REMEDIES: dict[Need, dict[str, str]] = {
-    Need.WORK: {
-        "pytorch": "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and "
-        "make sure that CUPTI is available (no other profiler attached; driver option "
-        "NVreg_RestrictProfilingToAdminUsers=0).",
-        "": "Make sure that the profiler can access the device: CUPTI on the library path, no "
-        "other profiler attached, profiling not restricted to administrators.",
-    },
-    Need.EVENTS: {"": "Record an xplane, with TensorFlow 2.4 or later."},
-    Need.HOST_EVENTS: {
-        "pytorch": "Record with ProfilerActivity.CPU.",
-        "": "Record with the host tracer on (host_tracer_level=2).",
-    },
-    Need.LAUNCH_LINKS: {
-        "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
-        "": "Record host and device together.",
-    },
-    Need.ORIGINS: {
-        "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
-        "": "Record host and device together.",
-    },
-    Need.INPUT: {
-        "pytorch": "torch.utils.data.DataLoader records itself. Wrap any other loader: "
-        "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__').",
-        "tensorflow": "Feed the step from a tf.data pipeline, which records its own events.",
-        "jax": "Loading in plain Python shows only as time without work. Loop over "
-        "tb_perfadvisor.instrument.jax.steps(loader), which marks each fetch.",
-        "": "",
-    },
-    Need.INPUT_STAGES: {
-        "pytorch": "Record with with_stack=True. If worker processes load, profile a few batches "
-        "with num_workers=0, which does the same work in the recorded process.",
-        "": "",
-    },
-    Need.ITERATORS: {
-        "tensorflow": "tf.data records its iterators with host_tracer_level=2. Other input shows "
-        "no stages.",
-        "": "",
-    },
-    Need.INFEED: {"": ""},
-    Need.STEPS: {
-        "pytorch": "Call prof.step() at the end of each training step.",
-        "tensorflow": "Wrap each step: with tf.profiler.experimental.Trace('train', step_num=i, "
-        "_r=1).",
-        "jax": "Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).",
-        "": "Mark the steps in the training script.",
-    },
-    Need.DISPATCH: {
-        "pytorch": "See launch-bound for the cost of eager operators in PyTorch.",
-        "": "Record with the host tracer on (host_tracer_level=2).",
-    },
-    Need.PYTORCH: {"pytorch": "Every profile of torch.profiler has them.", "": ""},
-    Need.COMPILED_REGIONS: {
-        "pytorch": "torch.compile records its regions since PyTorch 2.3. See launch-bound for the "
-        "cost of eager operators.",
-        "": "",
-    },
-    Need.PYTHON_FRAMES: {
-        "pytorch": "Record with with_stack=True, and for the garbage collector with "
-        "experimental_config=torch._C._profiler._ExperimentalConfig(record_python_gc_info=True).",
-        "": "Record with the Python tracer on (python_tracer_level=1).",
-    },
-    Need.SEVERAL_STEPS: {
-        "pytorch": "Record more steps: torch.profiler.schedule(wait=1, warmup=2, active=20).",
-        "tensorflow": "Record more steps: profile_batch=(10, 30).",
-        "": "Record twenty steps or more.",
-    },
-    Need.KERNEL_PRECISION: {
-        "pytorch": "Record with record_shapes=True, so that operators carry their types.",
-        "": "",
-    },
-    Need.SHAPES: {
-        "pytorch": "Record with record_shapes=True.",
-        "": "Shapes are part of the programs in XLA profiles.",
-    },
-    Need.PEAKS: {"": "The device is not in the hardware table."},
-    Need.MEMORY: {
-        "pytorch": "Record with profile_memory=True.",
-        "": "Memory events come with the host tracer (host_tracer_level=2).",
-    },
-    Need.MEMORY_CHANGES: {
-        "pytorch": "Record with profile_memory=True.",
-        "": "Memory events come with the host tracer (host_tracer_level=2).",
-    },
-    Need.MEMORY_CAPACITY: {"": "The profile does not state the device's memory size."},
-    Need.BARRIERS: {"": ""},
-    Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
-    Need.COPIES: {"": ""},
-    Need.HOST_MEMORY: {
-        "": "The recorder does not state the memory of each copy. A newer version may."
-    },
-    Need.COLLECTIVES: {"": ""},
-    Need.ALL_DEVICES: {
-        "": "Watch the device monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: it "
-        "shows what all processes use."
-    },
-    Need.STEP_ENDS: {"": ""},
-    Need.ALL_RANKS: {
-        "": "Record all ranks in the same steps, and put their traces into one directory."
-    },
-    Need.COLLECTIVE_SIZES: {
-        "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
-        "size with --parameters.",
-        "": "Give the model's size with --parameters.",
-    },
-    Need.SENT_SIZES: {
-        "pytorch": "Record with record_shapes=True, on PyTorch 2.1 or later.",
-        "": "",
-    },
-    Need.LINK_BANDWIDTH: {"": "Give the link's bandwidth with --link-bandwidth."},
-    Need.DEVICE_EVENTS: {},
-}
-REMEDIES[Need.DEVICE_EVENTS] = REMEDIES[Need.WORK]
-REMEDIES[Need.KERNELS] = REMEDIES[Need.WORK]
-
-
-def remedy_for(need: Need, framework: str) -> str:
-    """How to record what is missing, in the words of the framework."""
-    texts = REMEDIES[need]
-    return texts.get(framework, texts.get("", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations

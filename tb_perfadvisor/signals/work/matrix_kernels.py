@@ -78,11 +78,11 @@ def times_in_format(
 ) -> Times:
     """Estimated times of matrix kernels in another number format.
 
-    At best, kernels reach the roofline of their shapes in that format. Because a higher roof is
-    harder to reach, the expected time is halfway between reaching the same share of the roof as now
-    and half of the current time, which 16-bit numbers give a memory-bound kernel. At worst, they
-    save half as much. Where shapes are unknown, the ratio of the peaks gives the best time, and
-    half of the current time is expected.
+    At best, kernels take the achievable time of their shapes in that format. Matrix products are
+    expected to reach the same share of it as now. Convolutions and attention may use another
+    algorithm: expected is halfway between the same share and half of the current time, which 16-bit
+    numbers give a memory-bound kernel. At worst, kernels save half as much. Where shapes are
+    unknown, the ratio of the peaks gives the best time, and half of the current time is expected.
 
     Args:
         signals: Signals of one rank.
@@ -100,6 +100,7 @@ def times_in_format(
     best = np.minimum(best, now_ns)
     # TF32 numbers take 32 bits in memory, so memory-bound kernels gain nothing.
     half = same_share if number_format == "tf32" else _HALF * now_ns
+    half = np.where(rooflines.is_product[kernels.entry], same_share, half)
     expected = np.where(is_known, (same_share + half) / 2, np.maximum(same_share, _HALF * now_ns))
     expected = np.clip(expected, best, now_ns)
     return Times(_rounded(best), _rounded(expected), _rounded((expected + now_ns) / 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.attribution import BUSY
+from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

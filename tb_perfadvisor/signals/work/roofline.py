@@ -1,4 +1,4 @@
-"""How fast each kernel could be: its work relative to what the device achieves in practice.
+"""What each kernel has to do, and how long that takes if it runs as well as others do in practice.
 
 The work of a kernel comes from the operator that launched it (PyTorch's shapes), from the XLA
 operation that it executes (HLO text), or from the file itself (TPU). The kernels of one execution
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.work.achievable_time import Demand, achievable_times, wave_waste
 from tb_perfadvisor.signals.work.hlo_work import work_of_hlo
 from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.signals.work.work_owners import WorkOwners
@@ -27,25 +28,15 @@ from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 """Number formats, named as in the table of devices; the first means unknown."""
-COMPUTE_BOUND: Final = 0
-MEMORY_BOUND: Final = 1
-LATENCY_BOUND: Final = 2
-UNKNOWN_BOUND: Final = -1
-BOUNDS: Final = {COMPUTE_BOUND: "compute", MEMORY_BOUND: "memory", LATENCY_BOUND: "latency"}
-
 MATRIX_FAMILIES: Final = (
     KernelFamily.MATMUL,
     KernelFamily.CONVOLUTION,
     KernelFamily.ATTENTION,
 )
-MIN_KERNEL_NS: Final = 2_000
-"""Time of a kernel with almost no work: 1.0 to 2.5 microseconds in recorded profiles of V100,
-A100, H100 and MI300X."""
-
-_CHUNK: Final = 1 << 16
-"""Kernels per batch of `_bounds`, so that a dozen columns of them fit into the cache."""
-
 _BITS: Final = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
+_FORMAT_BITS: Final = np.array([_BITS.get(name, 0) for name in NUMBER_FORMATS], dtype=np.float64)
+_NARROWEST_RESULT: Final = 16
+"""Products of 8-bit numbers give wider results. How wide is unknown; assume the minimum."""
 _FORMAT_OF_WIDTH: Final = {
     Precision.BITS_8: "fp8",
     Precision.BITS_16: "bf16",
@@ -67,17 +58,20 @@ class Roofline(Struct, frozen=True):
     number_format: UInt8
     """Index into `NUMBER_FORMATS`; 0 is unknown."""
     achievable_ns: Float64
-    """Time at the share of the device's peaks that large, well-shaped kernels reach; at least
-    `MIN_KERNEL_NS`."""
+    """How long it takes if it runs as well as large, well-shaped kernels do in practice."""
     bound: Int8
-    """What limits it: a key of `BOUNDS`."""
+    """What limits it: a key of `BOUNDS`, or `UNKNOWN_BOUND`."""
     product: Int32
     """Index into `products`."""
     products: Int64
     """Batch, m, n and k of matrix products and convolutions; shape (products, 4). The first row
     stands for no product."""
+    waste: Float64
+    """`wave_waste` of the products; shape (products,)."""
     matrix: NDArray[np.bool_]
     """Whether its work is a matrix product, a convolution or attention."""
+    is_product: NDArray[np.bool_]
+    """Whether its work is a matrix product."""
 
     def sizes_of(self, entry: Int64 | int) -> Int64:
         """Batch, m, n and k of some entries; shape (…, 4), 0 without a product."""
@@ -99,14 +93,24 @@ class Roofline(Struct, frozen=True):
         Returns:
             NaN for other kernels, and if the work is unknown.
         """
-        format_bits = np.array([_BITS.get(name, 0) for name in NUMBER_FORMATS], dtype=np.float64)
-        bits = format_bits[self.number_format]
+        bits = _FORMAT_BITS[self.number_format]
+        then_bits = np.full(len(bits), bits_of(number_format), dtype=np.float64)
+        sizes = self.products[self.product]
+        written_bytes = _written_bytes(self.flop, bits, sizes, self.is_product)
         with np.errstate(divide="ignore", invalid="ignore"):
-            traffic_bytes = self.traffic_bytes * np.where(bits > 0, bits_of(number_format), np.nan)
-            traffic_bytes = traffic_bytes / bits
+            narrowing = np.where(bits > 0, then_bits, np.nan) / bits
+        traffic_bytes = (self.traffic_bytes - written_bytes) * narrowing
+        traffic_bytes += _written_bytes(self.flop, then_bits, sizes, self.is_product)
         rate = np.full(len(self.rows), peaks.flop_per_s(number_format) or np.nan)
         rate[~self.matrix] = np.nan
-        achievable_ns, _ = _bounds(self.flop, traffic_bytes, rate, peaks)
+        demand = _demand(
+            self.flop,
+            traffic_bytes,
+            then_bits,
+            sizes,
+            np.where(self.is_product, self.waste[self.product], 0.0),
+        )
+        achievable_ns, _ = achievable_times(demand, rate, peaks)
         return achievable_ns
 
 
@@ -128,8 +132,16 @@ def roofline(signals: Signals) -> Roofline:
         _add_hlo(columns, trace, rows)
         _add_operators(columns, signals)
         columns.number_format[:] = _formats(columns, signals)
-    rate = _rates(columns, peaks)
-    achievable_ns, bound = _bounds(columns.flop, columns.traffic_bytes, rate, peaks)
+    products = np.array(list(columns.products), dtype=np.int64)
+    waste = wave_waste(products, facts.multiprocessors if facts is not None else None)
+    demand = _demand(
+        columns.flop,
+        columns.traffic_bytes,
+        _FORMAT_BITS[columns.number_format],
+        products[columns.product],
+        np.where(columns.is_product, waste[columns.product], 0.0),
+    )
+    achievable_ns, bound = achievable_times(demand, _rates(columns, peaks), peaks)
     return Roofline(
         rows=rows,
         operator=_frozen(columns.operator),
@@ -139,9 +151,44 @@ def roofline(signals: Signals) -> Roofline:
         achievable_ns=_frozen(achievable_ns),
         bound=_frozen(bound),
         product=_frozen(columns.product),
-        products=_frozen(np.array(list(columns.products), dtype=np.int64)),
+        products=_frozen(products),
+        waste=_frozen(waste),
         matrix=_frozen(columns.matrix),
+        is_product=_frozen(columns.is_product),
     )
+
+
+def _demand(
+    flop: Float64, traffic_bytes: Float64, bits: Float64, sizes: Int64, waste: Float64
+) -> Demand:
+    """What kernels have to do.
+
+    Args:
+        flop: Of each kernel; shape (n,).
+        traffic_bytes: Shape (n,).
+        bits: Width of its numbers; shape (n,).
+        sizes: Batch, m, n and k of its product; shape (n, 4).
+        waste: `wave_waste` of its product, 0 for other kernels; shape (n,).
+    """
+    is_product = waste > 0
+    return Demand(
+        flop,
+        traffic_bytes,
+        _written_bytes(flop, bits, sizes, is_product),
+        np.where(is_product, waste, 1.0),
+        is_product,
+    )
+
+
+def _written_bytes(
+    flop: Float64, bits: Float64, sizes: Int64, is_product: NDArray[np.bool_]
+) -> Float64:
+    """The size of the results of matrix products, 0 for other kernels; shape (n,)."""
+    batch, m, n, k = sizes.T.astype(np.float64)
+    # Several kernels may share a product.
+    share = flop / np.where(is_product, 2.0 * batch * m * n * k, 1.0)
+    written = share * batch * m * n * np.maximum(bits, _NARROWEST_RESULT) / 8
+    return np.where(is_product, written, 0.0)
 
 
 class _Columns(Struct):
@@ -154,6 +201,7 @@ class _Columns(Struct):
     product: Int32
     products: Interned
     matrix: NDArray[np.bool_]
+    is_product: NDArray[np.bool_]
 
     @classmethod
     def empty(cls, count: int) -> _Columns:
@@ -165,6 +213,7 @@ class _Columns(Struct):
             product=np.zeros(count, dtype=np.int32),
             products=Interned({_sizes(None): 0}),
             matrix=np.zeros(count, dtype=bool),
+            is_product=np.zeros(count, dtype=bool),
         )
 
     def put(
@@ -185,6 +234,10 @@ class _Columns(Struct):
         products = [self.products[_sizes(work.matmul)] for work in works]
         self.product[index] = np.array(products, dtype=np.int32)[group]
         self.matrix[index] = np.array([work.family in MATRIX_FAMILIES for work in works])[group]
+        is_product = [
+            work.family is KernelFamily.MATMUL and work.matmul is not None for work in works
+        ]
+        self.is_product[index] = np.array(is_product)[group]
 
 
 def _sizes(product: Matmul | None) -> tuple[int, int, int, int]:
@@ -336,35 +389,3 @@ def _rates(columns: _Columns, peaks: Peaks | None) -> Float64:
     # Elementwise work is computed in 32 bits, whatever the format of its inputs.
     rate[~columns.matrix] = peaks.flop_per_s("fp32", tensor=False) or np.inf
     return rate
-
-
-def _bounds(
-    flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
-) -> tuple[Float64, Int8]:
-    """Achievable times, and what limits each kernel."""
-    count = len(flop)
-    achievable_ns = np.empty(count)
-    bound = np.empty(count, dtype=np.int8)
-    for first in range(0, count, _CHUNK):
-        chunk = slice(first, first + _CHUNK)
-        achievable_ns[chunk], bound[chunk] = _bounds_of_chunk(
-            flop[chunk], traffic_bytes[chunk], rate[chunk], peaks
-        )
-    return achievable_ns, bound
-
-
-def _bounds_of_chunk(
-    flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
-) -> tuple[Float64, NDArray[np.intp]]:
-    bandwidth = (peaks.memory_bandwidth_bytes_per_s if peaks else None) or np.nan
-    compute_share, memory_share = (
-        (peaks.achievable, peaks.achievable_bandwidth) if peaks else (1.0, 1.0)
-    )
-    compute_ns = flop / rate * 1e9 / compute_share
-    memory_ns = traffic_bytes / bandwidth * 1e9 / memory_share
-    # If either time is NaN, so is the result: half a roofline says nothing.
-    achievable_ns = np.maximum(compute_ns, memory_ns)
-    bound = np.where(compute_ns >= memory_ns, COMPUTE_BOUND, MEMORY_BOUND)
-    bound = np.where(achievable_ns < MIN_KERNEL_NS, LATENCY_BOUND, bound)
-    bound = np.where(np.isnan(achievable_ns), UNKNOWN_BOUND, bound)
-    return np.maximum(achievable_ns, MIN_KERNEL_NS), bound

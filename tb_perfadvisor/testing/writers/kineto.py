@@ -16,7 +16,7 @@ from msgspec import Struct
 from tb_perfadvisor.ingest.kineto.interpret.collectives import item_bytes
 from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_kind, runtime_kind
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet, step_name
-from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace import Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 
 _RUNTIME = (EventKind.LAUNCH, EventKind.SYNCHRONIZE, EventKind.ALLOCATE, EventKind.RUNTIME)
@@ -56,6 +56,7 @@ def write_kineto(trace: Trace) -> bytes:
             "name": device.name,
             "totalGlobalMem": device.memory_bytes or 0,
             "numSms": device.multiprocessors or 0,
+            **_capability(device),
         }
         for device in trace.devices
     ]
@@ -77,6 +78,14 @@ def write_kineto(trace: Trace) -> bytes:
     document["displayTimeUnit"] = "ms"
     document["traceEvents"] = [*writer.names(), *writer.events(), *writer.memory()]
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _capability(device: Device) -> dict[str, int]:
+    if not device.compute_capability:
+        return {}
+    major, minor = map(int, device.compute_capability.split("."))
+    warp = 64 if device.vendor == "amd" else 32
+    return {"computeMajor": major, "computeMinor": minor, "warpSize": warp}
 
 
 class _Writer(Struct, frozen=True):
@@ -262,6 +271,8 @@ class _Writer(Struct, frozen=True):
                     found[key] = value
             if table.group[index] >= 0:
                 found["Process Group Name"] = text(table.group[index])
+            if table.description[index] >= 0:
+                found["Process Group Description"] = text(table.description[index])
 
 
 def _threads(trace: Trace) -> tuple[tuple[int, int], ...]:

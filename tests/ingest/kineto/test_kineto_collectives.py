@@ -27,6 +27,27 @@ def test_collective_size_is_the_larger_message_in_bytes() -> None:
     assert table.sequence.tolist() == [12]
 
 
+def test_groups_are_described_by_the_kernel_or_by_the_header() -> None:
+    # Descriptions of PyTorch's device meshes (torch/distributed/device_mesh.py).
+    info = {
+        "backend": "nccl",
+        "pg_config": [
+            {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8},
+            {"pg_name": "7", "pg_desc": "mesh_dp", "pg_size": 4},
+        ],
+    }
+    described = {**_COMMS, "Process Group Description": "mesh_tp"}
+    name = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"
+    events = [
+        kernel(name, 1, 5, **_COMMS),
+        kernel(name, 11, 5, **described),
+        kernel(name, 21, 5, **{**_COMMS, "Process Group Name": "9"}),
+        kernel(name, 31, 5),
+    ]
+    trace = read(to_bytes(events, distributedInfo=info))
+    assert trace.texts(trace.collectives.description) == ("mesh_dp", "mesh_tp", "", "")
+
+
 def test_collectives_without_arguments_use_those_of_their_call() -> None:
     trace = read(
         to_bytes(

@@ -196,6 +196,13 @@ def test_odd_values_are_repaired_or_skipped_and_counted() -> None:
             "TensorFlow or JAX",
         ),
         (b'{"traceEvents": [{"ph": "X", "name": "v8", "cat": "v8", "ts": 1, "dur": 2}]}', "Chrome"),
+        (
+            to_bytes([event("EvaluateScript", 1, 2, "devtools.timeline")]),
+            "of an unknown profiler: their categories are 'devtools.timeline'",
+        ),
+        (to_bytes([event("bare", 1, 2, "")]), "of an unknown profiler."),
+        (b"SQLite format 3\0...CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL", "Nsight Systems"),
+        (b"SQLite format 3\0...CREATE TABLE runs", "SQLite database"),
         (b'{"loss": 3}', "no events"),
         (b"null", "text"),
         (b"{", "no events"),
@@ -214,6 +221,9 @@ def test_other_formats_are_named(data: bytes, words: str) -> None:
 def test_empty_profile_is_reported() -> None:
     trace = read(to_bytes([], deviceProperties=[]))
     assert (len(trace.events), notes(trace)) == (0, ["empty-profile"])
+    # Categories that only Kineto writes, although nothing uses them.
+    spans = [event("PyTorch Profiler (0)", 1, 9, "Trace"), event("other", 1, 9, "mine")]
+    assert notes(read(to_bytes(spans)))[0] == "empty-profile"
 
 
 SIGNS = (b'"', b"}", b"]", b"{", b"[", b",", b"\\", b":", b"null", b"-1", b"1e9")

@@ -35,6 +35,31 @@ def test_devices_in_files_of_the_first_versions() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "warp", "vendor"),
+    [({}, 32, "nvidia"), ({}, 64, "amd"), ({"hip_runtime_version": 70051831}, 32, "amd")],
+)
+def test_vendor_and_compute_capability(header: dict[str, int], warp: int, vendor: str) -> None:
+    # ROCm leaves the name blank where a file of the driver is missing.
+    listed = {"id": 0, "name": "", "computeMajor": 9, "computeMinor": 4, "warpSize": warp}
+    (device,) = read(to_bytes([event("a", 1, 1)], deviceProperties=[listed], **header)).devices
+    assert (device.vendor, device.compute_capability) == (vendor, "9.4")
+
+
+def test_multiprocessors_follow_from_the_warps_of_each() -> None:
+    # As in the first versions, which describe no devices (kineto-old): one block of 64 threads on
+    # 80 multiprocessors is 2 warps / 80 = 0.025 of a warp each, and 98 blocks of 256 are 9.8.
+    kernels = [
+        kernel("a", 1, 1, "Kernel", **{"warps per SM": 0.025}, grid=[1, 1, 1], block=[64, 1, 1]),
+        kernel("b", 3, 1, "Kernel", **{"warps per SM": 9.8}, grid=[98, 1, 1], block=[32, 8, 1]),
+        kernel("c", 5, 1, "Kernel"),
+    ]
+    assert read(to_bytes(kernels)).devices == (Device(0, "", "gpu", multiprocessors=80),)
+    # Counts that disagree say nothing: 2 warps / 0.025 = 80, 2 warps / 0.05 = 40.
+    kernels[1]["args"] |= {"warps per SM": 0.05, "grid": [1, 1, 1], "block": [64, 1, 1]}
+    assert read(to_bytes(kernels)).devices == (Device(0, "", "gpu"),)
+
+
 def test_unknown_devices_are_listed() -> None:
     trace = read(to_bytes([kernel("k", 1, 1, "hpu_op")]))
     assert trace.devices == (Device(0, "", "other"),)

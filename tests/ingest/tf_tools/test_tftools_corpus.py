@@ -97,7 +97,8 @@ def test_categories_match_in_every_step(corpus: Path, path: str) -> None:
 def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     report = analyze(corpus / GPU)
     assert [(finding.rule_id, finding.severity) for finding in report.findings] == [
-        ("input-stall", "high")
+        ("input-stall", "high"),
+        ("full-precision-compute", "low"),  # all of it is 32-bit, on a GPU of unknown name
     ]
     saving = report.findings[0].saving
     assert saving is not None
@@ -110,7 +111,6 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     assert overview.exposed_communication_share is None
     assert overview.operators.device_share_by_time is None
     assert rules(report, "passed") == {"exposed-copies", "recompilation"}
-    assert "full-precision-compute" in rules(report, "not_applicable")
     # tensorflow_stats: the largest sums of own time by type, of 15.79 s in all
     top = [
         (kernel.name, kernel.family, kernel.total_ns // 10**6) for kernel in overview.kernels[:3]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.precision import launching_operator
@@ -294,7 +295,7 @@ def test_an_old_tensorflow_gpu_profile() -> None:
     )
     assert trace.events.duration_ns[kernels].sum() == pytest.approx(total_us / 2 * 1000, abs=50)
     assert len(trace.devices) == 8
-    assert {device.name for device in trace.devices} == {"Tesla V100-SXM2-16GB"}
+    assert {identify(device).name for device in trace.devices} == {"Tesla V100-SXM2-16GB"}
     # XProf: one step, of 21.3 ms; it is the `Steps` line of the busiest GPU that says so.
     steps = Signals(run_of(trace)).steps
     assert (steps.count, round(steps.window_ns / 1e6, 1)) == (1, 21.3)

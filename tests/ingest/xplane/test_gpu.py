@@ -132,11 +132,12 @@ def test_direction_in_a_name(name: str, direction: CopyDirection) -> None:
     assert copy_direction(name) == direction
 
 
-def test_device_names_are_distinct() -> None:
+def test_planes_describe_gpus_but_do_not_name_them() -> None:
     drawing = Drawing()
     for index, stats in enumerate(
         (
-            {"compute_cap_major": 7, "compute_cap_minor": 0, "core_count": 80},
+            {"compute_cap_major": 7, "compute_cap_minor": 0, "core_count": 80}
+            | {"clock_rate": 1530000},
             {"device_vendor": "AMD", "compute_cap_major": 9, "compute_cap_minor": 4}
             | {"core_count": 304, "memory_size": 206141652992, "memory_bandwidth": 2662400000000},
             {"compute_cap_major": 9, "compute_cap_minor": 0, "core_count": 132}
@@ -147,13 +148,17 @@ def test_device_names_are_distinct() -> None:
     ):
         drawing.plane(f"/device:GPU:{index}", **stats)
     devices = drawing.read().devices
-    assert [device.name for device in devices] == [
-        "Tesla V100-SXM2-16GB",
-        "AMD Instinct MI300X",
-        "NVIDIA H200",
-        "NVIDIA GPU, compute capability 12.1, 48 multiprocessors",
-        "GPU",
+    assert [
+        (device.name, device.vendor, device.compute_capability, device.multiprocessors)
+        for device in devices
+    ] == [
+        ("", "nvidia", "7.0", 80),
+        ("", "amd", "9.4", 304),
+        ("", "nvidia", "9.0", 132),
+        ("", "nvidia", "12.1", 48),
+        ("GPU", "", "", None),
     ]
+    assert [device.clock_hz for device in devices] == [1.53e9, None, None, None, None]
     assert devices[1].memory_bytes == 206141652992
     # ROCm reports half of the bandwidth: unknown is better than wrong.
     assert devices[1].reported_bandwidth_bytes_per_s is None

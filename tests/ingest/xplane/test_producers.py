@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.api import load
+from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
@@ -210,7 +211,7 @@ def test_stream_without_a_file_name_uses_the_recorded_host(tmp_path: Path) -> No
 
 
 MI300X, V100 = {"AMD Instinct MI300X": 8}, {"Tesla V100-SXM2-16GB": 8}
-MI350 = {"AMD GPU": 7, "AMD GPU, compute capability 9.5, 256 multiprocessors": 1}
+MI350 = {"AMD GPU": 7, "AMD Instinct MI355X": 1}
 
 
 @pytest.mark.corpus
@@ -243,7 +244,7 @@ def test_recordings(
     with path.open("rb") as stream:
         trace = read_xplane(stream, Source(path="", format=""))
     assert trace.source.framework == framework
-    assert Counter(device.name for device in trace.devices) == devices
+    assert Counter(identify(device).name for device in trace.devices) == devices
     signals = Signals(run_of(trace))
     assert signals.steps.count == steps
     assert source is None or signals.steps.source == source

@@ -125,6 +125,30 @@ def test_several_findings_of_a_rule_are_one() -> None:
     assert found.achieved_ns == ms(6)
 
 
+def test_the_time_of_a_refining_finding_counts_once() -> None:
+    detail = finding("loader", 0, ms(12), ms(16), {"input": ms(16)}, refines="input-stall")
+    stall, loader = finding_changes(
+        run(STALL, detail),
+        run(input_stall=PASSED, loader=PASSED),
+        StepCounts(2, 2),
+        {"input": -ms(5)},
+    )
+    assert (stall.achieved_ns, loader.achieved_ns) == (ms(5), None)
+    assert (loader.refines, loader.status, loader.is_in_range) == ("input-stall", "fixed", None)
+
+
+def test_findings_about_the_same_time_share_what_disappeared() -> None:
+    other = finding("step-gap", 0, ms(8), ms(16), {"input": ms(16)})
+    # 6 and 4 ms per step are expected, and 7 ms disappeared.
+    first, second = finding_changes(
+        run(STALL, other),
+        run(input_stall=PASSED, step_gap=PASSED),
+        StepCounts(2, 2),
+        {"input": -ms(7)},
+    )
+    assert (first.achieved_ns, second.achieved_ns) == (ms(6), ms(1))
+
+
 def test_findings_of_the_base_come_before_new_ones() -> None:
     gap = finding("step-gap", 0, ms(2), ms(2), {"between-steps": ms(2)})
     sync = finding("device-synchronization", 0, ms(2), ms(2), {"synchronization": ms(2)})

@@ -45,8 +45,8 @@ def test_one_point_per_problem_size() -> None:
     assert product.flop == flop
     assert product.flop_per_s == pytest.approx(flop / 500e-6)
     assert product.flop_per_byte == pytest.approx(4096 / 3)  # 2n^3 over three times 2n^2 bytes
-    # NVIDIA, H100 data sheet: 989.4 TFLOP/s dense, of which 80 % are achievable.
-    assert product.achieved_share == pytest.approx(flop / 500e-6 / (989.4e12 * 0.8), rel=1e-3)
+    # Of 250 us, 172 are achievable: see tests/rules/test_slow_matmul.py.
+    assert product.achieved_share == pytest.approx(171.8 / 250, rel=2e-3)
     assert product.occupancy_share == pytest.approx(0.25)
     assert (other.count, other.operator, other.flop, other.bound) == (1, None, None, None)
     assert other.share == pytest.approx(1 / 6)
@@ -57,7 +57,7 @@ def test_the_roofs_of_the_device() -> None:
     view = view_of(two_products())
     roofs = {roof.format: roof for roof in view.roofs}
     assert roofs["bf16"].peak_flop_per_s == pytest.approx(989.4e12)
-    assert roofs["bf16"].achievable_flop_per_s == pytest.approx(0.80 * 989.4e12)
+    assert roofs["bf16"].achievable_flop_per_s == pytest.approx(0.90 * 989.4e12)
     assert roofs["fp32"].peak_flop_per_s == pytest.approx(66.9e12)  # without tensor cores
     assert view.peak_bytes_per_s == pytest.approx(3.35e12, rel=1e-3)
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Attribution, Cause, Signals
-from tb_perfadvisor.signals.core.attribution import LABELS, LAUNCH_LATENCY_NS
+from tb_perfadvisor.signals.core.causes import LABELS
+from tb_perfadvisor.signals.core.idle_gaps import LAUNCH_LATENCY_NS
 from tb_perfadvisor.testing import TraceBuilder, draw, kernel, ms, run_of, us
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.intervals import join, total_ns

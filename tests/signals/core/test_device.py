@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
@@ -104,3 +104,28 @@ def test_an_unknown_device_takes_the_peaks_that_its_file_states() -> None:
     facts = signals_of(builder.xla_op("fusion", 0, ms(1)).build()).device_facts
     assert facts is not None
     assert facts.peaks is not None
+
+
+def test_the_users_word_counts_more_than_the_profile() -> None:
+    trace = draw("cell 1ms\ngpu 7 |KK|", device="NVIDIA A100-SXM4-40GB")
+    facts = Signals(run_of(trace), options=Options(device="H200 NVL")).device_facts
+    assert facts is not None
+    assert (facts.name, facts.vendor, facts.architecture) == ("H200 NVL 141GB", "nvidia", "9.0")
+    assert facts.peaks is not None
+    assert facts.peaks.flop_per_s("bf16") == 835.5e12
+    assert facts.multiprocessors == 132
+
+
+def test_the_users_word_is_about_devices_only() -> None:
+    trace = draw("cell 1ms\nmain |OO|")
+    assert Signals(run_of(trace), options=Options(device="H200 NVL")).device_facts is None
+
+
+def test_kernels_show_the_device_that_the_file_does_not_describe() -> None:
+    # As in kineto-old: the multiprocessors come from the warps of each.
+    builder = TraceBuilder().device("", multiprocessors=80)
+    facts = signals_of(builder.kernel("volta_sgemm_128x64_nt", 0, ms(1)).build()).device_facts
+    assert facts is not None
+    assert facts.name == "NVIDIA V100 or V100S"
+    assert facts.evidence.startswith("kernels written for Volta (volta_sgemm_128x64_nt)")
+    assert facts.memory_bytes is None  # 16 or 32 GB

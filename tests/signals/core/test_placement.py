@@ -3,7 +3,8 @@ from __future__ import annotations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.placement import Placement
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, operator, run_of
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind, Trace
 
 
 def placement_of(trace: Trace) -> Placement:
@@ -47,10 +48,11 @@ def test_views_and_queries_are_not_placed() -> None:
         """
         cell 1ms
         step  |......|
-        main  |vwxyo.|
+        main  |vwxyzo|
         gpu 7 |.....K|
         """,
         legend={
+            "z": operator("prims::add", launches=False),
             "v": operator("aten::view", launches=False),
             "w": operator("aten::empty", launches=False),
             "x": operator("aten::item", launches=False),
@@ -112,3 +114,60 @@ def test_module_around_its_operations_is_not_counted() -> None:
     )
     # The module of 5 ms has the launch that its operations of 2 and 2 ms have.
     assert placement.device_ns == ms(4)
+
+
+FAKE = "torch/_subclasses/fake_tensor.py(1423): dispatch"
+LEGEND = {
+    "W": operator("aten::mm", launches=False),
+    "m": operator("aten::mm", launches=False),
+    "M": operator("aten::mm"),
+    "p": host(FAKE, EventKind.PYTHON),
+}
+
+
+def test_dtensor_propagates_shapes_before_it_computes() -> None:
+    # DTensor's aten::mm holds two: one that runs a third on tensors without data, and one that
+    # launches. As in a recording of Llama on two RTX 4090.
+    trace = draw(
+        """
+        cell 1ms
+        step  |........|
+        main  |WWWWW...|
+        main  |mmm.M...|
+        main  |.m......|
+        gpu 7 |.....KKK|
+        """,
+        legend=LEGEND,
+    )
+    placement = placement_of(trace)
+    assert (placement.device_count, placement.host_count) == (1, 0)
+
+
+def test_an_operator_inside_another_of_its_name_that_launches_nothing_computes() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |........|
+        main  |WWWWWo..|
+        main  |mmm.....|
+        gpu 7 |......KK|
+        """,
+        legend=LEGEND,
+    )
+    placement = placement_of(trace)
+    assert (placement.host_count, placement.host_ns) == (1, ms(5))
+
+
+def test_a_compiler_traces_operators_without_data() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |............|
+        main  |ccccppppoWWW|
+        main  |.mm..mm.....|
+        gpu 7 |.........KKK|
+        """,
+        legend=LEGEND,
+    )
+    placement = placement_of(trace)
+    assert (placement.host_count, placement.host_ns) == (1, ms(3))

@@ -293,6 +293,13 @@ def test_a_step_that_loads_device_code_is_warm_up() -> None:
     ]
 
 
+def test_a_step_that_captures_a_graph_is_warm_up() -> None:
+    captures = {"c": host("cudaStreamBeginCapture", EventKind.RUNTIME)}
+    assert excluded(draw(COMPILES_ONCE, legend=captures)) == [
+        (0, "warm-up: it captures a graph, the others don't")
+    ]
+
+
 def test_slow_step_stays_as_an_outlier() -> None:
     # Twice the median without a reason; and if all three steps compile, the program always does.
     quiet = {"c": operator("aten::mm", launches=False)}

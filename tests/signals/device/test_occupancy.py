@@ -56,7 +56,7 @@ def test_unknown_occupancy_is_nan() -> None:
 
 
 def test_without_multiprocessors_or_grids_no_kernel_is_judged() -> None:
-    builder = TraceBuilder().device(H100).step(0, 0, us(90)).launch(0, us(2))
+    builder = TraceBuilder().device("A device nobody knows").step(0, 0, us(90)).launch(0, us(2))
     builder.kernel("flash_fwd_kernel", us(5), us(85))
     assert occupancy(Signals(run_of(builder.build()))) is None
     builder = TraceBuilder().device(H100, multiprocessors=132).step(0, 0, us(90)).launch(0, us(2))

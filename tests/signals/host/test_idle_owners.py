@@ -8,6 +8,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.host.idle_owners import (
     LAUNCHING,
+    OVERRIDING,
     STALLING,
     IdleOwner,
     idle_owners,
@@ -56,7 +57,7 @@ def test_owners_split_host_idle_without_overlap(gap_ns: int) -> None:
     owned = idle_owners(signals)
     for left, right in combinations(IdleOwner, 2):
         assert len(intersect(owned[left], owned[right])) == 0, (left, right)
-    everyone = (IdleOwner.SYNCHRONIZATION, *LAUNCHING, *STALLING)
+    everyone = (*OVERRIDING, *LAUNCHING, *STALLING)
     assert set(everyone) == set(IdleOwner)
     total = sum(total_ns(owned[owner]) for owner in IdleOwner)
     assert total + total_ns(idle_without(signals, *everyone)) == total_ns(signals.host_idle)

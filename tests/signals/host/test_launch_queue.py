@@ -25,8 +25,8 @@ def test_depth_counts_launched_events_that_have_not_ended() -> None:
     assert queue.median_depth == 1
 
 
-def test_events_of_one_launch_do_not_queue_behind_each_other() -> None:
-    # A graph: two kernels launched by one call.
+def test_a_graph_is_one_launch() -> None:
+    # Two kernels launched by one call.
     trace = draw(
         """
         cell 10us
@@ -34,7 +34,7 @@ def test_events_of_one_launch_do_not_queue_behind_each_other() -> None:
         gpu 7  |.K'|
         """
     )
-    assert launch_queue(Signals(run_of(trace))).depth.tolist() == [0, 0]
+    assert launch_queue(Signals(run_of(trace))).depth.tolist() == [0]
 
 
 def test_depth_is_unknown_without_launches() -> None:

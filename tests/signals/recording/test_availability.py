@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Options, Signals, why_missing
-from tb_perfadvisor.signals.recording.needs import CPU_ONLY, REMEDIES, remedy_for
+from tb_perfadvisor.signals.recording.hints import HINTS, hint_for
+from tb_perfadvisor.signals.recording.needs import CPU_ONLY
 from tb_perfadvisor.signals.recording.visibility import shows_communication, shows_input
+from tb_perfadvisor.signals.workload.workload import Workload
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 ON_GPU = """
@@ -72,11 +74,11 @@ def test_missing_device_events_tell_how_to_record_them() -> None:
     ],
 )
 def test_remedies_use_the_terms_of_the_framework(framework: str, words: str) -> None:
-    assert words in remedy_for(Need.STEPS, framework)
+    assert words in hint_for(Need.STEPS, Workload(framework, ()))
 
 
 def test_every_need_has_an_entry() -> None:
-    assert set(REMEDIES) == set(Need)
+    assert set(HINTS) == set(Need)
     assert len({need.value for need in Need}) == len(Need)
 
 
@@ -108,4 +110,4 @@ NOTHING_TO_SET = {
 
 @pytest.mark.parametrize("need", sorted(set(Need) - NOTHING_TO_SET, key=lambda need: need.value))
 def test_every_need_says_how_to_meet_it(need: Need) -> None:
-    assert remedy_for(need, "pytorch").endswith(".")
+    assert hint_for(need, Workload("pytorch", ())).endswith(".")

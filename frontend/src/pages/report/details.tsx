@@ -25,27 +25,38 @@ const RANK_COLUMNS = [
   { key: "file", label: "File", unit: "" },
 ];
 
+const PROGRAM_COLUMNS = [
+  { key: "part", label: "Part", unit: "" },
+  { key: "evidence", label: "Seen in the profile", unit: "" },
+];
+
 interface Props {
   report: Report;
   rejected: CaptureList["rejected"];
 }
 
 export function Details({ report, rejected }: Props): JSX.Element {
-  const { overview, workers } = report;
+  const { overview, workers, workload } = report;
   const steps = Math.max(overview.steps, 1);
   const kernels = overview.kernels.map(({ name, family, share, total_ns: totalNs, count }) => [
     name, family, share, totalNs / steps, count,
   ]);
   const rows = workers.map(({ rank, host, device, events, duration_ns: durationNs, file }) => [
-    rank, host, device?.name ?? "none", device ? `${device.used} of ${device.visible}` : null, events,
+    rank, host, device?.name ?? "none", device && device.used !== null ? `${device.used} of ${device.visible}` : null, events,
     durationNs, file,
   ]);
+  const parts = workload.evidence.map(({ part, evidence }) => [part, evidence]);
   return (
     <section aria-labelledby="details">
       <div class="section-head">
         <h2 id="details">Details</h2>
       </div>
       <div class="card folds">
+        {parts.length > 0 && (
+          <Fold title="What this program is">
+            <PlainTable columns={PROGRAM_COLUMNS} rows={parts} truncated={0} caption="Parts of the program" />
+          </Fold>
+        )}
         {kernels.length > 0 && (
           <Fold title="Top kernels">
             <PlainTable columns={KERNEL_COLUMNS} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />

@@ -47,6 +47,8 @@ class Collected(Struct):
     process_names: dict[Any, str]
     thread_names: dict[tuple[Any, Any], str]
     unknown_categories: dict[str, int]
+    is_foreign: bool
+    """Whether the file has events, but none in a category that Kineto writes."""
     malformed: int
 
 
@@ -121,6 +123,8 @@ class Collector:
                 for index, count in self._ignored.items()
                 if categories[index] and not is_known(categories[index])
             },
+            is_foreign=bool(categories)
+            and not any(category and is_known(category) for category in categories),
             malformed=self.malformed,
         )
 
@@ -211,6 +215,7 @@ class Collector:
             "grid_blocks": raw_indices(self._products, [a.grid for a in arguments]),
             "block_threads": raw_indices(self._products, [a.block for a in arguments]),
             "occupancy_percent": to_floats([a.occupancy for a in arguments]),
+            "warps_per_multiprocessor": to_floats([a.warps_per_multiprocessor for a in arguments]),
             "bytes": to_integers([a.bytes if a.bytes is not None else a.size for a in arguments]),
             "direction": indices(self._texts, [a.direction for a in arguments]),
         }
@@ -236,6 +241,7 @@ class Collector:
                 "group": indices(
                     self._texts, [None if a.group is None else str(a.group) for a in chosen]
                 ),
+                "description": indices(self._texts, [a.description for a in chosen]),
                 "in_elements": to_integers([a.in_elements for a in chosen]),
                 "out_elements": to_integers([a.out_elements for a in chosen]),
                 "group_size": to_integers([a.group_size for a in chosen]),
@@ -299,6 +305,7 @@ _DEVICE_COLUMNS = (
     "grid_blocks",
     "block_threads",
     "occupancy_percent",
+    "warps_per_multiprocessor",
     "bytes",
     "direction",
     *_DEVICE_INTEGERS,
@@ -309,6 +316,7 @@ _COLLECTIVE_COLUMNS = (
     "operation",
     "dtype",
     "group",
+    "description",
     "in_elements",
     "out_elements",
     "group_size",

@@ -30,6 +30,7 @@ _SPELLING = {
     "registers": "registers per thread",
     "shared_memory": "shared memory",
     "occupancy": "est. achieved occupancy %",
+    "warps_per_multiprocessor": "warps per SM",
     "address": "Addr",
     "change": "Bytes",
     "device_type": "Device Type",
@@ -41,6 +42,7 @@ _SPELLING = {
     "out_elements": "Out msg nelems",
     "group_size": "Group size",
     "group": "Process Group Name",
+    "description": "Process Group Description",
     "collective_sequence": "Seq",
 }
 
@@ -69,6 +71,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     registers: Any = None
     shared_memory: Any = None
     occupancy: Any = None
+    warps_per_multiprocessor: Any = None
     bytes: Any = None
     size: Any = None
     direction: Any = None
@@ -86,6 +89,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     group_size: Any = None
     dtype: Any = None
     group: Any = None
+    description: Any = None
     collective_sequence: Any = None
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
 from tb_perfadvisor.ingest.kineto.decode.columns import Collected
 from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_collective_operation
+from tb_perfadvisor.ingest.kineto.interpret.header import ProcessGroups
 from tb_perfadvisor.trace import Assembler, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 
@@ -98,7 +99,7 @@ def add_collectives(
     collected: Collected,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
-    group_size: int,
+    groups: ProcessGroups,
 ) -> None:
     """Add attributes of collectives on the device and on the host.
 
@@ -107,10 +108,10 @@ def add_collectives(
         collected: All columns.
         kind: The kind of every event.
         texts: Strings by index.
-        group_size: The size of the only process group, or -1.
+        groups: The process groups that the header lists.
     """
-    _add_device_collectives(assembler, collected, kind, texts, group_size)
-    _add_host_collectives(assembler, collected, kind, texts, group_size)
+    _add_device_collectives(assembler, collected, kind, texts, groups)
+    _add_host_collectives(assembler, collected, kind, texts, groups.only_size)
 
 
 def _add_device_collectives(
@@ -118,7 +119,7 @@ def _add_device_collectives(
     collected: Collected,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
-    group_size: int,
+    groups: ProcessGroups,
 ) -> None:
     device = collected.device
     is_collective = kind[device["row"]] == EventKind.COLLECTIVE
@@ -146,14 +147,17 @@ def _add_device_collectives(
     has_type = np.array([*map(bool, dtype_of)])[of_row]
     dtype = np.where(has_type, assembler.intern_all(dtype_of)[of_row], -1)
     operation = _interned_operations(assembler, described["operation"], texts)
+    group, description = described_or("group", -1), described_or("description", -1)
+    in_header = _descriptions(assembler, group, texts, groups)
     assembler.add_collectives(
         rows,
         operation=np.where(has, operation[slot] if operation.size else -1, by_name),
         size_bytes=np.where(has, sizes[slot] if sizes.size else -1, -1),
         sent_bytes=np.where(has, sent[slot] if sent.size else -1, -1),
         dtype=described_or("dtype", dtype),
-        group_size=described_or("group_size", group_size),
-        group=described_or("group", -1),
+        group_size=described_or("group_size", groups.only_size),
+        group=group,
+        description=np.where(description >= 0, description, in_header),
         sequence=described_or("sequence", -1),
     )
 
@@ -188,6 +192,16 @@ def _add_host_collectives(
         dtype=operators["dtypes"][is_collective],
         group_size=group_size,
     )
+
+
+def _descriptions(
+    assembler: Assembler, group: Int64, texts: Sequence[str], groups: ProcessGroups
+) -> NDArray[np.int32]:
+    """What the header calls each collective's group; -1 where it is silent."""
+    unique, of_row = unique_inverse(group)
+    names = [groups.descriptions.get(texts[index], "") for index in unique.tolist()]
+    interned = assembler.intern_all(names)
+    return np.where([*map(bool, names)], interned, -1).astype(np.int32)[of_row]
 
 
 def _interned_operations(

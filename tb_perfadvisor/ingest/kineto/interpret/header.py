@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -16,6 +17,9 @@ from tb_perfadvisor.ingest.trace_names import rank_of_name
 from tb_perfadvisor.trace import Device, Source
 from tb_perfadvisor.trace.integer_groups import distinct
 
+_WARP_THREADS = 32
+_ROUNDING = 0.005
+_AGREEING_SHARE = 0.9
 # Smaller times are not wall-clock times: they count from boot or from the start.
 _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9
 
@@ -73,13 +77,30 @@ def with_contents(source: Source, collected: Collected, envelope: Envelope) -> S
     )
 
 
-def group_size_of(envelope: Envelope) -> int:
-    """The size of the only process group; -1 if there are several or the size is unknown."""
+class ProcessGroups(Struct, frozen=True):
+    """What the header says about the process groups."""
+
+    only_size: int
+    """The size of the only group; -1 if there are several or the size is unknown."""
+    descriptions: dict[str, str]
+    """What the program calls each group, by the group's name."""
+
+
+def process_groups_of(envelope: Envelope) -> ProcessGroups:
+    """The process groups that the header lists."""
     info = decoded(envelope.distributedInfo)
-    groups = info.get("pg_config") if isinstance(info, dict) else None
-    if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
-        return -1
-    return _whole(groups[0].get("pg_size")) or -1
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    listed = listed if isinstance(listed, list) else []
+    groups = [group for group in listed if isinstance(group, dict)]
+    only_size = _whole(groups[0].get("pg_size")) if len(groups) == len(listed) == 1 else None
+    return ProcessGroups(
+        only_size or -1,
+        {
+            str(group["pg_name"]): text
+            for group in groups
+            if "pg_name" in group and isinstance(text := group.get("pg_desc"), str)
+        },
+    )
 
 
 def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
@@ -95,9 +116,10 @@ def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
 def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
     """All devices that the file lists or that have events."""
     listed = decoded(envelope.deviceProperties) or decoded(envelope.computeProperties)
+    is_hip = bool(_whole(envelope.hip_runtime_version))
     devices = {}
     for row in listed if isinstance(listed, list) else ():
-        device = _device(row)
+        device = _device(row, is_hip=is_hip)
         if device is not None:
             devices[device.index] = device
     for index in distinct(collected.device["device"]).tolist():
@@ -106,12 +128,15 @@ def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
     return tuple(devices[index] for index in sorted(devices))
 
 
-def _device(row: Any) -> Device | None:
+def _device(row: Any, *, is_hip: bool) -> Device | None:
     index = _whole(row.get("id")) if isinstance(row, dict) else None
     if index is None:
         return None
     name = row.get("name")
     multiprocessors = _whole(row.get("numSms", row.get("multiProcessorCount")))
+    major, minor = _whole(row.get("computeMajor")), _whole(row.get("computeMinor"))
+    # AMD's wavefronts have 64 threads, or 32 on GPUs for graphics.
+    is_amd = is_hip or row.get("warpSize") == 64
     return Device(
         index=index,
         name=name if isinstance(name, str) else "",
@@ -119,6 +144,8 @@ def _device(row: Any) -> Device | None:
         kind="other" if multiprocessors is None and "maxGridHeight" in row else "gpu",
         memory_bytes=_whole(row.get("totalGlobalMem")) or None,
         multiprocessors=multiprocessors or None,
+        vendor="" if major is None else "amd" if is_amd else "nvidia",
+        compute_capability="" if major is None or minor is None else f"{major}.{minor}",
     )
 
 
@@ -137,7 +164,30 @@ def _unlisted(index: int, listed: tuple[Device, ...], collected: Collected) -> D
         category.startswith(("cuda", "xpu", "gpu")) or category in ("Runtime", "Kernel", "kernel")
         for category in collected.categories
     )
-    return Device(index=index, name="", kind="gpu" if is_gpu else "other")
+    return Device(
+        index=index,
+        name="",
+        kind="gpu" if is_gpu else "other",
+        multiprocessors=_multiprocessors(collected, index) if is_gpu else None,
+    )
+
+
+def _multiprocessors(collected: Collected, index: int) -> int | None:
+    """The number of multiprocessors that follows from the recorded warps of each; else None.
+
+    CUPTI divides the warps of a kernel by the number of multiprocessors.
+    """
+    device = collected.device
+    is_on = (device["device"] == index) & (device["warps_per_multiprocessor"] > 0)
+    is_on &= (device["grid_blocks"] > 0) & (device["block_threads"] > 0)
+    if not is_on.any():
+        return None
+    warps = device["grid_blocks"][is_on] * device["block_threads"][is_on] / _WARP_THREADS
+    counts = warps / device["warps_per_multiprocessor"][is_on]
+    count = round(float(np.median(counts)))
+    # The ratios are rounded to a few digits.
+    is_equal = np.abs(counts - count) <= _ROUNDING * count
+    return count if count > 0 and is_equal.mean() >= _AGREEING_SHARE else None
 
 
 def _versions(envelope: Envelope, info: dict[str, Any]) -> str:

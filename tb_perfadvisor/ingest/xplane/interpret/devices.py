@@ -18,31 +18,6 @@ _NUMBERED: Final = re.compile(r"(\d{1,6})(?: (.*))?$")
 # If two types of devices have the same number, these keep it, because allocators refer to them.
 _FIRST_TYPES: Final = ("GPU", "TPU")
 
-# GPU planes have no product names. Vendor, compute capability and number of multiprocessors
-# identify these GPUs; the names are those of the vendors' drivers. If memory distinguishes two
-# products, the number before the name is the minimum size in GiB. Ambiguous chips with different
-# peaks (L40 and L40S, MI350X and MI355X) are left out instead of guessing.
-_GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] = {
-    ("NVIDIA", 6, 0, 56): ((0, "Tesla P100-PCIE-16GB"),),
-    ("NVIDIA", 7, 0, 80): ((24, "Tesla V100-SXM2-32GB"), (0, "Tesla V100-SXM2-16GB")),
-    ("NVIDIA", 7, 5, 40): ((0, "Tesla T4"),),
-    ("NVIDIA", 8, 0, 108): ((48, "NVIDIA A100-SXM4-80GB"), (0, "NVIDIA A100-SXM4-40GB")),
-    ("NVIDIA", 8, 6, 80): ((0, "NVIDIA A10G"),),
-    ("NVIDIA", 8, 6, 72): ((0, "NVIDIA A10"),),
-    ("NVIDIA", 8, 9, 58): ((0, "NVIDIA L4"),),
-    ("NVIDIA", 8, 9, 128): ((0, "NVIDIA GeForce RTX 4090"),),
-    ("NVIDIA", 9, 0, 132): (
-        (120, "NVIDIA H200"),
-        (90, "NVIDIA GH200 480GB"),
-        (0, "NVIDIA H100 80GB HBM3"),
-    ),
-    ("NVIDIA", 9, 0, 114): ((0, "NVIDIA H100 PCIe"),),
-    ("NVIDIA", 10, 0, 148): ((0, "NVIDIA B200"),),
-    ("AMD", 9, 4, 304): ((230, "AMD Instinct MI325X"), (0, "AMD Instinct MI300X")),
-    ("AMD", 9, 0, 104): ((0, "AMD Instinct MI210"),),
-    ("AMD", 9, 0, 110): ((0, "AMD Instinct MI250X"),),
-}
-
 
 class Place(Struct, frozen=True):
     """The device of a plane."""
@@ -118,30 +93,29 @@ def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Dev
         )
     vendor = str(stats.get("device_vendor", "NVIDIA")).upper()
     vendor = "AMD" if "AMD" in vendor else "NVIDIA" if "NVIDIA" in vendor else vendor
-    bandwidth = _number(stats.get("memory_bandwidth"))
+    bandwidth, clock_khz = _number(stats.get("memory_bandwidth")), _number(stats.get("clock_rate"))
     kind: Literal["gpu", "other"] = "gpu" if place.type == "GPU" else "other"
+    capability = _compute_capability(stats)
+    # Planes of GPUs have no product names.
+    name = "" if capability else f"{vendor} GPU" if "device_vendor" in stats else "GPU"
     return Device(
         index=place.index,
-        name=_gpu_name(vendor, stats) if kind == "gpu" else f"{place.type} device",
+        name=name if kind == "gpu" else f"{place.type} device",
         kind=kind,
         memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
         multiprocessors=_whole(stats.get("core_count")),
+        vendor=vendor.lower() if capability and vendor in ("AMD", "NVIDIA") else "",
+        compute_capability=capability,
+        clock_hz=clock_khz * 1e3 if clock_khz else None,
         # ROCm's tracer reports half, because it ignores that memory transfers twice per clock.
         reported_bandwidth_bytes_per_s=bandwidth if vendor == "NVIDIA" and kind == "gpu" else None,
     )
 
 
-def _gpu_name(vendor: str, stats: dict[str, Value]) -> str:
+def _compute_capability(stats: dict[str, Value]) -> str:
     major = _whole(stats.get("compute_cap_major"))
     minor = _whole(stats.get("compute_cap_minor"), least=0)
-    cores = _whole(stats.get("core_count"))
-    if major is None or minor is None:
-        return f"{vendor} GPU" if "device_vendor" in stats else "GPU"
-    memory_gib = (_whole(stats.get("memory_size")) or 0) / 2**30
-    for least_gib, name in _GPU_NAMES.get((vendor, major, minor, cores or 0), ()):
-        if memory_gib >= least_gib:
-            return name
-    return f"{vendor} GPU, compute capability {major}.{minor}, {cores} multiprocessors"
+    return "" if major is None or minor is None else f"{major}.{minor}"
 
 
 def _number(value: Value | None) -> float | None:

@@ -6,18 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.testing.writers.xplane.planes import PROGRAM, DevicePlane
-from tb_perfadvisor.trace import CopyDirection, EventKind, TrackKind
+from tb_perfadvisor.trace import CopyDirection, Device, EventKind, TrackKind
 
-# GPU planes have no product name: (vendor, compute capability, multiprocessors) identify it.
-_CHIPS = {
-    "NVIDIA H100 80GB HBM3": ("Nvidia", 9, 0, 132),
-    "NVIDIA A100-SXM4-80GB": ("Nvidia", 8, 0, 108),
-    "NVIDIA A100-SXM4-40GB": ("Nvidia", 8, 0, 108),
-    "Tesla V100-SXM2-16GB": ("Nvidia", 7, 0, 80),
-    "Tesla V100-SXM2-32GB": ("Nvidia", 7, 0, 80),
-    "AMD Instinct MI300X": ("AMD", 9, 4, 304),
-}
 _STREAM_NAMES = {
     EventKind.COPY: {
         CopyDirection.HOST_TO_DEVICE: "MemcpyH2D",
@@ -35,6 +27,28 @@ _ENDS = {
 }
 
 
+def _facts(device: Device) -> dict[str, float | str]:
+    """The stats of a plane. It has no product name: the other properties identify the device."""
+    spec = find_device(
+        device.name, multiprocessors=device.multiprocessors, memory_bytes=device.memory_bytes
+    )
+    if spec is None or spec.compute_capability is None:
+        return {
+            "device_vendor": "Nvidia",
+            "core_count": device.multiprocessors or 0,
+            "memory_size": device.memory_bytes or 0,
+        }
+    major, minor = spec.compute_capability
+    return {
+        "device_vendor": "AMD" if spec.vendor == "amd" else "Nvidia",
+        "compute_cap_major": major,
+        "compute_cap_minor": minor,
+        "core_count": device.multiprocessors or spec.multiprocessors or 0,
+        "memory_size": device.memory_bytes or spec.memory_bytes or 0,
+        "memory_bandwidth": int(spec.peaks.memory_bandwidth_bytes_per_s or 0),
+    }
+
+
 class GpuPlane(DevicePlane):
     """Writes the plane of one GPU."""
 
@@ -43,15 +57,7 @@ class GpuPlane(DevicePlane):
         plane, device = self.plane, self.device
         plane.message.name = f"/device:GPU:{self.index}"
         if device is not None:
-            vendor, major, minor, cores = _CHIPS.get(device.name, ("Nvidia", 0, 0, 0))
-            facts: dict[str, float | str] = {
-                "device_vendor": vendor,
-                "compute_cap_major": major,
-                "compute_cap_minor": minor,
-                "core_count": device.multiprocessors or cores,
-                "memory_size": device.memory_bytes or 0,
-            }
-            for name, value in facts.items():
+            for name, value in _facts(device).items():
                 plane.stat(plane.message, name, value)
         for track in self.tracks(TrackKind.DEVICE_STREAM):
             stream = int(self.trace.tracks.thread[track])

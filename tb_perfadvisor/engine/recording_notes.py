@@ -1,0 +1,195 @@
+"""Notes on what the recording caught and missed: its beginning, its end, and what happens once."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
+from tb_perfadvisor.signals.core.steps import EARLIER_WORK
+from tb_perfadvisor.signals.host.device_graphs import graph_captures
+from tb_perfadvisor.signals.host.first_calls import first_calls
+from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
+from tb_perfadvisor.signals.recording.hints import (
+    DEVICE_EVENTS,
+    SKIP_WARM_UP,
+    WAIT_AFTER,
+    WAIT_BEFORE,
+    first_fitting,
+)
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace import Note
+from tb_perfadvisor.trace.intervals import single, total_ns
+from tb_perfadvisor.units import format_duration, format_share
+
+LOST_SHARE = 0.05
+"""A complete recording has a kernel for every launch in its steps; a few percent may be missing at
+its edges."""
+COMPILING_SHARE = 0.05
+"""If 5 % of the analyzed time is warm-up, everything said about the rest is off by as much."""
+FIRST_CALL_SHARE = COMPILING_SHARE
+RECORDING_SHARE = 0.05
+"""Less than 5 % is within the usual variation of steps."""
+
+
+def recording_notes(signals: Signals) -> list[Note]:
+    """What limits the analysis because of when and how the profile was recorded."""
+    return [
+        *_on_missing_device(signals),
+        *_on_beginning(signals),
+        *_on_lost_launches(signals),
+        *_on_compiling(signals),
+        *_on_first_calls(signals),
+        *_on_captures(signals),
+        *_on_overhead(signals),
+    ]
+
+
+def _on_missing_device(signals: Signals) -> list[Note]:
+    if not signals.device.is_missing:
+        return []
+    if shows_device_use(signals.trace):
+        return [
+            Note(
+                "device-events-missing",
+                "error",
+                "The program works on a device, as its host events show, but the profile has no "
+                "events of the device. What the device did is unknown.",
+                first_fitting(DEVICE_EVENTS, workload(signals)),
+            )
+        ]
+    return [
+        Note(
+            "no-device-events",
+            "error",
+            "The profile names a device but has no events from it. Either the program did not "
+            "use the device, or its events were not recorded. Its time is unknown.",
+            first_fitting(DEVICE_EVENTS, workload(signals)),
+        )
+    ]
+
+
+def _on_beginning(signals: Signals) -> list[Note]:
+    work, steps, trace = signals.unrecorded_work, signals.steps, signals.trace
+    lost = [step for step in steps.excluded if step.reason == EARLIER_WORK]
+    if work is None or (len(steps) > 0 and not lost):
+        return []
+    events = trace.events
+    stream = trace.text(int(trace.tracks.label[events.track[work.row]]))
+    late_ns = work.until_ns - int(events.end_ns[work.launch_row])
+    left_out = f"the first {format_duration(work.until_ns)} of the profile are not analyzed"
+    if lost:
+        names = ", ".join(str(step.number) for step in lost)
+        left_out += f" (step{'s' if len(lost) > 1 else ''} {names})"
+    return [
+        Note(
+            "recording-began-mid-work",
+            "warning",
+            f"The recording began while the device still ran earlier work: the first event of "
+            f"{stream} starts {format_duration(late_ns)} after its launch returned, and nothing "
+            f"that was recorded explains why. What the device did until then is unknown, so "
+            f"{left_out}.",
+            first_fitting(WAIT_BEFORE, workload(signals)),
+        )
+    ]
+
+
+def _on_lost_launches(signals: Signals) -> list[Note]:
+    found = lost_launches(signals)
+    if found.lost <= LOST_SHARE * found.launched:
+        return []
+    share = format_share(found.lost / found.launched)
+    if found.are_last:
+        return [
+            Note(
+                "recording-ended-early",
+                "warning",
+                f"The last {found.lost:,} of {found.launched:,} kernel launches ({share}) have no "
+                "kernel: the recording ended before the device had run them.",
+                first_fitting(WAIT_AFTER, workload(signals)),
+            )
+        ]
+    return [
+        Note(
+            "dropped-events",
+            "warning",
+            f"{found.lost:,} of {found.launched:,} kernel launches in the steps ({share}) have no "
+            "kernel. Events were dropped, so the device did more than the profile shows.",
+            "Record fewer steps, with fewer options (no stacks, no shapes), so that the "
+            "profiler's buffers do not overflow.",
+        )
+    ]
+
+
+def _on_compiling(signals: Signals) -> list[Note]:
+    compile_ns = compiling(signals)
+    if compile_ns <= COMPILING_SHARE * signals.attribution.window_ns:
+        return []
+    return [
+        Note(
+            "compile-in-window",
+            "warning",
+            f"The program spends {_of_window(compile_ns, signals)} compiling or importing. This is "
+            "warm-up and says little about later steps.",
+            first_fitting(SKIP_WARM_UP, workload(signals)),
+        )
+    ]
+
+
+def _on_first_calls(signals: Signals) -> list[Note]:
+    found = first_calls(signals)
+    idle_ns = total_ns(found.idle)
+    if idle_ns <= FIRST_CALL_SHARE * signals.attribution.window_ns:
+        return []
+    longest = sorted(found.by_kind, key=lambda kind: -total_ns(found.by_kind[kind]))
+    kinds = "; ".join(kind.value for kind in longest)
+    return [
+        Note(
+            "first-call",
+            "warning",
+            f"The device waits {_of_window(idle_ns, signals)} for what happens only once: {kinds}. "
+            "This is warm-up and says little about how the program runs later.",
+            first_fitting(SKIP_WARM_UP, workload(signals)),
+        )
+    ]
+
+
+def _on_captures(signals: Signals) -> list[Note]:
+    captures = graph_captures(signals)
+    if captures.count == 0:
+        return []
+    graphs = "a graph is" if captures.count == 1 else f"{captures.count:,} graphs are"
+    capturing = _of_window(total_ns(captures.capturing), signals)
+    return [
+        Note(
+            "graph-capture",
+            "info",
+            f"In {capturing}, {graphs} captured or instantiated. "
+            "Later, the program replays graphs instead, so this part is not how it runs then.",
+            first_fitting(SKIP_WARM_UP, workload(signals)),
+        )
+    ]
+
+
+def _on_overhead(signals: Signals) -> list[Note]:
+    window = signals.attribution
+    whole = single(window.window_start_ns, window.window_end_ns)
+    cost_ns = profiler_overhead(signals).within_ns(whole)
+    if cost_ns <= RECORDING_SHARE * window.window_ns or signals.trace.totals is not None:
+        return []
+    options = profiler_overhead(signals).options
+    recorded = f" with {', '.join(options)}" if options else ""
+    return [
+        Note(
+            "profiler-overhead",
+            "info",
+            f"Recording{recorded} takes an estimated {_of_window(cost_ns, signals)} on the threads "
+            "that run the steps. Without a profiler, the host is that much faster.",
+            "Record once without stacks, shapes and memory before acting on host findings.",
+        )
+    ]
+
+
+def _of_window(part_ns: int, signals: Signals) -> str:
+    """`3.00 ms (30.0 %) of the analyzed time`."""
+    share = format_share(part_ns / signals.attribution.window_ns)
+    return f"{format_duration(part_ns)} ({share}) of the analyzed time"

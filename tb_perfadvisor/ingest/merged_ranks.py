@@ -1,0 +1,76 @@
+"""Files into which a tool has merged the traces of several ranks.
+
+A profiler records one process, so a file in which several processes launch device work was merged.
+Tools name the processes of each rank after it (`RANK 0 - CPU`, `RANK 0 - GPU` by TraceLens). Then
+the ranks can be told apart, and each becomes a trace of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+from msgspec.structs import replace
+
+from tb_perfadvisor.trace import EventKind, Note, Trace
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.parts import part_of
+
+_RANK = re.compile(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
+
+
+def rank_in(process: str) -> int | None:
+    """The rank that the name of a process states; None if it states none."""
+    found = _RANK.search(process)
+    return int(found[1]) if found else None
+
+
+def is_merged(processes: Iterable[str]) -> bool:
+    """Whether processes are named after several ranks."""
+    return len({rank for name in processes if (rank := rank_in(name)) is not None}) > 1
+
+
+def split_by_rank(trace: Trace) -> tuple[Trace, ...]:
+    """The trace of each rank in a merged trace, in order; of another one, the trace itself."""
+    names = _processes(trace)
+    if not is_merged(names):
+        return (with_merge_note(trace),)
+    ranks = [rank_in(name) for name in names]
+    rank_of_track = np.array([-1 if rank is None else rank for rank in ranks], dtype=np.int64)
+    present = [rank for rank in distinct(rank_of_track).tolist() if rank >= 0]
+    note = Note(
+        "merged-file",
+        "info",
+        f"{trace.source.path} holds the merged traces of {len(present)} ranks. They are analyzed "
+        "one by one.",
+    )
+    is_complete = present == list(range(len(present)))
+    world_size = trace.source.world_size or (len(present) if is_complete else None)
+    parts = []
+    for rank in present:
+        part = part_of(trace, rank_of_track == rank)
+        source = replace(part.source, rank=rank, world_size=world_size)
+        parts.append(replace(part, source=source, notes=(*part.notes, note)))
+    return tuple(parts)
+
+
+def with_merge_note(trace: Trace) -> Trace:
+    """The trace as it is; if it was merged, with a note that it is analyzed as one process."""
+    launches = trace.rows(EventKind.LAUNCH)
+    launching = distinct(trace.tracks.process[trace.events.track[launches]])
+    if len(launching) < 2 and not is_merged(_processes(trace)):
+        return trace
+    note = Note(
+        "merged-file",
+        "warning",
+        f"{trace.source.path} holds the merged traces of several processes. They are analyzed as "
+        "one, so what one of them does may be taken for the reason why another one waits.",
+        "Analyze the unmerged files of all ranks, in one directory.",
+    )
+    return replace(trace, notes=(*trace.notes, note))
+
+
+def _processes(trace: Trace) -> list[str]:
+    """The name of each track's process."""
+    return [trace.text(process) for process in trace.tracks.process.tolist()]

@@ -1,0 +1,199 @@
+"""Times the worker processes of a PyTorch DataLoader, which no profiler of the program sees.
+
+In a worker, the fetcher of batches is wrapped: it sends what each batch took through a pipe. In the
+training process, the loader's iterator puts those messages into the profile, as marks inside the
+fetches. Both cost microseconds per batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tb_perfadvisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    Loader = TypeVar("Loader", bound=DataLoader[Any])
+
+_IO = Path("/proc/self/io")
+_UNKNOWN = -1
+
+
+class WorkerBatch(NamedTuple):
+    """What one batch took in its worker."""
+
+    worker: int
+    workers: int
+    cores: int
+    """How many processors the worker may use."""
+    wall_us: int
+    cpu_us: int
+    """Of all threads of the worker."""
+    files: int
+    """How many files Python code opened."""
+    read_bytes: int
+    """From files and pipes; -1 where the system does not tell."""
+
+    def mark(self, threads: int) -> str:
+        """The mark in the profile; tb_perfadvisor.signals.input.loader_workers reads it.
+
+        Args:
+            threads: How many threads an operator of the training process may use.
+        """
+        return (
+            f"DataLoader worker {self.worker} of {self.workers} on {self.cores} cores beside"
+            f" {threads} threads: {self.wall_us} us, CPU {self.cpu_us} us, {self.files} files,"
+            f" {self.read_bytes} bytes"
+        )
+
+
+def time_workers(loader: Loader) -> Loader:
+    """Time the worker processes of a loader in all profiles recorded from now on.
+
+    A profile of the training process shows only that it waits for the workers. With this, each
+    fetch also carries what the workers' latest batches took: wall time, processor time, and the
+    number of files and bytes that were read.
+
+    Args:
+        loader: A DataLoader before its first epoch. It changes in place: its workers start with
+            one more function, and its class becomes a subclass of its own. A loader without
+            workers stays as it is, because the profiler sees its work.
+
+    Returns:
+        The same loader.
+
+    Raises:
+        UsageError: If the loader has already started persistent workers.
+    """
+    if not loader.num_workers or hasattr(loader, "_timed_batches"):
+        return loader
+    if loader._iterator is not None:  # only loaders with persistent workers keep it
+        raise UsageError(
+            "The loader has started its workers already.",
+            hint="Call time_workers before the first epoch.",
+        )
+    context: Any = loader.multiprocessing_context or multiprocessing
+    batches = context.SimpleQueue()
+    loader.worker_init_fn = _TimedWorker(loader.worker_init_fn, loader.num_workers, batches)
+    loader.__class__ = _timed_loader(type(loader))
+    loader._timed_batches = batches
+    return loader
+
+
+def _timed_loader(kind: Any) -> Any:
+    """A class of loaders whose iterators mark what the workers report.
+
+    Derived classes instead of wrapped methods, which would hold their own object: an iterator must
+    end its workers as soon as nobody uses it.
+    """
+
+    def get_iterator(loader: Any) -> Any:
+        iterator = kind._get_iterator(loader)
+        iterator._timed_batches = loader._timed_batches
+        iterator.__class__ = _timed_iterator(type(iterator))
+        return iterator
+
+    return type(kind.__name__, (kind,), {"_get_iterator": get_iterator})
+
+
+def _timed_iterator(kind: Any) -> Any:
+    import torch
+    from torch.autograd.profiler import record_function
+
+    def next_data(iterator: Any) -> Any:
+        data = kind._next_data(iterator)
+        while not iterator._timed_batches.empty():
+            batch = iterator._timed_batches.get()
+            if torch.autograd._profiler_enabled():
+                with record_function(batch.mark(torch.get_num_threads())):
+                    pass
+        return data
+
+    return type(kind.__name__, (kind,), {"_next_data": next_data})
+
+
+class _TimedWorker:
+    """Runs when a worker starts; a class, because it may have to be pickled."""
+
+    def __init__(self, init: Callable[[int], None] | None, workers: int, batches: Any) -> None:
+        self._init = init
+        self._workers = workers
+        self._batches = batches
+
+    def __call__(self, worker: int) -> None:
+        from torch.utils.data._utils import fetch
+
+        if self._init is not None:
+            self._init(worker)
+        files, cores = _OpenedFiles(), _cores()
+
+        def report(wall_ns: int, cpu_ns: int, opened: int, read_bytes: int) -> None:
+            self._batches.put(
+                WorkerBatch(
+                    worker,
+                    self._workers,
+                    cores,
+                    wall_ns // 1000,
+                    cpu_ns // 1000,
+                    opened,
+                    read_bytes,
+                )
+            )
+
+        fetchers: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+        for fetcher in fetchers:
+            fetcher.fetch = _timed(fetcher.fetch, files, report)
+
+
+class _OpenedFiles:
+    """Counts the files that Python code opens in this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        sys.addaudithook(self._on_event)
+
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        self.count += event == "open"
+
+
+def _timed(
+    fetch: Callable[..., Any], files: _OpenedFiles, report: Callable[[int, int, int, int], None]
+) -> Callable[..., Any]:
+    @wraps(fetch)
+    def timed(*arguments: Any) -> Any:
+        read_bytes, opened = _read_bytes(), files.count
+        wall_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        batch = fetch(*arguments)
+        wall_ns = time.perf_counter_ns() - wall_ns
+        cpu_ns = time.process_time_ns() - cpu_ns
+        opened = files.count - opened
+        if read_bytes != _UNKNOWN:
+            read_bytes = _read_bytes() - read_bytes
+        report(wall_ns, cpu_ns, opened, read_bytes)
+        return batch
+
+    return timed
+
+
+def _cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read_bytes() -> int:
+    """How much this process has read; -1 where the system does not tell."""
+    with contextlib.suppress(OSError):
+        first_line, _, _ = _IO.read_bytes().partition(b"\n")
+        return int(first_line.removeprefix(b"rchar: "))
+    return _UNKNOWN

@@ -1,0 +1,160 @@
+"""Few operators take most of a step on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.amounts import per_step, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_share
+
+_FEW = 3
+_NARROW = ("bfloat16", "half", "float16")
+_LOOK = Remedy(
+    text="Look at these operators first. The evidence lists the modules and lines that call them, "
+    "as far as they were recorded.",
+)
+_THREADS = (
+    Remedy(
+        text="Check that large operators use all cores: one thread for each physical core that the "
+        "process may use, fewer if loader workers or other ranks run beside it.",
+        snippet="print(torch.get_num_threads(), os.cpu_count())\n"
+        "torch.set_num_threads(physical_cores)  # or OMP_NUM_THREADS before the start",
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
+    ),
+    Remedy(
+        text="Check that large operators use all cores: 0 threads means one for each core.",
+        snippet="print(tf.config.threading.get_intra_op_parallelism_threads())\n"
+        "tf.config.threading.set_intra_op_parallelism_threads(0)  # before the first operator",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/config/threading",
+    ),
+)
+_WIDER = Remedy(
+    text="Compare with 32 bits: processors without instructions for 16-bit products compute them "
+    "many times slower.",
+    snippet='lscpu | grep --only-matching --extended-regexp "avx512_bf16|amx_bf16" | sort -u',
+    language="bash",
+    reference="https://docs.pytorch.org/docs/stable/amp.html",
+)
+
+
+class DominantOperators(Rule):
+    """Few operators take most of the step of a program on the CPU.
+
+    What it finds
+    -------------
+    The kinds of operators with the most time of their own, where three of them take more of the
+    step than the limit, and the modules and source lines that call them.
+
+    Why it matters
+    --------------
+    No change that leaves these operators alone makes the step much shorter.
+
+    How it is measured
+    ------------------
+    An operator's own time is its duration without the operators that it calls. Own times of an
+    operator are added up over the used steps; where several threads run operators at a time, over
+    all threads. This finding has no saving of its own; other rules estimate what can be done.
+
+    When to ignore
+    --------------
+    When the work is necessary and runs on all cores at the speed of the processor.
+
+    How to verify
+    -------------
+    Their share of the step falls.
+
+    References:
+    ----------
+    PyTorch documentation, "Performance Tuning Guide", on the CPU.
+    """
+
+    id = "dominant-operators"
+    title = "Start with the operators that take most of the step"
+    category = "compute"
+    needs = (Need.WORK, Need.HOST_EVENTS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.9,
+        "share",
+        "In a healthy step, convolutions and products and their gradients take up to nine tenths.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when few operators take most of a step on the CPU."""
+        operators = host_operators(signals)
+        by_kind = np.bincount(operators.name, weights=operators.self_ns).astype(np.int64)
+        first = np.argsort(-by_kind, kind="stable")[:_FEW]
+        total_ns = int(by_kind[first].sum())
+        if len(by_kind) <= _FEW or self.is_minor(total_ns, signals):
+            return
+        shares = [
+            f"{operators.names[kind]} ({format_share(share_of_window(time_ns, signals))})"
+            for kind, time_ns in zip(first.tolist(), by_kind[first].tolist(), strict=True)
+        ]
+        most = operators.rows[operators.name == first[0]]
+        remedies = (_WIDER, _LOOK) if _is_narrow(signals.trace, most) else (_LOOK,)
+        yield Finding(
+            summary=(
+                f"{per_step(total_ns, signals)} goes into three operators:"
+                f" {', '.join(shares[:-1])} and {shares[-1]}."
+            ),
+            evidence=(
+                _by_caller(signals, operators),
+                costliest("Longest operators", signals.worker, operators.rows, operators.self_ns),
+            ),
+            remedies=(*remedies, *_THREADS),
+            severity="low",
+        )
+
+
+def _is_narrow(trace: Trace, rows: Int32) -> bool:
+    """Whether most of these operators compute in 16 bits."""
+    dtypes = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
+    narrow = [any(name in trace.text(int(d)).lower() for name in _NARROW) for d in dtypes.tolist()]
+    return 2 * sum(narrow) > len(rows)
+
+
+def _by_caller(signals: Signals, operators: HostOperators) -> Table:
+    """Own time of operators by input shapes, module and source line."""
+    rows, origins, trace = operators.rows, signals.origins, signals.trace
+    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)[rows]
+    first, group = group_rows(operators.name, shapes, origins.module[rows], origins.line[rows])
+    count = np.bincount(group, minlength=len(first))
+    self_ns = np.bincount(group, weights=operators.self_ns, minlength=len(first)).astype(np.int64)
+    order = np.argsort(-self_ns, kind="stable").tolist()
+    return Table(
+        "Operators by their own time",
+        (
+            Column("name", "Operator"),
+            Column("shapes", "Input shapes"),
+            Column("module", "Module"),
+            Column("line", "Source line"),
+            Column("count", "Count", "count"),
+            Column("own_ns", "Own time", "ns"),
+            Column("share", "Of the steps", "share"),
+        ),
+        tuple(
+            (
+                operators.names[operators.name[first[i]]],
+                trace.text(int(shapes[first[i]])) or None,
+                origins.module_of(int(rows[first[i]])),
+                origins.line_of(int(rows[first[i]])),
+                int(count[i]),
+                int(self_ns[i]),
+                share_of_window(int(self_ns[i]), signals),
+            )
+            for i in order
+        ),
+    )

@@ -1,0 +1,185 @@
+"""Preparing input takes the cores that the step computes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import BATCHES, MAPS, REPEATS, iterator_table
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.remedies.tfdata import BATCH_FIRST, CACHE, LESS_PYTHON
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
+from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.units import format_duration
+
+_TINY_RUN_NS = 500_000
+"""Below half a millisecond, what calling a function for each element costs is a large part."""
+_MANY_CALLS = 8
+"""Calls per batch from which on a batch at a time pays."""
+_STORED = Remedy(
+    text="Do what is the same in every epoch (decoding, resizing, normalizing, tokenizing) once "
+    "before training, and store the result.",
+    snippet=(
+        "for index, (image, label) in enumerate(raw):\n"
+        "    torch.save((resize(decode(image)).to(torch.uint8), label), f'prepared/{index}.pt')"
+    ),
+    needs=(Part.LOADER,),
+)
+_FEWER_THREADS = Remedy(
+    text="Leave cores to the workers: an operator waits for its slowest thread, which is the one "
+    "whose core a worker took.",
+    snippet="torch.set_num_threads(max(os.cpu_count() - num_workers, 1))",
+    needs=(Part.LOADER_WORKERS,),
+    reference="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
+)
+_ELSEWHERE = Remedy(
+    text="If nothing can be left out, prepare batches on other machines: tf.data service moves the "
+    "pipeline there.",
+    snippet=(
+        "dataset = dataset.apply(\n"
+        "    tf.data.experimental.service.distribute(\n"
+        '        processing_mode="distributed_epoch", service="grpc://dispatcher:5000"\n'
+        "    )\n"
+        ")"
+    ),
+    needs=(Part.TFDATA,),
+    reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/service",
+)
+
+
+class InputSharesCores(Rule):
+    """Nothing waits for input, but preparing it takes the cores that the step needs.
+
+    What it finds
+    -------------
+    Programs on the CPU whose input pipeline computes during the steps: functions of tf.data on
+    other threads, or worker processes of a DataLoader that `instrument.torch.time_workers` times.
+
+    Why it matters
+    --------------
+    Prefetching hides input only on idle cores. Without them, each operator of the step takes
+    longer, and no wait shows why. More threads or workers make it worse; only less work helps.
+
+    How it is measured
+    ------------------
+    With tf.data, threads of the pipeline count while they compute, not while they wait for other
+    threads or for files. How much of their time Python functions compute is unknown: calling one
+    takes 0.2 milliseconds, and an eighth of the rest is a guess. If more threads run than there are
+    cores, they share the cores' time.
+
+    The processor time of input during the step's operators, divided by the number of cores, is
+    what operators on all cores lose. But an operator is recorded on one thread, whether or not it
+    uses all cores. So three quarters of the expected loss assume that it uses up to 16 of them;
+    one quarter counts only threads of input that find no idle core. Low is three quarters of the
+    latter, without Python. High takes the threads' time as processor time. For DataLoader workers,
+    the processor time is known.
+
+    When to ignore
+    --------------
+    When the work of the pipeline is necessary and already as cheap as it can be.
+
+    How to verify
+    -------------
+    Feed the same batch again and again: the step time that remains is what free input would give.
+    After the change, the operators of the step take less time.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with the tf.data API"; PyTorch documentation, "CPU
+    threading".
+    """
+
+    id = "input-shares-cores"
+    title = "Prepare less input on the cores of the step"
+    category = "input"
+    needs = (Need.WORK, Need.INPUT)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.07, "share", "Preparing batches takes up to 5 % of a step in a well-tuned pipeline."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when input takes much of the cores' time."""
+        sharing = core_sharing(signals)
+        if sharing is None or self.is_minor(sharing.expected_ns, signals):
+            return
+        saving = Saving(
+            sharing.low_ns, sharing.expected_ns, sharing.high_ns, sharing.shared, "modeled"
+        )
+        workers = worker_batches(signals)
+        if workers is not None:
+            yield _of_workers(signals, sharing, workers, saving)
+        else:
+            yield _of_pipeline(signals, sharing, saving)
+
+
+def _summary(signals: Signals, sharing: CoreSharing, most: str) -> str:
+    return (
+        f"Preparing input takes {per_step(sharing.expected_ns, signals)} from the step's operators:"
+        f" it runs on the same {sharing.cores} cores{most}."
+    )
+
+
+def _of_workers(
+    signals: Signals, sharing: CoreSharing, workers: WorkerBatches, saving: Saving
+) -> Finding:
+    cpu_ns = float(workers.cpu_ns.mean())
+    return Finding(
+        summary=_summary(
+            signals,
+            sharing,
+            f", where {workers.workers} workers compute {format_duration(cpu_ns)} for each batch",
+        ),
+        saving=saving,
+        evidence=(worker_batches_table(workers),),
+        remedies=(_STORED, _FEWER_THREADS),
+    )
+
+
+def _of_pipeline(signals: Signals, sharing: CoreSharing, saving: Saving) -> Finding:
+    pipelines = tfdata(signals)
+    node = int(np.argmax(pipelines.function_ns))
+    run_ns = int(pipelines.function_ns[node])
+    calls = int(pipelines.function_count[node])
+    most = ""
+    if run_ns:
+        mean = format_duration(run_ns / max(calls, 1))
+        most = f", mostly in {pipelines.kind[node]} ({calls:,} calls of {mean} in the profile)"
+    return Finding(
+        summary=_summary(signals, sharing, most),
+        saving=saving,
+        evidence=(iterator_table(signals),),
+        remedies=_remedies(signals, sharing, node),
+    )
+
+
+def _remedies(signals: Signals, sharing: CoreSharing, node: int) -> tuple[Remedy, ...]:
+    """What helps against the stage that computes most, first."""
+    pipelines, steps = tfdata(signals), max(len(signals.steps), 1)
+    above = {pipelines.kind[parent] for parent in pipelines.above(node)}
+    below = {pipelines.kind[child] for child in pipelines.below(node)}
+    calls = int(pipelines.function_count[node])
+    mean_ns = int(pipelines.function_ns[node]) / max(calls, 1)
+    is_per_element = (
+        pipelines.kind[node] in MAPS
+        and (pipelines.kind[node] == "MapAndBatch" or not BATCHES.isdisjoint(above))
+        and calls >= _MANY_CALLS * steps
+    )
+    is_cached = any("Cache" in kind for kind in above | below)
+    repeats = not REPEATS.isdisjoint(above)
+    remedies: list[Remedy] = []
+    if is_per_element and mean_ns < _TINY_RUN_NS:
+        remedies += BATCH_FIRST
+    if 2 * sharing.python_ns > sharing.input_ns:
+        remedies += LESS_PYTHON
+    if not is_cached and (repeats or not remedies):
+        remedies += CACHE
+    return (*remedies, _ELSEWHERE)

@@ -1,0 +1,108 @@
+"""Launched work waits on the device, and nothing that was recorded says what for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import longest_stretch
+from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
+from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.host.queued_waits import queued_waits
+from tb_perfadvisor.signals.workload.parts import Part
+
+_REMEDIES = (
+    Remedy(
+        text="Record which events the streams wait for, and look at what sets the event before "
+        "the longest wait.",
+        snippet=(
+            "from torch._C._profiler import _ExperimentalConfig\n\n"
+            "config = _ExperimentalConfig(enable_cuda_sync_events=True)\n"
+            "with torch.profiler.profile(experimental_config=config) as prof:\n"
+            "    run_some_steps()"
+        ),
+        framework="pytorch",
+        needs=(Part.NVIDIA,),
+        reference="https://pytorch.org/docs/stable/profiler.html",
+    ),
+    Remedy(
+        text="Look at the code under the annotation and the call that the evidence names: what it "
+        "transfers, or waits for, holds up the work behind it on the same stream. If that work "
+        "does not need the result, launch it on another stream or before.",
+    ),
+    Remedy(
+        text="If other processes use the same device, or other ranks take part, look at them: the "
+        "work may wait for them.",
+    ),
+)
+
+
+class BlockedStream(Rule):
+    """Launched work waits on the device while the device idles.
+
+    What it finds
+    -------------
+    Idle time of the device after its next work was launched: the launch has returned, and the
+    launch latency has passed. What Python callbacks of a compiled program explain is left out.
+
+    Why it matters
+    --------------
+    The host is not too slow, so launching faster would not help. The stream waits for something
+    else: an event of another stream or device, a transfer, another rank, a function on the host, or
+    another process that uses the device.
+
+    How it is measured
+    ------------------
+    From the launches and starts of the device's events. The profile does not show what the stream
+    waits for, so there is no estimate. The evidence names the stream, the work that waits, the call
+    that launched it, what the host does meanwhile, and the annotation around it.
+
+    When to ignore
+    --------------
+    When the wait is meant to be there, as between the stages of a pipeline.
+
+    How to verify
+    -------------
+    The gaps before the named work are gone from the next profile.
+
+    References:
+    ----------
+    NVIDIA CUDA C++ Programming Guide, "Streams" and "Events"; PyTorch documentation, "CUDA
+    streams".
+    """
+
+    id = "blocked-stream"
+    title = "Find out what the launched work waits for"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.1, "share", "A tenth of the steps is worth a look even where the profile names no reason."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if launched work waits for a good part of the steps."""
+        found = queued_waits(signals)
+        if self.is_minor(found.total_ns, signals) or not found.waits:
+            return
+        longest = found.waits[0]
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(found.total_ns, signals)} although its next work is"
+                f" launched. The longest wait is that of {describe_wait(longest)}:"
+                f" {per_step(longest.idle_ns, signals)}."
+            ),
+            severity="low",
+            evidence=(
+                wait_table(found),
+                longest_stretch(
+                    "Longest wait", signals, found.intervals, "The next work is launched, but waits"
+                ),
+                *annotation_table(signals, found.intervals),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,116 @@
+"""The operating system takes the core from the thread that launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
+from tb_perfadvisor.rules.remedies.host_cores import OWN_CORES
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.host.preempted_calls import PreemptedCalls, preempted_calls
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.whatif import Remove
+
+
+class HostPreempted(Rule):
+    """The device idles because the operating system runs something else on the host's cores.
+
+    What it finds
+    -------------
+    Idle time of the device while the thread that launches is in a call that takes milliseconds
+    instead of microseconds for no reason of its own: making a view, taking memory from the caching
+    allocator, recording an event. The thread lost its core in the middle of the call.
+
+    Why it matters
+    --------------
+    With more busy threads than cores, each thread has to wait its turn. A launch that is a few
+    milliseconds late leaves the device idle, and if other ranks wait for this one in a collective,
+    all devices idle.
+
+    How it is measured
+    ------------------
+    A call counts if its own time, without recorded calls inside, is above one millisecond and 20
+    times the median of all calls with the same name. Calls that may take long for another reason
+    do not count: waits, allocations, compilation, the first launch of a kernel, calls on a stream
+    with many launches pending, and calls during the profiler's own work, garbage collection, or a
+    long call of the runtime on another thread, which may hold a lock. At least three of the calls
+    must be trivial (views, memory from the caching allocator, queries and events of the runtime),
+    whose time has no other explanation.
+
+    Low is the idle time during the excess of the trivial calls. Expected and high add the other
+    operators and launches that are late in the same way. With a replay, expected is what the steps
+    save without the excess.
+
+    When to ignore
+    --------------
+    When another program ran on the machine only while the profile was recorded.
+
+    How to verify
+    -------------
+    No view or event of the next profile takes milliseconds. While the program runs, `pidstat -w`
+    shows few involuntary context switches, and `vmstat` no swapping.
+
+    References:
+    ----------
+    Linux kernel documentation, "CFS Bandwidth Control"; PyTorch documentation, "NUMA Binding".
+    """
+
+    id = "host-preempted"
+    title = "Leave the launching threads a core of their own"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
+    is_preview = False
+
+    minimum_share = Limit(0.01, "share", "Any machine sometimes runs something else for a moment.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if the device idles while launching threads lack a core."""
+        calls, trace = preempted_calls(signals), signals.trace
+        total = total_ns(calls.idle)
+        if self.is_minor(total, signals):
+            return
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(total, signals)} because the operating system ran"
+                f" something else instead of the launching thread: {_longest(signals, calls)}."
+            ),
+            saving=Saving(
+                total_ns(calls.trivial_idle),
+                total,
+                total,
+                calls.idle,
+                "measured",
+                (Remove(calls.stalled),),
+            ),
+            evidence=(
+                events_by_name(
+                    "Calls that lost their core",
+                    "Call",
+                    trace,
+                    calls.row,
+                    (
+                        (Column("excess_ns", "Longer than usual by", "ns"), calls.excess_ns),
+                        (Column("idle_ns", "Device idle", "ns"), calls.idle_ns),
+                    ),
+                ),
+                costliest("Longest of these calls", signals.worker, calls.row, calls.excess_ns),
+            ),
+            remedies=OWN_CORES,
+        )
+
+
+def _longest(signals: Signals, calls: PreemptedCalls) -> str:
+    """The trivial call that took longest, and how many other calls there are."""
+    events = signals.trace.events
+    rows, excess_ns = calls.row[calls.is_trivial], calls.excess_ns[calls.is_trivial]
+    row = rows[excess_ns.argmax()]
+    name, duration_ns = signals.trace.text(int(events.name[row])), int(events.duration_ns[row])
+    usual_ns = duration_ns - int(excess_ns.max())
+    return (
+        f"{len(calls)} calls took milliseconds, such as {name} with"
+        f" {format_duration(duration_ns)}, usually {format_duration(usual_ns)}"
+    )

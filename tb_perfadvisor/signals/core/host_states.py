@@ -1,0 +1,108 @@
+"""What the host was doing: the states of its threads, and the work of a CPU-only capture."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    intersect,
+    join,
+    minus,
+    union,
+)
+
+_THREAD_STATES = (
+    (Cause.COMPILING, (EventKind.COMPILE,)),
+    (Cause.ALLOCATING, (EventKind.ALLOCATE,)),
+    (Cause.SYNCHRONIZATION, (EventKind.SYNCHRONIZE,)),
+    (Cause.LAUNCHING, (EventKind.LAUNCH, EventKind.RUNTIME)),
+    (Cause.FRAMEWORK, (EventKind.OPERATOR, EventKind.HOST_COLLECTIVE)),
+    (Cause.PYTHON, (EventKind.PYTHON,)),
+)
+
+
+def judge(
+    trace: Trace,
+    unassigned: Intervals,
+    tracks: tuple[int, ...],
+    between_steps: Intervals,
+    parts: dict[Cause, Intervals],
+) -> None:
+    """Split idle time by what some threads were doing, in order of precedence."""
+    if len(unassigned) == 0:
+        return
+    start, end = int(unassigned[0, 0]), int(unassigned[-1, 1])
+    states: list[tuple[Cause, Intervals]] = [
+        (Cause.INPUT, input_waits(trace, tracks)),
+        (Cause.BETWEEN_STEPS, between_steps),
+    ]
+    states += [(cause, states_of(trace, kinds, tracks)) for cause, kinds in _THREAD_STATES]
+    for cause, state in states:
+        part = intersect(unassigned, clip(state, start, end))
+        if len(part):
+            parts[cause] = join(parts[cause], part)
+            unassigned = minus(unassigned, part)
+    parts[Cause.UNEXPLAINED] = join(parts[Cause.UNEXPLAINED], unassigned)
+
+
+def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...]) -> Intervals:
+    """When any of the threads is inside an event of one of the kinds."""
+    rows = trace.rows(*kinds)
+    rows = rows[is_in(trace.events.track[rows], tracks)]
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+
+
+def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
+    """When the threads wait for input.
+
+    TensorFlow's executor fetches on any free thread of its pool, so there fetches on all threads
+    count.
+    """
+    rows = trace.rows(EventKind.INPUT_WAIT)
+    if trace.source.framework != "tensorflow":
+        rows = rows[is_in(trace.events.track[rows], tracks)]
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+
+
+_WAITS_FOR_PROGRAM = "ThunkExecutor::Execute (wait for completion)"
+"""XLA's CPU client is in this event while its thread pool runs a program. Large matrix products
+are split over the pool, and no other event covers their parts (openxla/xla,
+xla/backends/cpu/runtime)."""
+
+
+def running_programs(trace: Trace) -> Intervals:
+    """When XLA programs run on the CPU, even if no event names the operation that runs."""
+    if _WAITS_FOR_PROGRAM not in trace.strings:
+        return EMPTY
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    rows = rows[events.name[rows] == trace.strings.index(_WAITS_FOR_PROGRAM)]
+    return union(events.start_ns[rows], events.end_ns[rows])
+
+
+def host_work(trace: Trace, step_track: int) -> Intervals:
+    """The work of a CPU-only capture.
+
+    In PyTorch, the operators of the step thread. In TensorFlow and JAX, those of the executor on
+    every thread. Operators inside the input pipeline are input, not work. Operators that
+    torch.compile calls while tracing compute nothing.
+    """
+    events = trace.events
+    rows = trace.rows(EventKind.OPERATOR)
+    if trace.source.framework == "pytorch":
+        rows = rows[events.track[rows] == step_track]
+        feeding = trace.rows(EventKind.INPUT_WAIT, EventKind.COMPILE)
+        feeding = feeding[events.track[feeding] == step_track]
+        waits = union(events.start_ns[feeding], events.end_ns[feeding])
+        return minus(union(events.start_ns[rows], events.end_ns[rows]), waits)
+    busy = EMPTY
+    for track in distinct(events.track[rows]).tolist():
+        own = rows[events.track[rows] == track]
+        input_rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
+        input_rows = input_rows[events.track[input_rows] == track]
+        feeding_time = union(events.start_ns[input_rows], events.end_ns[input_rows])
+        busy = join(busy, minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
+    return busy

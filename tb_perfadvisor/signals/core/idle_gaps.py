@@ -1,0 +1,108 @@
+"""Gaps in the device's work, and since when the work that ended each was queued.
+
+Work is queued once its launch has returned and the launch latency has passed. Before that moment,
+the host is the reason that the device idles. The event that ends a gap shows this only if its
+launch was recorded, or if it started before the first recorded launch of its stream: then it was
+launched before the recording began. Other events prove nothing, because their launch is unknown
+(requests for direct memory access never have one). There, the next event counts that does show it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.intervals import Intervals, complement
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+LAUNCH_LATENCY_NS = 20_000
+"""From the return of a launch to the kernel's start: 2-10 microseconds on an idle GPU (NVIDIA,
+"CUDA Graphs" developer documentation, measured launch latencies), twice that with margin."""
+_ALWAYS = np.iinfo(np.int64).min
+_NEVER = np.iinfo(np.int64).max
+
+
+class Idle(Struct, frozen=True):
+    """Gaps in the device's work within the used window, and what ended them.
+
+    Columns have shape (gaps,); rows are -1 for none.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    next_row: Int32
+    """The device event that ended the gap."""
+    launch_row: Int32
+    """The runtime call that launched it. If that is unknown, the call that launched the next event
+    with a known launch."""
+    queued_from_ns: Int64
+    """From when on the work was queued: between start and end, and the end if it never was."""
+
+    @property
+    def is_queued(self) -> NDArray[np.bool_]:
+        """Whether the work was queued during the whole gap."""
+        is_queued: NDArray[np.bool_] = self.queued_from_ns == self.start_ns
+        return is_queued
+
+
+def device_gaps(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: int) -> Idle:
+    """The gaps between the device's events within a window.
+
+    A gap inside a container, such as an XLA loop, is a gap like any other.
+    """
+    events, busy, rows = trace.events, timeline.busy, timeline.rows
+    first = min(start_ns, int(busy[0, 0])) if len(busy) else start_ns
+    last = max(end_ns, int(busy[-1, 1])) if len(busy) else end_ns
+    gaps = complement(busy, first, last)
+    gaps = gaps[(gaps[:, 1] > start_ns) & (gaps[:, 0] < end_ns)]
+    # `rows` are sorted by start: the first one that starts at a gap's end or later ended it.
+    slot = np.searchsorted(events.start_ns[rows], gaps[:, 1], side="left")
+    queued_ns = _queued_since(trace, rows)
+    telling = np.flatnonzero(queued_ns != _NEVER)
+    next_telling = np.append(telling, -1)[np.searchsorted(telling, slot, side="left")]
+    launch = np.where(next_telling >= 0, events.launched_by[rows[next_telling]], -1)
+    queued_from = np.where(next_telling >= 0, queued_ns[next_telling], _NEVER)
+    start, end = np.maximum(gaps[:, 0], start_ns), np.minimum(gaps[:, 1], end_ns)
+    return Idle(
+        start_ns=start,
+        end_ns=end,
+        next_row=np.append(rows, -1)[np.minimum(slot, len(rows))].astype(np.int32),
+        launch_row=launch.astype(np.int32),
+        queued_from_ns=np.clip(queued_from, start, end),
+    )
+
+
+def _queued_since(trace: Trace, rows: Int32) -> Int64:
+    """Since when each device event was queued; `_NEVER` if unknown.
+
+    Args:
+        trace: The trace.
+        rows: Device events; shape (n,).
+    """
+    events = trace.events
+    launch, track = events.launched_by[rows], events.track[rows]
+    is_linked = launch >= 0
+    queued_ns = np.full(len(rows), _NEVER, dtype=np.int64)
+    queued_ns[is_linked] = events.end_ns[launch[is_linked]] + LAUNCH_LATENCY_NS
+    if not is_linked.any() or is_linked.all():
+        return queued_ns
+    launched_at = events.start_ns[launch[is_linked]]
+    first_launch = np.full(len(trace.tracks), _NEVER, dtype=np.int64)
+    np.minimum.at(first_launch, track[is_linked], launched_at)
+    # On a stream without any recorded launch, only what ran before all launches must be older.
+    first_launch[first_launch == _NEVER] = launched_at.min()
+    kind = events.kind[rows]
+    has_launches = is_in(kind, np.unique(kind[is_linked]))
+    is_older = ~is_linked & has_launches & (events.start_ns[rows] < first_launch[track])
+    queued_ns[is_older] = _ALWAYS
+    return queued_ns
+
+
+def unlaunched_gaps(idle: Intervals) -> Idle:
+    """Idle intervals of a program without a device."""
+    none = np.full(len(idle), -1, dtype=np.int32)
+    return Idle(idle[:, 0], idle[:, 1], none, none, idle[:, 1])

@@ -1,0 +1,183 @@
+"""Idle time by the user's annotations: `## optimizer ##`, `forward`, `Optimizer.step#SGD.step`.
+
+Each piece of idle time gets the innermost annotation around it, on the thread that launched the
+device's next work, or else on the thread that runs the steps. What PyTorch annotates by itself
+(optimizers, DistributedDataParallel, collectives) counts only outside of the user's annotations. An
+annotation that spans a whole step names nothing, and neither do the profiler's own. TensorFlow and
+JAX record what their runtimes do in the same way as the user's annotations. There, only what calls
+a compiled function or an operator from outside can be the user's.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.origins import nearest
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_WHOLE_SHARE = 0.9
+"""An annotation of this share of a step marks the step."""
+_SAYS_NOTHING = re.compile(r"^(?:PyTorch Profiler|ProfilerStep|\[profiler\])")
+# torch/optim/optimizer.py, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d
+_AUTOMATIC = re.compile(r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|\w+ccl:)")
+# XLA's clients and TensorFlow's executor trace their own functions.
+_CALLS_PROGRAM = re.compile(r"^(?:PjitFunction\(|EagerExecute|FunctionRun|TFE_)")
+_OF_RUNTIME = re.compile(
+    r"^(?:PjitFunction\(|Eager|TFE_|FunctionRun|KernelAndDevice|Executor|ParallelFor)|::|=>"
+)
+
+
+class AnnotatedIdle(Struct, frozen=True):
+    """Pieces of the idle time in the used window, in order; columns of shape (pieces,)."""
+
+    start_ns: Int64
+    end_ns: Int64
+    gap: Int32
+    """Row of `Attribution.idle`."""
+    name: Int32
+    """String: the innermost annotation; -1 for none."""
+
+    def by_name(self, intervals: Intervals) -> list[tuple[int, int]]:
+        """Names (-1 for none) and the idle time within some intervals, the longest first."""
+        inside = overlap_ns(intervals, self.start_ns, self.end_ns)
+        names, of_piece = np.unique(self.name, return_inverse=True)
+        totals = np.bincount(of_piece, weights=inside, minlength=len(names)).astype(np.int64)
+        order = np.argsort(-totals, kind="stable").tolist()
+        return [(int(names[i]), int(totals[i])) for i in order if totals[i] > 0]
+
+
+class _Segments(Struct, frozen=True):
+    """Stretches of a thread with the same innermost annotation, in order."""
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int32
+
+    def name_at(self, at_ns: Int64) -> Int32:
+        """The annotation at each moment; -1 for none."""
+        if len(self.start_ns) == 0:
+            return np.full(len(at_ns), -1, dtype=np.int32)
+        slot = last_before(self.start_ns, at_ns)
+        inside = (slot >= 0) & (at_ns < self.end_ns[slot])
+        return np.where(inside, self.name[slot], -1).astype(np.int32)
+
+
+@memoized
+def annotated_idle(signals: Signals) -> AnnotatedIdle:
+    """The idle time of the used window, by annotation."""
+    trace, idle = signals.trace, signals.attribution.idle
+    rows = _annotations(signals)
+    names = distinct(trace.events.name[rows]).tolist()
+    automatic = [name for name in names if _AUTOMATIC.match(trace.strings[name])]
+    is_automatic = is_in(trace.events.name[rows], automatic)
+    launch, step_track = idle.launch_row, signals.step_track
+    thread = np.where(launch >= 0, trace.events.track[launch], step_track)
+    tracks = {*distinct(thread).tolist(), step_track}
+    by_user = _innermost(trace, rows[~is_automatic], tracks)
+    by_framework = _innermost(trace, rows[is_automatic], tracks)
+    pieces = []
+    for track in distinct(thread).tolist():
+        layers = (
+            by_user[track],
+            by_user[step_track],
+            by_framework[track],
+            by_framework[step_track],
+        )
+        start, gap = _split(idle.start_ns, idle.end_ns, np.flatnonzero(thread == track), layers)
+        is_last = np.append(gap[1:] != gap[:-1], True)
+        end = np.where(is_last, idle.end_ns[gap], np.append(start[1:], 0))
+        name = np.full(len(start), -1, dtype=np.int32)
+        for layer in layers:
+            name = np.where(name >= 0, name, layer.name_at(start))
+        pieces.append((start, end, gap, name))
+    if not pieces:
+        none = np.empty(0, dtype=np.int64)
+        return AnnotatedIdle(none, none, none.astype(np.int32), none.astype(np.int32))
+    starts, ends, gap_rows, names = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    order = np.argsort(starts, kind="stable")
+    return AnnotatedIdle(
+        start_ns=starts[order],
+        end_ns=ends[order],
+        gap=gap_rows[order].astype(np.int32),
+        name=names[order].astype(np.int32),
+    )
+
+
+def _split(
+    start_ns: Int64, end_ns: Int64, gaps: NDArray[np.intp], segments: tuple[_Segments, ...]
+) -> tuple[Int64, NDArray[np.intp]]:
+    """Starts of pieces of gaps, cut where the annotation may change, with the gap of each."""
+    bounds = np.concatenate([c for part in segments for c in (part.start_ns, part.end_ns)])
+    bounds = np.unique(bounds)
+    slot = last_before(start_ns[gaps], bounds)
+    inside = (slot >= 0) & (bounds < end_ns[gaps][slot]) & (bounds > start_ns[gaps][slot])
+    starts = np.concatenate((start_ns[gaps], bounds[inside]))
+    of_gap = np.concatenate((gaps, gaps[slot[inside]]))
+    order = np.argsort(starts, kind="stable")
+    return starts[order], of_gap[order]
+
+
+def _annotations(signals: Signals) -> Int32:
+    """Rows of annotations on the host that may say something to the user."""
+    trace, steps = signals.trace, signals.steps
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    step_ns = float(np.median(steps.duration_ns)) if len(steps) else float(steps.window_ns)
+    duration = events.duration_ns[rows]
+    rows = rows[(duration > 0) & (duration < _WHOLE_SHARE * step_ns)]
+    rows = rows[trace.tracks.kind[events.track[rows]] == TrackKind.HOST_THREAD]
+    names = distinct(events.name[rows]).tolist()
+    if trace.source.framework in ("tensorflow", "jax"):
+        rows = rows[is_in(rows, _around_programs(trace))]
+        silent = [name for name in names if _OF_RUNTIME.search(trace.strings[name])]
+    else:
+        silent = [name for name in names if _SAYS_NOTHING.match(trace.strings[name])]
+    said: Int32 = rows[~is_in(events.name[rows], silent)]
+    return said
+
+
+def _around_programs(trace: Trace) -> Int32:
+    """Rows of the events around calls of compiled functions and operators."""
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION, EventKind.RUNTIME)
+    names = distinct(events.name[rows]).tolist()
+    calls = [name for name in names if _CALLS_PROGRAM.match(trace.strings[name])]
+    above = events.parent[rows[is_in(events.name[rows], calls)]]
+    found = [np.empty(0, dtype=np.int32)]
+    while len(above := distinct(above[above >= 0])):
+        found.append(above)
+        above = events.parent[above]
+    return distinct(np.concatenate(found)).astype(np.int32)
+
+
+def _innermost(trace: Trace, rows: Int32, tracks: set[int]) -> dict[int, _Segments]:
+    """The innermost of some annotations at each moment of some threads."""
+    events = trace.events
+    is_annotation = np.zeros(len(events), dtype=np.bool_)
+    is_annotation[rows] = True
+    around = nearest(events.parent, is_annotation)
+    parent = events.parent[rows]
+    outer = np.where(parent >= 0, around[parent], -1)
+    found = {}
+    for track in tracks:
+        on_track = events.track[rows] == track
+        inner, enclosing = rows[on_track], outer[on_track]
+        # After an annotation ends, the one around it goes on. Of several changes at one moment, the
+        # last counts: ends come before starts, and inner annotations end first and start last.
+        times = np.concatenate((events.end_ns[inner], events.start_ns[inner]))
+        owner = np.concatenate((enclosing, inner))
+        order = np.lexsort((np.concatenate((-inner, inner)), times))
+        times, owner = times[order], owner[order]
+        following = np.append(times[1:], times[-1:])
+        is_segment = (owner >= 0) & (following > times)
+        found[track] = _Segments(
+            times[is_segment], following[is_segment], events.name[owner[is_segment]]
+        )
+    return found

@@ -1,0 +1,125 @@
+"""What launched work waits for while the device is idle: its stream, event, call and annotation.
+
+Work that was launched runs as soon as its stream allows it. If the device idles nevertheless, the
+stream waits for something that is not among the device's recorded work: an event that the host or
+another device sets, a copy by the network, a function on the host.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
+from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace.intervals import (
+    Intervals,
+    last_before,
+    minus,
+    overlap_ns,
+    total_ns,
+)
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_CALLS = (
+    EventKind.LAUNCH,
+    EventKind.RUNTIME,
+    EventKind.SYNCHRONIZE,
+    EventKind.ALLOCATE,
+    EventKind.OPERATOR,
+    EventKind.HOST_COLLECTIVE,
+)
+
+
+class QueuedWait(Struct, frozen=True):
+    """Idle time with the same work queued in the same circumstances; empty texts if unknown."""
+
+    stream: str
+    event: str
+    """The work that waits."""
+    launched_by: str
+    """The call that launched it."""
+    host_call: str
+    """The innermost call that the thread of the steps is in meanwhile."""
+    annotation: str
+    """The innermost annotation around the idle time."""
+    count: int
+    idle_ns: int
+
+
+class QueuedWaits(Struct, frozen=True):
+    """Idle time with work queued, without what callbacks on the host explain."""
+
+    intervals: Intervals
+    waits: tuple[QueuedWait, ...]
+    """The longest first."""
+
+    @property
+    def total_ns(self) -> int:
+        """All of the idle time."""
+        return total_ns(self.intervals)
+
+
+@memoized
+def queued_waits(signals: Signals) -> QueuedWaits:
+    """The idle time with work queued, by what waits."""
+    trace, gaps, pieces = signals.trace, signals.attribution.idle, annotated_idle(signals)
+    events = trace.events
+    queued = minus(signals.attribution.intervals[Cause.QUEUED], host_callbacks(signals).waits)
+    inside = overlap_ns(queued, pieces.start_ns, pieces.end_ns)
+    chosen = np.flatnonzero(inside > 0)
+    gap = pieces.gap[chosen]
+    event, launch = gaps.next_row[gap], gaps.launch_row[gap]
+    middle = (
+        np.maximum(pieces.start_ns[chosen], gaps.queued_from_ns[gap]) + pieces.end_ns[chosen]
+    ) // 2
+    host_call = _calls_at(signals, middle)
+    columns = (
+        np.where(event >= 0, events.track[event], -1),
+        np.where(event >= 0, events.name[event], -1),
+        np.where(launch >= 0, events.name[launch], -1),
+        np.where(host_call >= 0, events.name[host_call], -1),
+        pieces.name[chosen],
+    )
+    first, group = group_rows(*columns)
+    idle_ns = np.bincount(group, weights=inside[chosen], minlength=len(first)).astype(np.int64)
+    count = np.bincount(group, minlength=len(first))
+    waits = []
+    for index in np.argsort(-idle_ns, kind="stable").tolist():
+        track, *names = (int(column[first[index]]) for column in columns)
+        event_name, launched_by, call, annotation = map(trace.text, names)
+        waits.append(
+            QueuedWait(
+                stream=trace.text(int(trace.tracks.label[track])) if track >= 0 else "",
+                event=event_name,
+                launched_by=launched_by,
+                host_call=call,
+                annotation=annotation,
+                count=int(count[index]),
+                idle_ns=int(idle_ns[index]),
+            )
+        )
+    return QueuedWaits(queued, tuple(waits))
+
+
+def _calls_at(signals: Signals, at_ns: Int64) -> Int32:
+    """Rows of the innermost calls of the thread of the steps at some moments; -1 for none."""
+    events, rows = signals.trace.events, signals.trace.rows(*_CALLS)
+    rows = rows[events.track[rows] == signals.step_track]
+    if len(rows) == 0:
+        return np.full(len(at_ns), -1, dtype=np.int32)
+    slot = last_before(events.start_ns[rows], at_ns)
+    call = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
+    # The latest call before the moment may have returned, but not those around it.
+    is_over = (call >= 0) & (events.end_ns[call] <= at_ns)
+    while is_over.any():
+        call = np.where(is_over, events.parent[call], call)
+        is_over = (call >= 0) & (events.end_ns[call] <= at_ns)
+    is_call = np.isin(events.kind[call], _CALLS)
+    found: Int32 = np.where((call >= 0) & is_call, call, -1).astype(np.int32)
+    return found

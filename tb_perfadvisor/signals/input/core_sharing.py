@@ -1,0 +1,220 @@
+"""How much processor time preparing input takes while the step computes on the same cores.
+
+Nothing waits when batches are ready in time. But a program on the CPU has one set of cores: what
+input takes of them, the step lacks. For tf.data, threads of the input pipeline are events like any
+other; for worker processes of a DataLoader, marks tell their processor time.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.input.innermost import innermost_time
+from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
+from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, tfdata
+from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    intersect,
+    join,
+    total_ns,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+Float = NDArray[np.float64]
+
+PYTHON_CALL_NS = 200_000
+"""Processor time of calling an empty Python function from a pipeline, and of converting its result:
+0.2 ms, measured with TensorFlow 2.21 on a 2-core x86 virtual machine."""
+PYTHON_SHARE = 1 / 8
+"""A guess: what Python functions compute in the rest of their time. They often wait for storage,
+for a service or for Python's lock, and no event tells."""
+
+ALL_CORES = 0.75
+"""How far to believe that operators could use the cores that no thread of the step is seen on: the
+frameworks compute a large operator on all cores by default, and record one thread."""
+MOST_THREADS = 16
+"""Operators of common sizes gain little from more threads than this."""
+CERTAIN_PART = 0.75
+"""The part of the loss that is certain: some of what input does stays after every change."""
+
+# In the first, a thread waits until another one has run the function; in the second, it hands the
+# result over, which takes a lock and wakes a thread.
+_WAITS_FOR_THREAD = re.compile(
+    r"^InstantiatedCapturedFunction::Run(?!Async)|^ExecutorDoneCallback$"
+)
+
+
+class CoreSharing(Struct, frozen=True):
+    """Processor time of input during the step's work, as totals over the used steps."""
+
+    cores: int
+    input_ns: int
+    """Thread time of input in the used window, without waiting."""
+    python_ns: int
+    """The part of it in Python functions, which may compute or wait for something else. One of
+    them runs at a time."""
+    shared: Intervals
+    """When the step computes while input is prepared."""
+    low_ns: int
+    """What the step loses to threads of input that certainly find no idle core."""
+    expected_ns: int
+    high_ns: int
+    """What it loses if its operators could use all cores."""
+
+
+@memoized
+def core_sharing(signals: Signals) -> CoreSharing | None:
+    """What input takes from the step's cores; None with a device, or if it is unknown."""
+    if not signals.device.is_host_only:
+        return None
+    workers = worker_batches(signals)
+    if workers is not None:
+        return _with_processes(signals, workers)
+    cores = tfdata(signals).cores
+    return None if cores is None else _with_threads(signals, cores)
+
+
+def _with_processes(signals: Signals, workers: WorkerBatches) -> CoreSharing:
+    """Each mark is a batch, and each batch was made while one was used."""
+    work = signals.attribution.intervals[Cause.HOST_COMPUTE]
+    input_ns = int(workers.cpu_ns.sum())
+    window_ns = max(signals.attribution.window_ns, 1)
+    busy = input_ns / window_ns  # workers, on average
+    free = max(workers.cores - workers.threads, 0)
+    without_core = max(busy - free, 0.0) / busy if busy else 0.0
+    lost_ns = input_ns / workers.cores * total_ns(work) / window_ns
+    return CoreSharing(
+        cores=workers.cores,
+        input_ns=input_ns,
+        python_ns=0,
+        shared=work,
+        low_ns=int(CERTAIN_PART * lost_ns * without_core),
+        expected_ns=int(lost_ns * _mean(without_core, 1.0)),
+        high_ns=int(min(lost_ns, total_ns(work))),
+    )
+
+
+def _with_threads(signals: Signals, cores: int) -> CoreSharing:
+    window = signals.attribution
+    start, end = window.window_start_ns, window.window_end_ns
+    computing, python = _input_threads(signals)
+    steps = _step_threads(signals)
+    edges = np.unique(
+        np.concatenate([[start, end], *(part.ravel() for part in (*computing, *python, *steps))])
+    )
+    edges = edges[(edges >= start) & (edges <= end)]
+    at, length = edges[:-1], np.diff(edges).astype(np.float64)
+    input_threads, python_threads, step_threads = (
+        _running(threads, at) for threads in (computing, python, steps)
+    )
+    python_threads = np.minimum(python_threads, 1.0)  # the others wait for Python's lock
+    input_ns = float((input_threads * length).sum())
+    python_ns = float((python_threads * length).sum())
+    step_ns = float((step_threads * length).sum())
+    # Threads share cores, so together they compute no longer than the cores do.
+    crowding = max((input_ns + python_ns + step_ns) / max(cores * (end - start), 1), 1.0)
+    length = np.where(step_threads > 0, length, 0.0)
+    likely = input_threads + python_threads * _python_share(signals)
+
+    def lost_ns(threads: Float, step_threads: Float) -> float:
+        """The cores' time that these threads of input take from those of the step."""
+        taking = np.maximum(threads - np.maximum(cores - step_threads, 0), 0)
+        return float((np.minimum(taking, cores) * length).sum()) / cores
+
+    most_threads = np.maximum(step_threads, min(cores, MOST_THREADS))
+    certain_ns = lost_ns(input_threads, step_threads) / crowding
+    likely_ns = lost_ns(likely, step_threads) / crowding
+    possible_ns = lost_ns(likely, most_threads) / crowding
+    shared = intersect(join(*computing, *python), join(*steps))
+    shared = clip(union(shared[:, 0], shared[:, 1]), start, end)
+    high_ns = min(lost_ns(input_threads + python_threads, most_threads), total_ns(shared))
+    return CoreSharing(
+        cores=cores,
+        input_ns=int(input_ns + python_ns),
+        python_ns=int(python_ns),
+        shared=shared,
+        low_ns=int(min(CERTAIN_PART * certain_ns, high_ns)),
+        expected_ns=int(min(_mean(likely_ns, possible_ns), high_ns)),
+        high_ns=int(high_ns),
+    )
+
+
+def _mean(seen: float, possible: float) -> float:
+    return (1 - ALL_CORES) * seen + ALL_CORES * possible
+
+
+def _python_share(signals: Signals) -> float:
+    """The likely part of Python functions in which they compute."""
+    duration_ns = signals.trace.events.duration_ns[python_functions(signals)]
+    if not len(duration_ns):
+        return 0.0
+    calling_ns = np.minimum(duration_ns, PYTHON_CALL_NS)
+    computing_ns = calling_ns + PYTHON_SHARE * (duration_ns - calling_ns)
+    return float(computing_ns.sum() / max(int(duration_ns.sum()), 1))
+
+
+def _running(threads: list[Intervals], at_ns: Int64) -> Float:
+    """How many threads run at each time."""
+    starts = np.sort(np.concatenate([part[:, 0] for part in (EMPTY, *threads)]))
+    ends = np.sort(np.concatenate([part[:, 1] for part in (EMPTY, *threads)]))
+    begun = np.searchsorted(starts, at_ns, side="right")
+    return (begun - np.searchsorted(ends, at_ns, side="right")).astype(np.float64)
+
+
+def _input_threads(signals: Signals) -> tuple[list[Intervals], list[Intervals]]:
+    """When each thread of the input pipelines computes, and when it runs Python functions."""
+    trace = signals.trace
+    events, table = trace.events, trace.iterators
+    rows = np.union1d(trace.rows(EventKind.INPUT_WORK), table.row[table.run != 0]).astype(np.int32)
+    group = np.zeros(len(events), dtype=np.int8)
+    group[_waiting(signals, rows)] = 1
+    group[python_functions(signals)] = 2
+    computing: list[Intervals] = []
+    in_python: list[Intervals] = []
+    for track in distinct(events.track[rows]).tolist():
+        of_track = rows[events.track[rows] == track]
+        computes, _, runs_python = innermost_time(trace, of_track, group[of_track], 3)
+        computing.append(computes)
+        in_python.append(runs_python)
+    return computing, in_python
+
+
+def _waiting(signals: Signals, rows: Int32) -> Int32:
+    """Calls that wait for other threads, or for storage."""
+    trace, pipelines = signals.trace, tfdata(signals)
+    names = trace.events.name[rows]
+    known = [n for n in distinct(names).tolist() if _WAITS_FOR_THREAD.match(trace.strings[n])]
+    nodes = [
+        pipelines.call_rows[node]
+        for node, kind in enumerate(pipelines.kind)
+        if kind in ASYNCHRONOUS or kind in READERS
+    ]
+    calls = (rows[is_in(names, known)], file_reads(signals), *nodes)
+    return np.concatenate(calls).astype(np.int32)
+
+
+def _step_threads(signals: Signals) -> list[Intervals]:
+    """When each thread runs operators of the step."""
+    trace, work = signals.trace, signals.attribution.intervals[Cause.HOST_COMPUTE]
+    events, rows = trace.events, trace.rows(EventKind.OPERATOR)
+    return [
+        intersect(work, _time(trace, rows[events.track[rows] == track]))
+        for track in distinct(events.track[rows]).tolist()
+    ]
+
+
+def _time(trace: Trace, rows: Int32) -> Intervals:
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])

@@ -1,0 +1,76 @@
+"""What a DataLoader's worker processes do, as `instrument.torch.time_workers` marks it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.tables import Int64
+
+_WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
+# Written by tb_perfadvisor.instrument.loader_workers.
+_MARK = re.compile(
+    r"^DataLoader worker \d+ of (?P<workers>\d+) on (?P<cores>\d+) cores beside (?P<threads>\d+)"
+    r" threads: (?P<wall>\d+) us, CPU (?P<cpu>\d+) us, (?P<files>\d+) files,"
+    r" (?P<bytes>-?\d+) bytes$"
+)
+
+
+class WorkerBatches(Struct, frozen=True):
+    """Batches that workers made; columns are (batches,)."""
+
+    wall_ns: Int64
+    cpu_ns: Int64
+    files: Int64
+    """Files that Python code opened."""
+    read_bytes: Int64
+    """-1 if unknown."""
+    workers: int
+    cores: int
+    """How many processors a worker may use."""
+    threads: int
+    """How many threads an operator of the training process may use."""
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.wall_ns)
+
+
+@memoized
+def worker_batches(signals: Signals) -> WorkerBatches | None:
+    """The batches that the used steps took from timed workers; None without such marks."""
+    trace, window = signals.trace, signals.attribution
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    inside = events.start_ns[rows] >= window.window_start_ns
+    inside &= events.start_ns[rows] < window.window_end_ns
+    found = [_MARK.match(trace.strings[name]) for name in events.name[rows[inside]].tolist()]
+    marks = [match for match in found if match is not None]
+    if not marks:
+        return None
+
+    def column(field: str, factor: int = 1) -> Int64:
+        return np.array([int(match[field]) * factor for match in marks], dtype=np.int64)
+
+    return WorkerBatches(
+        wall_ns=column("wall", 1000),
+        cpu_ns=column("cpu", 1000),
+        files=column("files"),
+        read_bytes=column("bytes"),
+        workers=int(marks[-1]["workers"]),
+        cores=int(marks[-1]["cores"]),
+        threads=int(marks[-1]["threads"]),
+    )
+
+
+@memoized
+def has_loader_workers(signals: Signals) -> bool:
+    """Whether worker processes of a DataLoader make the batches."""
+    trace = signals.trace
+    names = distinct(trace.events.name[trace.rows(EventKind.INPUT_WAIT)])
+    return any(_WAITS_FOR_WORKERS in trace.strings[name] for name in names.tolist())

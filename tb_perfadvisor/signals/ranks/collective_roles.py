@@ -1,0 +1,288 @@
+"""What each collective is for: gradients, tensor-parallel layers, sharded parameters and so on.
+
+Advice depends on it. Buckets help gradients, which are needed only at the end of the step. They do
+not help tensor-parallel layers, which need each result at once.
+
+The evidence, the strongest first: what encloses the launch on the host, by names that only one use
+has; what the program calls the process group; the kernel; the operation. What all launched
+collectives of an operation and group are for also holds for those whose launch is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import cache
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.ranks import collectives_of
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
+from tb_perfadvisor.trace.tables import Int32
+
+
+class Role(Enum):
+    """What a collective is for; the value completes "for …"."""
+
+    UNKNOWN = "an unknown purpose"
+    GRADIENTS = "gradients of data-parallel ranks"
+    SHARDS = "sharded parameters and their gradients"
+    BUFFERS = "buffers of DistributedDataParallel"
+    TENSOR = "tensor-parallel layers"
+    CONTEXT = "context-parallel attention"
+    PIPELINE = "pipeline stages"
+    EXPERTS = "expert-parallel layers"
+    EMBEDDINGS = "sharded embedding tables"
+    STATISTICS = "batch statistics"
+
+
+_ROLES: Final = tuple(Role)
+_REDUCING: Final = frozenset({"all-reduce", "reduce-scatter", "reduce"})
+_BETWEEN_STAGES: Final = frozenset({"send", "recv"})
+_OPERATIONS: Final = {
+    Role.BUFFERS: frozenset({"broadcast"}),
+    Role.GRADIENTS: _REDUCING,
+}
+"""Operations that a role has; the other roles have any. `DistributedDataParallel.forward` also
+encloses the model's own collectives."""
+
+# Sources: torch/nn/parallel/distributed.py, torch/distributed/fsdp, torch/distributed/tensor,
+# torch/nn/modules/_functions.py; megatron/core/tensor_parallel/mappings.py, layers.py and
+# cross_entropy.py; deepspeed/runtime/zero, deepspeed/sequence/layer.py and deepspeed/moe;
+# transformer_engine/pytorch/attention; torchrec/distributed; vllm and sglang,
+# distributed/communication_op.py.
+_ENCLOSING: Final = (
+    (
+        Role.TENSOR,
+        r"_(?:Copy|Reduce|Scatter|Gather|AllGather|ReduceScatter)\w*"
+        r"(?:Model|Sequence|Tensor)ParallelRegion|_?VocabParallelCrossEntropy"
+        r"|LinearWithGradAccumulationAndAsyncCommunication"
+        r"|megatron/core/tensor_parallel/|tensor_model_parallel_|vllm::all_reduce"
+        r"|(?:sgl_kernel|sglang|_C_custom_ar)::\w*all_reduce",
+    ),
+    (
+        Role.SHARDS,
+        r"FSDP::|FullyShardedDataParallel\._|torch/distributed/fsdp/|torch/distributed/_composable/"
+        r"fsdp|deepspeed/runtime/zero/(?:stage3|partition|parameter)",
+    ),
+    (
+        Role.EMBEDDINGS,
+        r"All2All_(?:Pooled|Seq)|ReduceScatter(?:Base|V)?_(?:Req|Wait)|All_?Gather(?:Base)?_(?:Req"
+        r"|Wait)|KJT\w*(?:All2All|AllToAll)|## (?:all2all|alltoall)|sparse_data_dist"
+        r"|torchrec/distributed/",
+    ),
+    (
+        Role.EXPERTS,
+        r"(?i)\bmoe|_moe_|token_?dispatch|expert_?parallel|deep_?ep\b|deepspeed/moe"
+        r"|fused_?(?:dispatch|combine)",
+    ),
+    (
+        Role.CONTEXT,
+        r"AttnFuncWithCP|_?SeqAllToAll|ring_?attention|context_?parallel|deepspeed/sequence/",
+    ),
+    (
+        Role.PIPELINE,
+        r"megatron/core/pipeline_parallel/|torch/distributed/pipelining/|deepspeed/runtime/pipe/",
+    ),
+    (Role.STATISTICS, r"SyncBatchNorm"),
+    (
+        Role.BUFFERS,
+        r"DistributedDataParallel\.forward|torch/nn/parallel/distributed\.py\(\d+\): _\w*sync_",
+    ),
+    (
+        Role.GRADIENTS,
+        r"torch::autograd::AccumulateGrad|torch/nn/parallel/distributed\.py"
+        r"|megatron/core/distributed/|megatron/core/optimizer/|deepspeed/runtime/zero/stage_1"
+        r"|deepspeed/runtime/engine\.py\(\d+\): \w*(?:reduce|gradient)|apex/parallel/distributed",
+    ),
+)
+_BACKWARD: Final = r"autograd::engine::evaluate_function|\w+Backward\d*$"
+_DDP: Final = r"DistributedDataParallel\."
+# Sources: torch/distributed/device_mesh.py ("mesh_" and the dimension's name), torchtitan's
+# parallel_dims.py, megatron/core/parallel_state.py, deepspeed/utils/groups.py.
+_DESCRIPTIONS: Final = (
+    (Role.GRADIENTS, r"(?i)expert_data_parallel|dp_replicate|(?:^|_)e?ddp(?:$|_)"),
+    (Role.TENSOR, r"(?i)tensor_(?:model_)?parallel|(?:^|_|:)e?tp(?:$|_|:)"),
+    (Role.EXPERTS, r"(?i)expert_(?:model_)?parallel|(?:^|_|:)ep(?:$|_|:)"),
+    (Role.SHARDS, r"(?i)fsdp|dp_shard|shard"),
+    (Role.PIPELINE, r"(?i)pipeline|(?:^|_|:)pp(?:$|_|:)"),
+    (Role.GRADIENTS, r"(?i)data_parallel|(?:^|_|:)dp(?:$|_|:)"),
+    (Role.CONTEXT, r"(?i)context_parallel|sequence_parallel|(?:^|_|:)[cs]p(?:$|_|:)"),
+)
+# One-shot and two-shot all-reduces among the GPUs of a node (vLLM, SGLang, TensorRT-LLM, PyTorch's
+# symmetric memory) are made for the small messages of tensor-parallel inference.
+_KERNELS: Final = (
+    (Role.EXPERTS, r"(?i)deep_?ep|moe_?a2a|(?:intra|inter)node(?:_ll)?::|ep::\w*(?:dispatch|comb)"),
+    (
+        Role.TENSOR,
+        r"(?i)cross_device_reduce|(?:one|two)_?shot_\w*reduce|multimem_all|lamport|quick_?reduce"
+        r"|userbuffers",
+    ),
+)
+# DTensor moves shards with a function of this name, whatever the mesh is for.
+_REDISTRIBUTE: Final = r"Redistribute(?:Backward)?$|_(?:From|To)TorchTensor(?:Backward)?$"
+
+
+class RoleUse(Struct, frozen=True):
+    """The collectives that are for one thing."""
+
+    role: Role
+    count: int
+    evidence: str
+    """What most of them are recognized by, such as "in `_ReduceFromModelParallelRegion`"; empty if
+    unknown."""
+
+
+class CollectiveRoles(Struct, frozen=True):
+    """What the collectives of a trace are for; columns have one row per row of their table."""
+
+    role: NDArray[np.uint8]
+    """Index into `Role`, in order of definition."""
+    evidence: Int32
+    """Index into `texts`."""
+    texts: tuple[str, ...]
+
+    def is_for(self, *roles: Role) -> Mask:
+        """Which collectives are for one of some things; shape (n,)."""
+        return np.isin(self.role, [_ROLES.index(role) for role in roles])
+
+    def uses(self, rows: NDArray[np.intp] | None = None) -> tuple[RoleUse, ...]:
+        """What some of them (by default all) are for, the most frequent use first."""
+        role = self.role if rows is None else self.role[rows]
+        evidence = self.evidence if rows is None else self.evidence[rows]
+        count = np.bincount(role, minlength=len(_ROLES))
+        ranked = [code for code in np.argsort(-count, kind="stable").tolist() if count[code]]
+        return tuple(
+            RoleUse(
+                _ROLES[code],
+                int(count[code]),
+                self.texts[int(np.bincount(evidence[role == code]).argmax())],
+            )
+            for code in ranked
+        )
+
+
+@memoized
+def collective_roles(signals: Signals) -> CollectiveRoles:
+    """What each collective of the trace is for, by row of its table of collectives."""
+    trace = signals.trace
+    return _Search(trace).result() if len(trace.collectives.row) else _none()
+
+
+@memoized
+def window_roles(signals: Signals) -> CollectiveRoles:
+    """What each collective of the used window is for, by row of `collectives_of`."""
+    roles = collective_roles(signals)
+    slot = np.searchsorted(signals.trace.collectives.row, collectives_of(signals).row)
+    return CollectiveRoles(roles.role[slot], roles.evidence[slot], roles.texts)
+
+
+def has_role(signals: Signals, *roles: Role) -> Mask:
+    """Which collectives of the used window are for one of some things; shape (n,)."""
+    return window_roles(signals).is_for(*roles)
+
+
+class _Search:
+    """Assigns roles, the strongest evidence first."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.table = trace.collectives
+        count = len(self.table.row)
+        self.role = np.zeros(count, dtype=np.uint8)
+        self.evidence = np.zeros(count, dtype=np.int32)
+        self.texts: dict[str, int] = {"": 0}
+        self.operation = np.array(trace.texts(self.table.operation), dtype=object)
+        events = trace.events
+        is_host = events.kind[self.table.row] == EventKind.HOST_COLLECTIVE
+        around = np.where(is_host, events.parent[self.table.row], -1)
+        launch = events.launched_by[self.table.row]
+        self.innermost: Int32 = np.where(launch >= 0, launch, around).astype(np.int32)
+
+    def result(self) -> CollectiveRoles:
+        self._by_enclosing(_ENCLOSING, "in {}")
+        self._by_text(self.table.description, _DESCRIPTIONS, "in the process group {}")
+        self._by_text(self.trace.events.name[self.table.row], _KERNELS, "by the kernel {}")
+        self._by_enclosing(((Role.TENSOR, _REDISTRIBUTE),), "in {}")
+        stages = np.isin(self.operation, list(_BETWEEN_STAGES)) & (self.role == 0)
+        self._set(stages, Role.PIPELINE, "messages from rank to rank")
+        if not (self.role == _ROLES.index(Role.TENSOR)).any():
+            self._by_enclosing(((Role.GRADIENTS, _BACKWARD),), "in the backward pass")
+        self._like_others()
+        self._by_ddp()
+        self._set(self.role == 0, Role.UNKNOWN, "")
+        return CollectiveRoles(self.role, self.evidence, tuple(self.texts))
+
+    def _set(self, chosen: Mask, role: Role, text: str) -> None:
+        self.role[chosen] = _ROLES.index(role)
+        self.evidence[chosen] = self.texts.setdefault(text, len(self.texts))
+
+    def _fits(self, role: Role) -> Mask:
+        operations = _OPERATIONS.get(role)
+        if operations is None:
+            return np.ones(len(self.role), dtype=bool)
+        return np.isin(self.operation, list(operations))
+
+    def _by_enclosing(self, patterns: tuple[tuple[Role, str], ...], text: str) -> None:
+        """Assign the role of the innermost enclosing event whose name has one."""
+        events, strings = self.trace.events, self.trace.strings
+        around = np.where(self.role == 0, self.innermost, -1)
+        while (around >= 0).any():
+            names = np.where(around >= 0, events.name[around], -1)
+            for name in distinct(names[names >= 0]).tolist():
+                role = _role_of(strings[name], patterns)
+                if role is not Role.UNKNOWN:
+                    chosen = (names == name) & self._fits(role)
+                    self._set(chosen, role, text.format(f"`{_shown(strings[name])}`"))
+            around = np.where((around >= 0) & (self.role == 0), events.parent[around], -1)
+
+    def _by_text(self, column: Int32, patterns: tuple[tuple[Role, str], ...], text: str) -> None:
+        free = self.role == 0
+        for index in distinct(column[free & (column >= 0)]).tolist():
+            name = self.trace.strings[index]
+            role = _role_of(name, patterns)
+            if role is not Role.UNKNOWN:
+                chosen = free & (column == index) & self._fits(role)
+                self._set(chosen, role, text.format(f"`{_shown(name)}`"))
+
+    def _like_others(self) -> None:
+        """Collectives without a launch are for what all others of their kind are for."""
+        first, kind = group_rows(self.table.operation, self.table.group)
+        is_open = (self.role == 0) & (self.innermost < 0)
+        for index in distinct(kind[is_open]).tolist():
+            known = distinct(self.role[(kind == index) & ~is_open]).tolist()
+            if len(known) == 1 and known[0]:
+                text = f"like the other {self.operation[first[index]]}s"
+                self._set(is_open & (kind == index), _ROLES[known[0]], text)
+
+    def _by_ddp(self) -> None:
+        """All-reduces without a launch are gradients if the program runs DDP."""
+        is_open = (self.role == 0) & (self.innermost < 0) & self._fits(Role.GRADIENTS)
+        if not is_open.any():
+            return
+        events, strings = self.trace.events, self.trace.strings
+        names = distinct(events.name[self.trace.rows(EventKind.ANNOTATION)]).tolist()
+        calls = [strings[name] for name in names if re.match(_DDP, strings[name])]
+        if calls:
+            self._set(is_open, Role.GRADIENTS, f"the program calls `{_shown(calls[0])}`")
+
+
+def _shown(name: str, most: int = 60) -> str:
+    name = name.removeprefix("autograd::engine::evaluate_function: ")
+    return name if len(name) <= most else f"{name[:most]}…"
+
+
+@cache
+def _role_of(name: str, patterns: tuple[tuple[Role, str], ...]) -> Role:
+    return next((role for role, pattern in patterns if re.search(pattern, name)), Role.UNKNOWN)
+
+
+def _none() -> CollectiveRoles:
+    return CollectiveRoles(np.empty(0, np.uint8), np.empty(0, np.int32), ("",))

@@ -1,0 +1,51 @@
+"""Which programs a piece of advice fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec import Struct
+
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import Workload
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """Base of advice that fits only some programs.
+
+    Attributes:
+        framework: pytorch, tensorflow or jax; empty if it fits all of them.
+        needs: Parts that the program must be seen to have.
+        unless: Parts that make the advice pointless or wrong.
+        change: What the advice changes, such as `loader-workers`. Of several pieces of advice
+            for the same change, only the first one that fits is shown: list the special ones first.
+    """
+
+    framework: str = ""
+    needs: tuple[Part, ...] = ()
+    unless: tuple[Part, ...] = ()
+    change: str = ""
+
+    def fits(self, workload: Workload) -> bool:
+        """Whether the advice fits a program. Advice for every framework fits unknown ones."""
+        is_its_framework = workload.base == "unknown" or self.framework in ("", workload.base)
+        return (
+            is_its_framework
+            and all(workload.has(part) for part in self.needs)
+            and not any(workload.has(part) for part in self.unless)
+        )
+
+
+Advice = TypeVar("Advice", bound=Fit)
+
+
+def fitting(advice: Iterable[Advice], workload: Workload) -> tuple[Advice, ...]:
+    """The advice that fits a program, one piece for each change, in the given order."""
+    chosen: list[Advice] = []
+    changes: set[str] = set()
+    for piece in advice:
+        if piece.fits(workload) and piece.change not in changes:
+            chosen.append(piece)
+            changes.update({piece.change} - {""})
+    return tuple(chosen)

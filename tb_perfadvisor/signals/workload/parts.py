@@ -1,0 +1,103 @@
+"""Parts that a program may have. Advice names the parts that it needs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Aspect(Enum):
+    """The question about a program that a part answers."""
+
+    MODE = "mode"
+    FRAMEWORK = "framework"
+    """The framework on top of PyTorch, TensorFlow or JAX."""
+    PARALLELISM = "parallelism"
+    INPUT = "input"
+    COMPILED = "compiled"
+    FEATURE = "feature"
+    HARDWARE = "hardware"
+
+
+class Part(Enum):
+    """Something that the trace shows a program to have. Each has a word for users and an aspect."""
+
+    TRAINING = ("training", Aspect.MODE)
+    FORWARD_ONLY = ("forward only", Aspect.MODE)
+    """Inference or evaluation, without a backward pass or an optimizer. Servers have it, too."""
+    SERVER = ("inference server", Aspect.MODE)
+
+    LIGHTNING = ("Lightning", Aspect.FRAMEWORK)
+    HF_TRAINER = ("Hugging Face Trainer", Aspect.FRAMEWORK)
+    HF_PIPELINE = ("Hugging Face pipeline", Aspect.FRAMEWORK)
+    DIFFUSERS = ("Diffusers", Aspect.FRAMEWORK)
+    TRANSFORMERS = ("Hugging Face Transformers", Aspect.FRAMEWORK)
+    ACCELERATE = ("Accelerate", Aspect.FRAMEWORK)
+    DEEPSPEED = ("DeepSpeed", Aspect.FRAMEWORK)
+    MEGATRON = ("Megatron", Aspect.FRAMEWORK)
+    TORCHTITAN = ("torchtitan", Aspect.FRAMEWORK)
+    TORCHREC = ("TorchRec", Aspect.FRAMEWORK)
+    VLLM = ("vLLM", Aspect.FRAMEWORK)
+    SGLANG = ("SGLang", Aspect.FRAMEWORK)
+    KERAS = ("Keras", Aspect.FRAMEWORK)
+    TF_LOOP = ("TensorFlow loop", Aspect.FRAMEWORK)
+    FLAX = ("Flax", Aspect.FRAMEWORK)
+
+    DATA_PARALLEL = ("DataParallel", Aspect.PARALLELISM)
+    """`torch.nn.DataParallel`: one process for several devices."""
+    DDP = ("DDP", Aspect.PARALLELISM)
+    FSDP = ("FSDP", Aspect.PARALLELISM)
+    TENSOR_PARALLEL = ("tensor parallel", Aspect.PARALLELISM)
+    PIPELINE_PARALLEL = ("pipeline parallel", Aspect.PARALLELISM)
+    EXPERT_PARALLEL = ("expert parallel", Aspect.PARALLELISM)
+    CONTEXT_PARALLEL = ("context parallel", Aspect.PARALLELISM)
+    SHARDED = ("sharded arrays", Aspect.PARALLELISM)
+    """XLA partitions the program (JAX shardings, TPU pods)."""
+
+    LOADER = ("DataLoader", Aspect.INPUT)
+    LOADER_WORKERS = ("DataLoader with workers", Aspect.INPUT)
+    TFDATA = ("tf.data", Aspect.INPUT)
+    PYTHON_INPUT = ("Python generator", Aspect.INPUT)
+    INFEED = ("infeed", Aspect.INPUT)
+
+    DEVICE_GRAPHS = ("GPU graphs", Aspect.COMPILED)
+    """The program replays recorded graphs (CUDA or HIP)."""
+    TORCH_COMPILE = ("torch.compile", Aspect.COMPILED)
+    XLA = ("XLA", Aspect.COMPILED)
+
+    OPTIMIZER = ("optimizer", Aspect.FEATURE)
+    FUSED_OPTIMIZER = ("fused optimizer", Aspect.FEATURE)
+    GRADIENTS_16_BIT = ("16-bit gradients", Aspect.FEATURE)
+    CHECKPOINTING = ("activation checkpointing", Aspect.FEATURE)
+    FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
+    STEP_CALLS = ("prof.step()", Aspect.FEATURE)
+    """The profiler marks the steps, because the program tells it."""
+
+    NVIDIA = ("NVIDIA", Aspect.HARDWARE)
+    AMD = ("AMD", Aspect.HARDWARE)
+    GPU = ("GPU", Aspect.HARDWARE)
+    TPU = ("TPU", Aspect.HARDWARE)
+    CPU_ONLY = ("CPU", Aspect.HARDWARE)
+    """The program ran on the CPU alone."""
+    SEVERAL_DEVICES = ("several devices", Aspect.HARDWARE)
+    """Several ranks, or one process that uses several devices."""
+
+    def __init__(self, label: str, aspect: Aspect) -> None:
+        self.label = label
+        self.aspect = aspect
+
+
+TRAINERS = (
+    Part.LIGHTNING,
+    Part.HF_TRAINER,
+    Part.ACCELERATE,
+    Part.DEEPSPEED,
+    Part.MEGATRON,
+    Part.TORCHTITAN,
+    Part.TORCHREC,
+)
+"""Frameworks that own the training loop: their settings replace code in the loop."""
+SERVERS = (Part.VLLM, Part.SGLANG)
+"""Frameworks that own an inference server's loop."""
+INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
+OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
+"""Frameworks that call the model themselves, so that the user's code has no loop to change."""

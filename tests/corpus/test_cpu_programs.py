@@ -1,0 +1,73 @@
+"""What is said about real programs on the CPU, and about loops in the host's code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.api import load
+from tb_perfadvisor.rules.compute.dominant_operators import DominantOperators
+from tb_perfadvisor.rules.finding import Table
+from tb_perfadvisor.rules.input.input_shares_cores import InputSharesCores
+from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
+from tb_perfadvisor.testing import find
+
+
+def test_16_bit_products_on_a_processor_without_instructions_for_them(corpus: Path) -> None:
+    (run,) = load(corpus / "local-torch2.13-cpu/mlp_bf16_autocast")
+    (finding,) = find(DominantOperators, run, settings={"minimum_share": 0.33}) or ()
+    # Raw events: 15 aten::mm of 83.72 ms in each step of 109.56 ms, all of BFloat16.
+    assert "aten::mm (76.4 %)" in finding.summary
+    # INDEX: eleven times slower than the same program in 32 bits.
+    assert finding.remedies[0].text.startswith("Compare with 32 bits")
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows[0][1] == "[[128,512],[512,512]]"
+
+
+@pytest.mark.parametrize(
+    "name", ["local-torch2.13-cpu/mlp_fp32", "local-tf-cpu/keras_prefetch_fast"]
+)
+def test_every_program_on_the_cpu_hears_where_its_time_goes(corpus: Path, name: str) -> None:
+    (run,) = load(corpus / name)
+    assert find(DominantOperators, run, settings={"minimum_share": 0.33})
+
+
+def test_a_single_tensor_optimizer_on_the_cpu(corpus: Path) -> None:
+    (run,) = load(corpus / "local-torch2.13-cpu/vit_patchdropout_gather")
+    (finding,) = find(ManyTinyOperators, run) or ()
+    # Raw events: 41 of each operator of AdamW in a step, and 10.4 to 11.4 ms in Optimizer.step.
+    assert "in 41 iterations" in finding.summary
+    assert "the optimizer's loop over parameters" in finding.summary
+    assert finding.saving is not None
+    assert 0 < finding.saving.expected_ns < 3 * 10_400_000
+    assert "fused=True" in finding.remedies[0].snippet
+
+
+def test_segment_anything_encodes_its_masks_one_by_one(corpus: Path) -> None:
+    (run,) = load(corpus / "sam-fast/asdf_False_a73da0d1")
+    (finding, *_) = find(ManyTinyOperators, run) or ()
+    # mask_to_rle_pytorch of segment-anything, which the authors later replaced by one for all
+    # masks: it slices and indexes each mask.
+    assert "a loop over samples or other elements" in finding.summary
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    names = [row[1] for row in table.rows]
+    assert {"aten::slice", "aten::select", "aten::eq", "aten::index"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["local-tf-cpu/keras_prefetch_fast", "local-tf-cpu/keras_mixed_bf16"],
+)
+def test_input_that_takes_little_is_left_alone(corpus: Path, name: str) -> None:
+    (run,) = load(corpus / name)
+    assert find(InputSharesCores, run) == ()
+
+
+def test_the_peak_of_host_memory_is_noted(corpus: Path) -> None:
+    report = analyze(corpus / "local-torch2.13-cpu/vit_patchdropout_gather")
+    (note,) = (note for note in report.notes if note.id == "host-memory")
+    assert "more than when the recording began" in note.message

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.headline import headline
+from tb_perfadvisor.engine.ranking import rank
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Finding, Saving
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, run_of, us
+from tb_perfadvisor.testing.builder import Builder
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import single
+
+# Two steps of 10 ms, in each of which the device idles for 6.
+TRACE = """
+    cell 1ms
+    step   |..........|..........|
+    main   |pppppo....|pppppo....|
+    gpu 7  |......KKKK|......KKKK|
+"""
+
+
+class Any(Rule):
+    id, title, category = "any", "Do", "launch"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        return ()
+
+
+def headline_of(*findings: Finding) -> str:
+    signals = Signals(run_of(draw(TRACE)))
+    ranked, combined = rank([(Any(), finding) for finding in findings], ms(20))
+    return headline(signals, ranked, combined)
+
+
+@pytest.mark.parametrize(
+    ("low", "text"),
+    [
+        (0.0, "One change could save up to 2.00 ms of each 10.0 ms step"),
+        (0.39, "One change could save up to 2.00 ms of each 10.0 ms step"),
+        (0.4, "One change could save 2.00 ms of each 10.0 ms step"),  # a tenth of 4 ms
+    ],
+)
+def test_up_to_if_next_to_nothing_is_sure(low: float, text: str) -> None:
+    saving = Saving(ms(low), ms(4), ms(6), single(0, ms(6)), "measured")
+    assert headline_of(Finding("", saving)) == text
+
+
+def test_without_an_expected_saving_it_names_what_takes_the_time() -> None:
+    # 5 of 10 ms pass in Python before the launch.
+    assert headline_of() == "Python: 50.0 % of each 10.0 ms step"
+    nothing = Saving(0, 0, ms(6), single(0, ms(6)), "measured")
+    assert headline_of(Finding("", nothing)) == "Python: 50.0 % of each 10.0 ms step"
+
+
+LEGEND = {"f": host("forward", EventKind.ANNOTATION)}
+
+
+def headline_of_run(trace: Trace) -> str:
+    return analyze_run(run_of(trace), Config()).headline
+
+
+def queued(wait_ms: int) -> Builder:
+    """Three steps of 20 ms. A fill is launched at once, and starts late."""
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = ms(20 * number)
+        builder.step(number, begin, begin + ms(20))
+        builder.launch(begin, begin + us(20), key=f"first {number}")
+        builder.kernel("gemm", begin + us(40), begin + ms(2), launched_by=f"first {number}")
+        builder.launch(begin + us(50), begin + us(80), key=f"fill {number}")
+        builder.kernel(
+            "fill", begin + ms(2 + wait_ms), begin + ms(20), launched_by=f"fill {number}"
+        )
+        builder.annotation("exchange", begin + ms(1), begin + ms(15))
+    return builder
+
+
+def test_queued_work_names_what_waits() -> None:
+    # 8 of 20 ms.
+    assert headline_of_run(queued(8).build()) == (
+        "For 40.0 % of each 20.0 ms step, launched work waits on the device: fill on stream 7, "
+        "launched by cudaLaunchKernel, under exchange"
+    )
+
+
+def test_just_below_and_just_above_a_tenth() -> None:
+    # 1 and 2 of 20 ms are 5 and 10 %.
+    assert "launched work waits" not in headline_of_run(queued(1).build())
+    assert "For 10.0 % of each 20.0 ms step" in headline_of_run(queued(2).build())
+
+
+def test_savings_come_before_queued_work() -> None:
+    # Each step waits 10 ms for a batch; then, the fill waits 6 ms although it is launched.
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = ms(40 * number)
+        builder.step(number, begin, begin + ms(40))
+        builder.host(EventKind.INPUT_WAIT, name, begin, begin + ms(10))
+        builder.launch(begin + ms(10), begin + ms(10) + us(20), key=f"first {number}")
+        builder.launch(begin + ms(11), begin + ms(11) + us(20), key=f"fill {number}")
+        begin += ms(10) + us(40)
+        builder.kernel("gemm", begin, begin + ms(4), launched_by=f"first {number}")
+        end = ms(40 * number + 40)
+        builder.kernel("fill", begin + ms(10), end, launched_by=f"fill {number}")
+    text = headline_of_run(builder.build())
+    # The fetch may overlap with the wait, so the saving is less than 10 ms.
+    assert re.match(
+        r"One change could save [\d.]+ ms of each 40\.0 ms step\. For 15\.0 % of it, launched work "
+        r"waits on the device: fill on stream 7, launched by cudaLaunchKernel$",
+        text,
+    )
+
+
+def test_the_largest_cause_is_named_by_its_annotation() -> None:
+    text = """
+        cell 1ms
+        main  |.cccc.....|
+        main  |.ffff.....|
+        gpu 7 |K....KKKKK|
+    """
+    assert headline_of_run(draw(text, legend=LEGEND)) == (
+        "Compiling: 40.0 % of the 10.0 ms profiled, mostly under forward"
+    )
+
+
+def test_idle_that_nothing_explains() -> None:
+    assert headline_of_run(draw("cell 1ms\ngpu 7 |KK......KK|", step_line=False)) == (
+        "The device idles for 60.0 % of the 10.0 ms profiled, and nothing in the profile explains "
+        "it"
+    )

@@ -1,0 +1,71 @@
+"""Timed workers of the real PyTorch, on a CPU; skipped where it cannot be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tb_perfadvisor import load
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.input.loader_workers import worker_batches
+from tests.support.recording import run
+
+RECORD = """
+import sys, time, pathlib
+import torch
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.torch import profile, time_workers
+
+folder = pathlib.Path(sys.argv[1])
+for number in range(4):
+    (folder / f"{number}.txt").write_text("x" * 10_000)
+
+class Files(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4 * 12
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        text = (folder / f"{index % 4}.txt").read_text()
+        return torch.tensor([len(text), started[0]])
+
+started = [0]
+def init(worker):
+    started[0] += 1
+
+loader = torch.utils.data.DataLoader(
+    Files(), batch_size=4, num_workers=2, worker_init_fn=init, persistent_workers=True,
+)
+timed = time_workers(loader)
+assert timed is loader and time_workers(loader) is loader and len(loader) == 12
+assert isinstance(loader, torch.utils.data.DataLoader)
+with profile(str(folder / "runs"), wait=1, warmup=1, active=5) as profiler:
+    for epoch in range(2):
+        for batch in loader:
+            assert batch.tolist() == [[10_000, 1]] * 4  # the program's own function still runs
+            torch.ones(8).sum()
+            profiler.step()
+plain = torch.utils.data.DataLoader(Files(), num_workers=1, persistent_workers=True)
+next(iter(plain))
+try:
+    time_workers(plain)
+except UsageError:
+    pass
+else:
+    raise AssertionError("its workers run already")
+alone = torch.utils.data.DataLoader(Files())
+assert type(time_workers(alone)) is torch.utils.data.DataLoader
+"""
+
+
+def test_a_profile_tells_what_batches_took_in_their_workers(tmp_path: Path) -> None:
+    done = run(RECORD, "torch", tmp_path, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    batches = worker_batches(Signals(load(tmp_path / "runs")[0]))
+    assert batches is not None
+    assert batches.workers == 2
+    assert batches.cores >= 1
+    assert batches.threads >= 1
+    # Each batch reads four files of 10,000 bytes, and sleeps 5 ms before each.
+    assert set(batches.files.tolist()) == {4}
+    assert (batches.read_bytes >= 40_000).all() or set(batches.read_bytes.tolist()) == {-1}
+    assert (batches.wall_ns >= 20_000_000).all()
+    assert (batches.cpu_ns < batches.wall_ns).all()

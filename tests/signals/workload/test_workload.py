@@ -1,0 +1,143 @@
+"""What program a trace is of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals import reference_worker
+from tb_perfadvisor.signals.workload.parts import Aspect, Part
+from tb_perfadvisor.signals.workload.workload import Workload, workload
+from tb_perfadvisor.testing import TraceBuilder, draw, run_of
+from tb_perfadvisor.trace import EventKind, Trace
+
+
+def of(trace: Trace) -> Workload:
+    return workload(reference_worker(run_of(trace)))
+
+
+def with_operator(name: str, count: int = 30) -> Trace:
+    builder = TraceBuilder()
+    for index in range(count):
+        builder.operator(name, index * 10, index * 10 + 5)
+    return builder.build()
+
+
+def test_a_few_operators_prove_nothing() -> None:
+    program = of(with_operator("aten::add", count=19))
+    assert program.mode == "unknown"
+    assert program.framework == "unknown"
+
+
+def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
+    program = of(with_operator("aten::add", count=20))
+    assert program.mode == "forward only"
+    assert program.has(Part.FORWARD_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        # Names from recorded traces and from the projects' own code.
+        ("autograd::engine::evaluate_function: AddmmBackward0", Part.TRAINING),
+        ("AddmmBackward0", Part.TRAINING),
+        ("MseLossBackward", Part.TRAINING),
+        ("aten::_fused_adamw_", Part.FUSED_OPTIMIZER),
+        ("_ReduceFromModelParallelRegion", Part.TENSOR_PARALLEL),
+        ("LinearWithGradAccumulationAndAsyncCommunication", Part.MEGATRON),
+        ("torch.distributed.ddp.reducer::copy_bucket_to_view", Part.DDP),
+        ("FSDP::pre_forward (layers.0)", Part.FSDP),
+        ("DataParallel.forward", Part.DATA_PARALLEL),
+        ("Torch-Compiled Region: 0/0", Part.TORCH_COMPILE),
+        ("vllm::unified_attention_with_output", Part.VLLM),
+        ("sgl_kernel::rmsnorm", Part.SGLANG),
+        ("CheckpointFunction", Part.CHECKPOINTING),
+    ],
+)
+def test_operators_prove_parts(name: str, part: Part) -> None:
+    program = of(with_operator(name))
+    (fact,) = [fact for fact in program.facts if fact.part is part]
+    assert fact.evidence == f"30 × {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"),
+    [
+        ("DistributedDataParallel.forward", Part.DATA_PARALLEL),
+        ("aten::_fused_rms_norm", Part.FUSED_OPTIMIZER),
+        ("aten::slice_backward", Part.DDP),
+        ("my::Backward_compatible", Part.TRAINING),
+    ],
+)
+def test_similar_names_prove_nothing(name: str, absent: Part) -> None:
+    assert not of(with_operator(name)).has(absent)
+
+
+@pytest.mark.parametrize(
+    ("frame", "part"),
+    [
+        ("vllm/v1/worker/gpu_model_runner.py(3380): execute_model", Part.VLLM),
+        ("/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(2919): run", Part.SGLANG),
+        ("transformers/trainer.py(3000): training_step", Part.HF_TRAINER),
+        ("transformers/pipelines/base.py(1173): forward", Part.HF_PIPELINE),
+        (
+            "/usr/lib/python3/site-packages/lightning/pytorch/loops/fit_loop.py(1): run",
+            Part.LIGHTNING,
+        ),
+        ("diffusers/pipelines/flux/pipeline_flux.py(7): __call__", Part.DIFFUSERS),
+        ("torch/utils/checkpoint.py(596): _internal", Part.CHECKPOINTING),
+    ],
+)
+def test_python_frames_prove_frameworks(frame: str, part: Part) -> None:
+    trace = TraceBuilder().host(EventKind.PYTHON, frame, 0, 10).build()
+    assert of(trace).has(part)
+
+
+def test_a_server_is_named_after_its_framework() -> None:
+    frame = "/x/sglang/srt/managers/scheduler.py(1): run_batch"
+    program = of(TraceBuilder().host(EventKind.PYTHON, frame, 0, 10).build())
+    assert program.mode == "inference server"
+    assert program.framework == "SGLang"
+    assert program.of(Aspect.FRAMEWORK) == (Part.SGLANG,)
+
+
+def test_the_device_says_who_made_it() -> None:
+    drawn = draw("""
+        cell 1ms
+        step  |....|....|
+        main  |oo..|oo..|
+        gpu 7 |.KKK|.KKK|
+    """)
+    program = of(drawn)
+    assert program.has(Part.GPU)
+    assert not program.has(Part.CPU_ONLY)
+    assert of(with_operator("aten::add")).has(Part.CPU_ONLY)
+
+
+def test_a_long_name_is_cut() -> None:
+    program = of(with_operator("vllm::" + 200 * "x"))
+    (fact,) = [fact for fact in program.facts if fact.part is Part.VLLM]
+    assert len(fact.evidence) < 100
+
+
+def with_collectives(around: str, dtype: str) -> Trace:
+    builder = TraceBuilder().operator("AddmmBackward0", 0, 1)
+    for start in range(0, 1_000, 100):
+        builder.annotation(around, start, start + 20)
+        builder.launch(start + 5, start + 10, key=str(start))
+        builder.collective(
+            "all-reduce", start + 30, start + 60, dtype=dtype, launched_by=str(start)
+        )
+    return builder.build()
+
+
+def test_collectives_tell_how_the_program_is_parallel() -> None:
+    program = of(with_collectives("_ReduceFromModelParallelRegion", "BFloat16"))
+    assert program.of(Aspect.PARALLELISM) == (Part.TENSOR_PARALLEL,)
+    # What tensor-parallel layers exchange are activations.
+    assert not program.has(Part.GRADIENTS_16_BIT)
+
+
+@pytest.mark.parametrize(("dtype", "is_16_bit"), [("BFloat16", True), ("Float", False)])
+def test_gradients_have_the_width_of_their_collectives(dtype: str, is_16_bit: bool) -> None:
+    program = of(with_collectives("torch::autograd::AccumulateGrad", dtype))
+    assert program.has(Part.GRADIENTS_16_BIT) is is_16_bit

@@ -1,0 +1,67 @@
+"""Words that betray which part of a program a piece of advice is about.
+
+They are written here by hand, independent of what the advice declares to need.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+NEEDS = {
+    r"DataLoader\(|(?<!MultiprocessingOptions\()num_workers|num-workers|persistent_workers|prefetch_factor"
+    r"|dataloader[_.]pin_memory|in the loader|the loader's": "DataLoader",
+    r"no_sync|bucket_cap_mb|broadcast_buffers|bucket_view": "DDP",
+    r"DistributedDataParallel": "DDP|DataParallel",
+    r"\bddp": "DDP|Megatron",
+    r"prof(?:iler)?\.step\(\)": "prof.step()",
+    r"nvidia-smi|\bnsys\b|\bncu\b|nvtx|CUDA_VISIBLE_DEVICES": "NVIDIA",
+    r"rocm-smi|amd-smi|rocprof|HIP_VISIBLE_DEVICES|MIOPEN": "AMD",
+    r"TrainingArguments": "Hugging Face Trainer",
+    r"LightningModule|\btrainer\.fit|lightning": "Lightning",
+    r"\bvllm\b|\bLLM\(": "vLLM",
+    r"sglang": "SGLang",
+    r"Accelerator\(": "Accelerate",
+    r"accelerate": "Accelerate|Hugging Face Trainer",
+    r"deepspeed": "DeepSpeed",
+    r"megatron|pretrain_gpt": "Megatron",
+    r"torchtitan|run_train\.sh": "torchtitan",
+    r"diffusers|num_images_per_prompt|pipe\.transformer": "Diffusers",
+    r"\bpipe\(": "Hugging Face pipeline|Diffusers",
+    r"torchrec": "TorchRec",
+}
+"""Words, and the parts of which the program must be seen to have one."""
+
+UNLESS = {
+    r"\.cuda\(|torch\.cuda|pin_memory|['\"]cuda['\"]|GPU:0|GPU graph": "CPU",
+    r"torch\.compile\(|torch_compile=True|dynamo_backend|compile_repeated_blocks"
+    r"|--compile": "torch.compile|GPU graphs",
+    r"reduce-overhead|cudagraphs\b|CUDA graph|enforce_eager": "GPU graphs",
+    r"\bfused=True|adamw_torch_fused|foreach=True": "fused optimizer",
+    r"compress_hook": "16-bit gradients",
+}
+"""Words, and the parts of which the program must be seen to have none."""
+
+OF_TRAINING = re.compile(
+    r"train_step\(|loss_fn|\bloss\.|optimizer\.|optim\.Adam|backward\(\)|GradScaler|shuffle=True"
+    r"|converges|zero_grad"
+)
+"""Words that only make sense in training."""
+
+
+def misfits(advice: str, parts: Collection[str]) -> Iterator[str]:
+    """What an advice names that a program lacks, or has already.
+
+    Args:
+        advice: Text and code.
+        parts: Labels of what the program is seen to be and to have.
+    """
+    for words, wanted in NEEDS.items():
+        if (found := re.search(words, advice)) and not set(parts) & set(wanted.split("|")):
+            yield f"{found[0]!r} without {wanted}"
+    for words, unwanted in UNLESS.items():
+        if (found := re.search(words, advice)) and (has := set(parts) & set(unwanted.split("|"))):
+            yield f"{found[0]!r} despite {', '.join(sorted(has))}"
+    serves = set(parts) & {"forward only", "inference server"}
+    if serves and (found := OF_TRAINING.search(advice)):
+        yield f"{found[0]!r} in {', '.join(sorted(serves))}"
