@@ -177,6 +177,8 @@ export function describeFinding(finding: FindingChange): string {
     const verdict = isInRange === null ? "" : isInRange ? ", as predicted" : outside;
     const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
     parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
+  } else if (finding.status === "fixed" && finding.refines !== null) {
+    parts.push("achieved time counted above");
   }
   if (remaining) parts.push(`${formatDurationRange(remaining.low_ns, remaining.high_ns)} left to save`);
   if (reason) parts.push(reason);

@@ -4,7 +4,8 @@
 time the causes of the finding's claimed time take now, for whatever reason. If it claims any
 compute, this includes all compute, because compute in fewer bits has a different cause. Where
 several findings claim the same causes, `credit` divides the time among them: none of it counts
-twice. A finding that refines another one is about the same time, which counts there.
+twice. A finding that refines another one is about the same time, which counts there; if it has no
+saving of its own, it only says where to look further, and is not compared.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ _Findings = Sequence[FindingFacts]
 
 
 def _by_rule(findings: Iterable[FindingFacts]) -> dict[str, _Findings]:
-    """Findings by rule, because a rule may have several."""
+    """The findings to compare by rule, because a rule may have several."""
     rules: dict[str, list[FindingFacts]] = defaultdict(list)
     for finding in findings:
-        rules[finding.rule_id].append(finding)
+        if finding.saving is not None or finding.refines is None:
+            rules[finding.rule_id].append(finding)
     return dict(rules)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tb_perfadvisor.report.comparison.finding_changes import finding_changes
@@ -135,6 +136,14 @@ def test_the_time_of_a_refining_finding_counts_once() -> None:
     )
     assert (stall.achieved_ns, loader.achieved_ns) == (ms(5), None)
     assert (loader.refines, loader.status, loader.is_in_range) == ("input-stall", "fixed", None)
+
+
+def test_a_refining_finding_without_a_saving_is_not_compared() -> None:
+    hint = msgspec.structs.replace(
+        finding("small-files", 0, 0, 0, {}, refines="input-stall"), saving=None
+    )
+    found = only(run(STALL, hint), run(input_stall=PASSED, small_files=PASSED), input=-ms(5))
+    assert found.rule_id == "input-stall"
 
 
 def test_findings_about_the_same_time_share_what_disappeared() -> None:
