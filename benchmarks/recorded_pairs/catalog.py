@@ -230,7 +230,7 @@ FIRST_PAIRS = (
             "input-stall",
             *_SHARED,
         ),
-        still_true=_SHARED,  # decoding takes cores, whoever does it
+        still_true=_SHARED,  # TensorFlow's operators decode on the same cores
     ),
     RecordedPair(
         "keras-callback",

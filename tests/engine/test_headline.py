@@ -17,7 +17,7 @@ from tb_perfadvisor.testing.builder import Builder
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import single
 
-# Two steps of 10 ms, in each of which the device idles for 6.
+# Two steps of 10 ms. In each, the device idles for 6 ms.
 TRACE = """
     cell 1ms
     step   |..........|..........|

@@ -30,7 +30,7 @@ NEEDS = {
     r"\bpipe\(": "Hugging Face pipeline|Diffusers",
     r"torchrec": "TorchRec",
 }
-"""Words, and the parts of which the program must be seen to have one."""
+"""Words (regular expressions), and the parts that justify them: one must be present."""
 
 UNLESS = {
     r"\.cuda\(|torch\.cuda|pin_memory|['\"]cuda['\"]|GPU:0|GPU graph": "CPU",
@@ -40,7 +40,7 @@ UNLESS = {
     r"\bfused=True|adamw_torch_fused|foreach=True": "fused optimizer",
     r"compress_hook": "16-bit gradients",
 }
-"""Words, and the parts of which the program must be seen to have none."""
+"""Words (regular expressions), and the parts that rule them out: none may be present."""
 
 OF_TRAINING = re.compile(
     r"train_step\(|loss_fn|\bloss\.|optimizer\.|optim\.Adam|backward\(\)|GradScaler|shuffle=True"
@@ -50,11 +50,11 @@ OF_TRAINING = re.compile(
 
 
 def misfits(advice: str, parts: Collection[str]) -> Iterator[str]:
-    """What an advice names that a program lacks, or has already.
+    """What a remedy names that the program lacks or already has.
 
     Args:
-        advice: Text and code.
-        parts: Labels of what the program is seen to be and to have.
+        advice: Text and code of the remedy.
+        parts: Labels of the parts that were seen in the program.
     """
     for words, wanted in NEEDS.items():
         if (found := re.search(words, advice)) and not set(parts) & set(wanted.split("|")):

@@ -63,8 +63,8 @@ class Fp8Opportunity(Rule):
 
     How to verify
     -------------
-    The products run in kernels with `e4m3`, `fp8` or `F8` in their names, 8-bit compute takes their
-    place in the breakdown, and the loss or the output is as good as before.
+    The products run in kernels with `e4m3`, `fp8` or `F8` in their names, the breakdown shows 8-bit
+    compute instead of 16-bit compute, and the loss or the output quality has not changed.
 
     References:
     ----------

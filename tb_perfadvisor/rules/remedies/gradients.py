@@ -141,8 +141,8 @@ OVERLAP_GRADIENTS: Final = variants(
     ),
 )
 LARGER_BUCKETS: Final = Remedy(
-    text="With so many bytes, use larger buckets: there are fewer messages, and enough of them "
-    "are left to overlap.",
+    text="Use larger buckets. The gradients still fill several of them, so all but the last "
+    "can overlap with the backward pass.",
     snippet="model = DistributedDataParallel(model, bucket_cap_mb=100)",
     framework="pytorch",
     needs=(Part.DDP,),

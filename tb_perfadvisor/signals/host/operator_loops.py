@@ -158,7 +158,7 @@ def _shortest_period(names: Int32, period: int) -> int:
 
 
 def _stretches(holds: NDArray[np.bool_], least: int) -> list[tuple[int, int]]:
-    """Where something holds for at least so many places in a row."""
+    """The bounds (first, end) of each run of at least `least` true values in a row."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], holds, [False]))))
     first, last = edges[::2], edges[1::2]
     is_long = last - first >= least

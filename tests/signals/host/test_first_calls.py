@@ -56,7 +56,7 @@ def test_slow_later_launches_are_no_first_calls() -> None:
 
 def test_loading_code() -> None:
     builder = launched(TraceBuilder(), "gemm", 0, 5, "a")
-    # 800 us, of which the first 15 are covered by the kernel.
+    # The call takes 800 us. The kernel still runs during the first 15.
     builder.host(EventKind.RUNTIME, "cuModuleLoadData", us(0), us(800))
     launched(builder, "gemm", 900, 5, "b")
     assert us_by_kind(builder) == {FirstCall.LOADING: 785}

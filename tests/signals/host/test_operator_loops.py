@@ -113,7 +113,7 @@ def test_forward_and_backward_pass_are_one_loop() -> None:
 
 
 def backward_loop(calls: int) -> tuple[OperatorLoop, ...]:
-    """Twenty times two nodes that are the derivative of so many forward operators."""
+    """Twenty pairs of backward nodes, whose forward pass had this many operators."""
     builder = TraceBuilder().step(0, 0, us(9000))
     for call in range(calls):
         at = us(40 * call)
