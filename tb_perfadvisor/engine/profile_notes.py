@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.engine.recording_notes import recording_notes
+from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.device.memory_use import memory_use
@@ -70,6 +71,7 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
     return (
         *signals.trace.notes,
         *_on_steps(signals),
+        *on_stated_results(signals),
         *recording_notes(signals),
         *_on_clocks(signals),
         *_on_device(signals),

@@ -31,8 +31,9 @@ class Capture(Struct, frozen=True):
     format: str
     """The name of one of `formats.FORMATS`."""
     files: tuple[ProfileFile, ...]
-    beside: tuple[str, ...] = ()
-    """Tools whose results of the same recording lie beside its events and are not read."""
+    results: tuple[ProfileFile, ...] = ()
+    """Results of the recorder's tools beside the events of the same recording: not needed, but
+    compared with them."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
 

@@ -18,6 +18,7 @@ from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
+from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
@@ -148,13 +149,15 @@ def load_capture(
     sources = _with_distinct_hosts([worker.source for worker, _ in workers])
     ordered = sorted(zip(sources, workers, strict=True), key=lambda pair: _order(pair[0]))
     sources, workers = [source for source, _ in ordered], [worker for _, worker in ordered]
+    stated, notes_on_results = read_stated_results(listing.root, capture)
     return Run(
         id=capture.id,
         name=_name(listing.root, capture),
         session=capture.session,
         traces=_traces(listing.root, capture, sources, workers),
-        notes=(*notes, *_missing_ranks(sources), *_unread_results(capture)),
+        notes=(*notes, *_missing_ranks(sources), *notes_on_results),
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
+        stated=stated,
     )
 
 
@@ -179,19 +182,6 @@ def _traces(
     if len(traces) == len(workers):
         return tuple(traces)
     return LazyTraces(sources, [partial(load_worker, root, capture, files) for _, files in workers])
-
-
-def _unread_results(capture: Capture) -> tuple[Note, ...]:
-    if not capture.beside:
-        return ()
-    return (
-        Note(
-            "other-results",
-            "info",
-            f"Beside the events lie results of TensorFlow's tools ({', '.join(capture.beside)}): "
-            "sums of the same recording, which are not read.",
-        ),
-    )
 
 
 def _name(root: str, capture: Capture) -> str:

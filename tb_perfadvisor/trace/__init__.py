@@ -10,7 +10,13 @@ from tb_perfadvisor.trace.kinds import (
     TrackKind,
 )
 from tb_perfadvisor.trace.note import Note
-from tb_perfadvisor.trace.recorded_totals import Aspect, KernelTotal, OperatorTotal, Totals
+from tb_perfadvisor.trace.recorded_totals import (
+    Aspect,
+    KernelTotal,
+    OperatorTotal,
+    StatedResults,
+    Totals,
+)
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -50,6 +56,7 @@ __all__ = [
     "Precision",
     "Run",
     "Source",
+    "StatedResults",
     "Totals",
     "Trace",
     "TrackKind",

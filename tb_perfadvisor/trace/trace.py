@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.rank_summary import RankSummary
-from tb_perfadvisor.trace.recorded_totals import Totals
+from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -164,6 +164,8 @@ class Run(Struct, frozen=True):
     notes: tuple[Note, ...] = field(default=())
     summaries: tuple[RankSummary, ...] = ()
     """The summary of each trace, if they were made when the traces were read."""
+    stated: tuple[StatedResults, ...] = ()
+    """What results of the recorder's tools beside the events state, one entry per host."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

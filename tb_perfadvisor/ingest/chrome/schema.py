@@ -14,6 +14,7 @@ TEXTS: Final = frozenset(
     {
         *("eager_op", "tf_function_call", "hlo_op", "hlo_module", "shape", "allocator_name"),
         *("kernel_details", "memcpy_details", "memset_details"),
+        *("autotune", "shapes", "types"),
     }
 )
 FLOATS: Final = frozenset({"occupancy_pct"})
@@ -23,9 +24,13 @@ INTEGERS: Final = frozenset(
         *("program_id", "index_on_host", "bytes_allocated", "bytes_reserved"),
         *("bytes_available", "allocation_bytes", "addr"),
         *("device_offset_ps", "device_duration_ps"),
+        *("id", "parent_id", "parallelism", "batch_size", "buffer_limit", "buffer_size"),
+        *("buffered_elements", "buffered_bytes_MB", "cpu_budget", "threadpool_size"),
+        "ram_budget_megabytes",
     }
 )
-"""Together with the above, all stats of events that the xplane reader uses."""
+"""Together with the above, all stats of events that the xplane reader uses, but for the `name` of
+an iterator's dataset: other events have arguments of that name."""
 
 KIND_TEXTS: Final = ("hlo_category", "tf_op", "source", "shape_with_layout")
 KIND_INTEGERS: Final = ("flops", "bytes_accessed")

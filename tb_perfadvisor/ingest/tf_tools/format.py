@@ -1,6 +1,6 @@
 """Results of single tools, as TensorFlow's profiler wrote them before 2021.
 
-They are read only where a recording has no events, which say more than sums of them.
+Where a recording has events, which say more than sums of them, results are only compared with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.captures import (
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader
-from tb_perfadvisor.ingest.tf_tools.naming import ALL_HOSTS, tool_file
+from tb_perfadvisor.ingest.tf_tools.naming import ALL_HOSTS, may_hold_steps, tool_file, tools_of
 
 _WITHOUT_STEPS = (
     "of what TensorFlow's profiler wrote before 2021 there is only {}: no times of steps. Record "
@@ -30,7 +30,7 @@ _WITHOUT_STEPS = (
 def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     """One capture per session or directory that has no events.
 
-    Captures of events say which tools' results lie beside them. Outside of sessions such names
+    Captures of events keep the results that lie beside them. Outside of sessions such names
     may be anything's, so results without steps are rejected only if the user named the file.
     """
     sessions: dict[tuple[str, str], list[FoundFile]] = defaultdict(list)
@@ -39,45 +39,43 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     captures: list[Capture] = []
     rejected: list[Rejected] = []
     with_events = earlier.directories
-    tools: dict[str, tuple[str, ...]] = {}
+    beside: dict[str, tuple[ProfileFile, ...]] = {}
     for (run, session), results in sessions.items():
         directory = directory_of(results[0].entry.path)
-        entries = [result.entry for result in results]
-        tools[directory] = _tools(entries)
+        found = _profile_files(result.entry for result in results)
         if directory in with_events:
+            beside[directory] = found
             continue
-        hosts = _files_of_hosts(entries)
+        hosts = _files_of_hosts(found)
         if hosts:
             captures.append(
                 make_capture(run, session or hosts[0].host, "tf-tools", hosts, merges_hosts=True)
             )
         elif results[0].session is not None or results[0].is_only_file:
             path = results[0].entry.path if results[0].is_only_file else directory
-            rejected.append(Rejected(path, _WITHOUT_STEPS.format(", ".join(tools[directory]))))
-    with_tools = (
-        replace(capture, beside=tools.get(directory_of(capture.files[0].path), ()))
+            reason = _WITHOUT_STEPS.format(", ".join(tools_of(found)))
+            rejected.append(Rejected(path, reason))
+    with_results = (
+        replace(capture, results=beside.get(directory_of(capture.files[0].path), ()))
         for capture in earlier.captures
     )
-    return Grouped((*with_tools, *captures), (*earlier.rejected, *rejected))
+    return Grouped((*with_results, *captures), (*earlier.rejected, *rejected))
 
 
-def _files_of_hosts(entries: Iterable[FileEntry]) -> list[ProfileFile]:
+def _files_of_hosts(files: Sequence[ProfileFile]) -> list[ProfileFile]:
     """The files of those hosts that have a file with the times of steps."""
-    named = [(entry, tool) for entry in entries if (tool := tool_file(entry.path)) is not None]
-    hosts = {tool.host for _, tool in named if tool.may_hold_steps}
+    hosts = {file.host for file in files if may_hold_steps(file)}
     if len(hosts) > 1:
         # The hosts one by one say more than what was merged from them.
         hosts.discard(ALL_HOSTS)
-    return [
-        ProfileFile(entry.path, entry.size_bytes, entry.mtime_ns, None, tool.host, entry.version)
-        for entry, tool in named
-        if tool.host in hosts
-    ]
+    return [file for file in files if file.host in hosts]
 
 
-def _tools(entries: Iterable[FileEntry]) -> tuple[str, ...]:
+def _profile_files(entries: Iterable[FileEntry]) -> tuple[ProfileFile, ...]:
     return tuple(
-        sorted({tool.tool for entry in entries if (tool := tool_file(entry.path)) is not None})
+        ProfileFile(entry.path, entry.size_bytes, entry.mtime_ns, None, tool.host, entry.version)
+        for entry in entries
+        if (tool := tool_file(entry.path)) is not None
     )
 
 

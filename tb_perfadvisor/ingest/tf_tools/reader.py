@@ -10,14 +10,23 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import inflate_head
-from tb_perfadvisor.ingest.tf_tools.contents import Contents
+from tb_perfadvisor.ingest.tf_tools.contents import Contents, Part
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
 from tb_perfadvisor.ingest.tf_tools.layout import add_steps
 from tb_perfadvisor.ingest.tf_tools.merge import Merged, Result, merge
 from tb_perfadvisor.ingest.tf_tools.naming import tool_file
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
-from tb_perfadvisor.trace import Assembler, Note, Source, Totals, Trace
-from tb_perfadvisor.units import format_bytes, format_share
+from tb_perfadvisor.trace import (
+    Aspect,
+    Assembler,
+    Note,
+    Precision,
+    Source,
+    StatedResults,
+    Totals,
+    Trace,
+)
+from tb_perfadvisor.units import NS_PER_MS, format_bytes, format_share
 
 # The profiler limits its output: the largest known results are a few megabytes.
 _LARGEST_BYTES = 256 << 20
@@ -35,19 +44,7 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
     Raises:
         UnreadableProfileError: If no file has step times.
     """
-    results: list[Result] = []
-    notes: list[Note] = []
-    errors: list[PerfAdvisorError] = []
-    for path, opener in files.items():
-        try:
-            results.append(_read_file(path, opener))
-        except PerfAdvisorError as error:
-            errors.append(error)
-            message = f"{path} was left out: {error.message}"
-            notes.append(Note("unsupported-file", "warning", message, error.hint))
-    if errors and not any(result.contents.steps for result in results):
-        raise errors[0]
-    merged = merge(results, where=source.path)
+    merged, notes = _read_files(files, where=source.path)
     contents = merged.contents
     assembler = Assembler()
     devices = add_steps(assembler, contents)
@@ -76,6 +73,52 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
             remedy=_REMEDY,
         ),
     )
+
+
+def read_stated(files: Mapping[str, Opener], host: str) -> tuple[StatedResults, tuple[Note, ...]]:
+    """Read what the results of one host state, to compare it with the events of the recording.
+
+    Args:
+        files: The opener of each path; `tool_file` must know the names.
+        host: The host in the names.
+
+    Returns:
+        What they state, and notes on files that disagree or cannot be read.
+
+    Raises:
+        UnreadableProfileError: If no file has step times.
+    """
+    merged, notes = _read_files(files, where=next(iter(files), ""))
+    contents, steps = merged.contents, merged.contents.steps
+    whole_ms = sum(step.duration_ms for step in steps)
+    input_ms = sum(step.parts_ms.get(Part.INPUT, 0.0) for step in steps)
+    precision = contents.precision
+    stated = StatedResults(
+        file=merged.path.rsplit("/", 1)[-1],
+        host=host,
+        steps=len(steps),
+        step_ns=whole_ms * NS_PER_MS / len(steps),
+        input_share=input_ms / whole_ms if Aspect.INPUT in contents.shows else None,
+        share_of_16_bits=None if precision is None else precision.get(Precision.BITS_16, 0.0),
+    )
+    return stated, (*notes, *merged.notes)
+
+
+def _read_files(files: Mapping[str, Opener], *, where: str) -> tuple[Merged, list[Note]]:
+    """Read and merge the results of one host; files that cannot be read become notes."""
+    results: list[Result] = []
+    notes: list[Note] = []
+    errors: list[PerfAdvisorError] = []
+    for path, opener in files.items():
+        try:
+            results.append(_read_file(path, opener))
+        except PerfAdvisorError as error:
+            errors.append(error)
+            message = f"{path} was left out: {error.message}"
+            notes.append(Note("unsupported-file", "warning", message, error.hint))
+    if errors and not any(result.contents.steps for result in results):
+        raise errors[0]
+    return merge(results, where=where), notes
 
 
 def _read_file(path: str, opener: Opener) -> Result:

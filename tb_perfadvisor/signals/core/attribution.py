@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import OF_PRECISION, Cause
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.host_states import host_work, judge, running_programs
+from tb_perfadvisor.signals.core.host_states import (
+    first_fetches,
+    host_work,
+    judge,
+    running_programs,
+)
 from tb_perfadvisor.signals.core.idle_gaps import Idle, device_gaps, unlaunched_gaps
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
@@ -93,7 +98,7 @@ def attribute(
         unassigned = minus(unassigned, parts[Cause.INPUT])
         _judge_idle(trace, idle, unassigned, between_steps, step_track, parts)
     else:
-        unassigned = _host_time(trace, step_track, single(start, end), parts)
+        unassigned = _host_time(trace, steps, step_track, single(start, end), parts)
         idle = unlaunched_gaps(unassigned)
         judge(trace, unassigned, (step_track,), between_steps, parts)
     return Attribution(
@@ -162,10 +167,15 @@ def _judge_idle(
 
 
 def _host_time(
-    trace: Trace, step_track: int, window: Intervals, parts: dict[Cause, Intervals]
+    trace: Trace,
+    steps: Steps,
+    step_track: int,
+    window: Intervals,
+    parts: dict[Cause, Intervals],
 ) -> Intervals:
     """On a CPU-only capture, give operators and collectives their causes; return the idle time."""
     work = host_work(trace, step_track)
+    work = minus(work, first_fetches(trace, steps, work))
     idle = minus(window, work)
     collectives = trace.rows(EventKind.HOST_COLLECTIVE)
     events = trace.events

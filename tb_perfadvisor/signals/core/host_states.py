@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
     clip,
+    contains,
     intersect,
     join,
     minus,
@@ -106,3 +110,42 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
         feeding_time = union(events.start_ns[input_rows], events.end_ns[input_rows])
         busy = join(busy, minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
     return busy
+
+
+_CLOSE_NS = 100_000
+"""Events less than a tenth of a millisecond apart belong together: the executor works in
+between."""
+
+
+def first_fetches(trace: Trace, steps: Steps, work: Intervals) -> Intervals:
+    """The first fetch of each step of a TensorFlow program, if the step waits for it.
+
+    TensorFlow fetches in the graph, and its executor runs beside the fetch what needs no input:
+    variables, random numbers. Without the wait, these operators would run beside others. So the
+    step waits for the fetch all along, if it ends after everything that runs beside it. XProf
+    counts it as input, too.
+
+    Args:
+        trace: The trace of a program that ran on the CPU.
+        steps: The steps.
+        work: When the step's operators run.
+    """
+    fetches = _together(input_waits(trace, ()))
+    if trace.source.framework != "tensorflow" or not len(fetches) or not len(steps):
+        return EMPTY
+    slot = np.searchsorted(fetches[:, 0], steps.start_ns)
+    in_step = slot < len(fetches)
+    in_step[in_step] = fetches[slot[in_step], 0] < steps.end_ns[in_step]
+    first = fetches[slot[in_step]]
+    beside = _together(work)
+    outlasts = contains(beside, first[:, 1])
+    row = np.searchsorted(beside[:, 0], first[:, 1], side="right") - 1
+    end = first[:, 1].copy()
+    end[outlasts] = np.minimum(beside[row[outlasts], 0], end[outlasts])
+    return union(first[:, 0], end)
+
+
+def _together(intervals: Intervals) -> Intervals:
+    """The intervals without the short gaps between them."""
+    wider = union(intervals[:, 0], intervals[:, 1] + _CLOSE_NS)
+    return np.column_stack((wider[:, 0], wider[:, 1] - _CLOSE_NS))

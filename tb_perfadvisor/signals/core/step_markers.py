@@ -1,7 +1,8 @@
 """Step markers: the profile's own if it has any, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, repeating annotations,
-repeating XLA modules, optimizer steps, the period of the kernel or operator sequence.
+repeating XLA modules, runs of TensorFlow functions, optimizer steps, the period of the kernel or
+operator sequence.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # A name with two leading underscores is a function: a compiled graph.
 _FUNCTION_CALL = "EagerExecute: __"
+_FUNCTION_RUN = re.compile(r"^FunctionRun$")
 _PROGRAM_ID = re.compile(r"\(\d+\)$")
 
 _PERIOD_MATCH = 0.95
@@ -40,6 +42,8 @@ _PERIOD_MIN_EVENTS = 100
 """A step takes more kernels than a transformer layer, which repeats as well: a few dozen."""
 _PERIOD_MIN_NS = 500_000
 """A shorter period is a layer, not a step."""
+_ALIKE = 0.5
+"""Runs of one function differ less in duration: a shorter run is of another one."""
 _DOMINANT = 0.8
 """A program with a smaller share of the work is one of many (op-by-op dispatch), not the step."""
 
@@ -63,6 +67,7 @@ def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         _device_step_line,
         _repeating_annotations,
         _module_repeats,
+        _function_runs,
         _optimizer_steps,
         _periodicity,
     )
@@ -211,6 +216,35 @@ def _longest_group(
     _, rows, name, track = best
     return _from_rows(
         trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
+    )
+
+
+def _function_runs(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Runs of the TensorFlow function that takes nearly all time of such runs; a single one counts.
+
+    Runs have no name, so those of similar duration are of the same function. On the CPU, a run
+    ends with its work.
+    """
+    if trace.source.framework != "tensorflow" or not timeline.is_host_only:
+        return None
+    rows = rows_named(trace, _FUNCTION_RUN, EventKind.ANNOTATION)
+    if not trace.events.duration_ns[rows].any():
+        return None
+    weight = trace.events.duration_ns[rows].astype(np.float64)
+    track = int(np.argmax(np.bincount(trace.events.track[rows], weights=weight)))
+    rows = rows[trace.events.track[rows] == track]
+    rows = rows[_not_overlapping(trace, rows)]
+    duration_ns = trace.events.duration_ns[rows]
+    is_long = duration_ns >= _ALIKE * int(duration_ns.max())
+    if duration_ns[is_long].sum() < _DOMINANT * duration_ns.sum():
+        return None
+    return _from_rows(
+        trace,
+        rows[is_long],
+        source="runs of a TensorFlow function",
+        is_inferred=True,
+        track=track,
+        marked_ends=False,
     )
 
 

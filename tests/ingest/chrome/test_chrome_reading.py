@@ -11,6 +11,7 @@ import pytest
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome import columns
 from tb_perfadvisor.ingest.chrome.schema import FLOATS, INTEGERS, TEXTS
+from tb_perfadvisor.ingest.xplane.decode.metadata import ITERATOR_STATS
 from tb_perfadvisor.ingest.xplane.decode.planes import USED_STATS
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
@@ -35,9 +36,10 @@ def labels(trace: Trace) -> list[str]:
 
 
 def test_every_stat_read_from_xplanes_is_read() -> None:
-    counters = {"% util"}  # from a TPU's counter lines, which exports leave out
-    assert USED_STATS - counters == TEXTS | INTEGERS | FLOATS
-    assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(USED_STATS - counters)
+    # A TPU's counter lines are not exported, and `name` is an argument of other events, too.
+    wanted = (USED_STATS | ITERATOR_STATS) - {"% util", "name"}
+    assert wanted == TEXTS | INTEGERS | FLOATS
+    assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(wanted)
 
 
 def test_an_export_of_jax() -> None:
@@ -381,3 +383,26 @@ def test_many_events_are_encoded_in_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     in_pieces = read([*HOST, *events])
     assert times(in_pieces) == times(at_once)
     assert np.array_equal(in_pieces.events.kind, at_once.events.kind)
+
+
+def test_iterators_and_their_functions_are_read() -> None:
+    # As TensorFlow 2.3 wrote them: numbers of 64 bits as text.
+    run, node = "-6103401881726798917", "8657332241325920452"
+    trace = read(
+        [
+            *HOST,
+            *thread(701, 2, "tf_Compute"),
+            span("Iterator::Model::ParallelMap", 0, 50, args={
+                "id": "4057087162746704081", "parent_id": node, "parallelism": "4",
+                "autotune": "true",
+            }),
+            span("InstantiatedCapturedFunction::RunAsync", 1, 2, args={"id": run}),
+            span("ExecutorState::Process", 5, 30, tid=2, args={"id": run, "iter_num": "0"}),
+            span("GatherV2:GatherV2", 6, 20, tid=2),
+        ]
+    )  # fmt: skip
+    table = trace.iterators
+    assert (table.parallelism.max(), table.is_autotuned.max()) == (4, 1)
+    assert table.parent.max() == int(node)
+    assert names(trace, EventKind.OPERATOR) == []
+    assert "GatherV2:GatherV2" in names(trace, EventKind.INPUT_WORK)

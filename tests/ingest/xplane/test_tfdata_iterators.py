@@ -9,6 +9,7 @@ from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import function_run, iterator, operator
 from tb_perfadvisor.testing.writers.xplane import write_xplane
 from tb_perfadvisor.trace import Source, Trace
+from tests.support.xspaces import Drawing, kinds
 
 FACTS = {
     "iterator": 5,
@@ -79,3 +80,39 @@ def test_iterator_statistics_are_read() -> None:
 def test_a_profile_without_tf_data(framework: str) -> None:
     trace = draw("cell 1ms\nstep |..|\nmain |oo|", framework=framework)  # type: ignore[arg-type]
     assert len(reread(trace).iterators.row) == 0
+
+
+def test_what_a_user_function_runs_is_input_on_any_thread() -> None:
+    """As in `sagemaker-debugger/tfprofiler_timeline`: both run on threads named `tf_Compute`."""
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    fetch = drawing.line(host, "tf_data_iterator_get_next")
+    drawing.event(host, fetch, "Iterator::Model", 0, 100, id=1)
+    drawing.event(host, fetch, "Iterator::Model::ParallelMap", 0, 100, id=2, parent_id=1)
+    drawing.event(host, fetch, "InstantiatedCapturedFunction::RunAsync", 5, 1, id=-7)
+    pool = drawing.line(host, "tf_Compute")
+    drawing.event(host, pool, "ExecutorState::Process", 10, 60, id=-7)
+    drawing.event(host, pool, "GatherV2:GatherV2", 12, 50)
+    # The element is ready, and the executor of the step goes on inside the callback.
+    drawing.event(host, pool, "ExecutorState::Process", 63, 5, id=3)
+    drawing.event(host, pool, "model/Cast:Cast", 64, 2)
+    drawing.event(host, pool, "ExecutorState::Process", 80, 20, id=3)
+    drawing.event(host, pool, "model/MatMul:MatMul", 81, 10)
+    found = kinds(drawing.read())
+    assert found["GatherV2:GatherV2"] == "INPUT_WORK"
+    assert (found["model/Cast:Cast"], found["model/MatMul:MatMul"]) == ("OPERATOR", "OPERATOR")
+
+
+def test_a_function_inside_the_executor_of_the_step() -> None:
+    """A sequential map runs on the thread that fetches, which may be the executor's own."""
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    pool = drawing.line(host, "tf_Compute")
+    drawing.event(host, pool, "ExecutorState::Process", 0, 100, id=3)
+    drawing.event(host, pool, "Iterator::Model::Map", 10, 50, id=1, parent_id=2)
+    drawing.event(host, pool, "InstantiatedCapturedFunction::Run", 11, 40, id=-7)
+    drawing.event(host, pool, "ExecutorState::Process", 12, 30, id=-7)
+    drawing.event(host, pool, "decode/Mul:Mul", 13, 20)
+    drawing.event(host, pool, "model/MatMul:MatMul", 70, 20)
+    found = kinds(drawing.read())
+    assert (found["decode/Mul:Mul"], found["model/MatMul:MatMul"]) == ("INPUT_WORK", "OPERATOR")

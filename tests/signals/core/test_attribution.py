@@ -319,6 +319,47 @@ def test_tensorflow_and_jax_work_on_any_thread_on_the_cpu(framework: str) -> Non
     assert totals_us(builder.build()) == {"host-compute": 5000, "unexplained": 5000}
 
 
+def test_a_step_waits_for_its_first_fetch_whatever_runs_beside_it() -> None:
+    # TensorFlow's executor draws the dropout mask on another thread while it fetches: without the
+    # fetch, it would do so beside the product. XProf: 6 of 10 ms are input.
+    assert drawn(
+        """
+        cell 1ms
+        step   |..........|
+        fetch  |DDDDDD....|
+        pool 1 |OOO.......|
+        pool 2 |......OOOO|
+        """,
+        framework="tensorflow",
+    ) == {"host-compute": 4000, "input": 6000}
+
+
+def test_work_that_outlasts_the_fetch_is_work() -> None:
+    # Only the first two milliseconds, before the long operator begins, can be waiting.
+    assert drawn(
+        """
+        cell 1ms
+        step   |..........|
+        fetch  |DDDDDD....|
+        pool 1 |..OOOOOOOO|
+        """,
+        framework="tensorflow",
+    ) == {"host-compute": 8000, "input": 2000}
+
+
+def test_a_later_fetch_overlaps_the_work_before_it() -> None:
+    # The second fetch runs beside operators of the first batch, and holds up only its last cell.
+    assert drawn(
+        """
+        cell 1ms
+        step   |..........|
+        fetch  |D..DDD....|
+        pool 1 |.OOOO.OOOO|
+        """,
+        framework="tensorflow",
+    ) == {"host-compute": 8000, "input": 2000}
+
+
 def test_waiting_for_a_jax_program_is_its_work() -> None:
     # An operation covers 2 of 10 ms; the program runs for 8, of which 1 is in a collective.
     builder = TraceBuilder("jax")

@@ -329,3 +329,34 @@ def test_windows_partition_time() -> None:
     assert steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()
     assert steps.window_start_ns == steps.start_ns[0]
     assert steps.window_end_ns == steps.end_ns[-1]
+
+
+RUN = {"F": host("FunctionRun"), "f": host("FunctionRun"), "o": operator("MatMul:MatMul")}
+
+
+def function_steps(text: str, framework: str = "tensorflow") -> Steps:
+    return steps_of(draw(text, legend=RUN, framework=framework))  # type: ignore[arg-type]
+
+
+def test_a_single_run_of_a_function_is_a_step() -> None:
+    # As in `sagemaker-debugger/tfprofiler_timeline`, between eager operators that are no step.
+    steps = function_steps("cell 1ms\nmain |oooFFFFFFFFo|\npool |....oooo....|")
+    assert steps.source == "runs of a TensorFlow function"
+    assert (steps.is_inferred, windows_ms(steps)) == (True, [(3, 11)])
+
+
+def test_short_runs_are_of_other_functions() -> None:
+    steps = function_steps("cell 1ms\nmain |fFFFFFFFF.FFFFFFF.f|\npool |..ooo......oo......|")
+    assert windows_ms(steps) == [(1, 10), (10, 17)]
+    # Without a function that takes nearly all of the time, no run is the step.
+    steps = function_steps("cell 1ms\nmain |FFFF.f.f.f.f.f.f|\npool |ooo.............|")
+    assert steps.source == "none"
+
+
+@pytest.mark.parametrize("framework", ["jax", "pytorch"])
+def test_only_tensorflow_runs_functions(framework: str) -> None:
+    assert len(function_steps("cell 1ms\nmain |FFFF|\npool |oooo|", framework)) == 0
+
+
+def test_with_a_device_a_run_ends_before_its_work() -> None:
+    assert len(function_steps("cell 1ms\nmain |FF..|\nmain |o...|\ngpu 7 |.KKK|")) == 0

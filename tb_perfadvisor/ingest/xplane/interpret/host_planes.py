@@ -166,6 +166,8 @@ def _add_line(
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
     if _INPUT_THREAD.match(line.name):
         kind[_IS_TENTATIVE[kind]] = EventKind.INPUT_WORK
+    # Operators of user functions run on any thread.
+    kind[(kind == EventKind.OPERATOR) & iterators.in_functions(line)] = EventKind.INPUT_WORK
 
     # Few lines have steps or TPU launches.
     step: Int64 | int = -1

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
 from tb_perfadvisor.trace import Assembler
+from tb_perfadvisor.trace.intervals import contains, minus, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _CALL: Final = re.compile(r"Iterator::")
 _START: Final = re.compile(r"InstantiatedCapturedFunction::")
-_EXECUTION: Final = re.compile(r"ExecutorState::Process$|ExecutorDoneCallback$")
+_EXECUTOR: Final = "ExecutorState::Process"
+_EXECUTION: Final = re.compile(rf"{_EXECUTOR}$|ExecutorDoneCallback$")
 _BYTES_PER_MB: Final = 1_000_000  # tensorflow/core/framework/dataset.cc: BuildTraceMeName
 _MAX_INT32: Final = 2**31 - 1
 
@@ -38,6 +40,7 @@ class Iterators:
             np.array([bool(pattern.match(name)) for name in names], dtype=bool)
             for pattern in (_CALL, _START, _EXECUTION)
         )
+        self._is_executor = np.array([name == _EXECUTOR for name in names], dtype=bool)
         self._runs = np.empty(0, dtype=np.int64)
         if self._is_start.any():
             self._runs = np.unique(
@@ -45,6 +48,22 @@ class Iterators:
                     [line.numbers("id", 0)[self._is_start[line.row]] for line in plane.lines]
                 )
             )
+
+    def in_functions(self, line: Line) -> NDArray[np.bool_]:
+        """Which events begin while their thread executes a user function; shape (events,).
+
+        Executors of the step may run inside: whoever waits for an element goes on when it is
+        ready. What they run is not part of the function.
+        """
+        if not self._runs.size:
+            return np.zeros(len(line), dtype=bool)
+        executed = self._is_executor[line.row]
+        id_ = line.numbers("id", 0)
+        start, end = line.start_ns, line.start_ns + line.duration_ns
+        is_run = executed & np.isin(id_, self._runs) & (id_ != 0)
+        functions = union(start[is_run], end[is_run])
+        is_other = executed & ~is_run & contains(functions, start)
+        return contains(minus(functions, union(start[is_other], end[is_other])), start)
 
     def add(self, assembler: Assembler, line: Line, kept: Int64, events: Int32) -> None:
         """Add the attributes of a line's events.
