@@ -57,11 +57,29 @@ def test_saves_what_the_fix_saves() -> None:
         ("EagerExecute: __inference_step_8407", "tensorflow", False),  # a tf.function
         ("PjitFunction(add)", "jax", True),
         ("PjitFunction(loss_fn)", "jax", False),  # a jitted function of the user
+        ("PjitFunction(s)", "jax", False),
         ("MatMul", "tensorflow", False),
     ],
 )
 def test_recognizes_eager_operators(name: str, framework: Framework, *, fires: bool) -> None:
     assert bool(find(EagerOperators, steps(name, 20, framework))) == fires
+
+
+def test_what_a_jitted_function_calls_while_it_is_traced_is_not_eager() -> None:
+    def steps(enclosing: str) -> Trace:
+        builder = TraceBuilder("jax")
+        for number in range(3):
+            at = 3_000 * number
+            builder.annotation(enclosing, us(at), us(at + 2_000))
+            for call in range(20):
+                start = at + 100 * call
+                builder.annotation("PjitFunction(multiply)", us(start), us(start + 40))
+                builder.operator("mul.1", us(start + 20), us(start + 40), thread="pool")
+            builder.step(number, us(at), us(at + 3_000))
+        return builder.build()
+
+    assert find(EagerOperators, steps("PjitFunction(loss_fn)")) == ()
+    assert find(EagerOperators, steps("make batch"))
 
 
 def test_in_pytorch_it_is_launch_bound() -> None:

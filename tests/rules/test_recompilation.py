@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
+from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.testing.symbols import Symbol
+from tb_perfadvisor.trace import EventKind, Trace
 
 SLOW = """
     cell 1ms
@@ -33,6 +35,62 @@ def test_a_first_step_that_compiles_is_warm_up() -> None:
         gpu 7  |.......KKK|KKK|KKK|KKK|
     """
     assert find(Recompilation, trace) == ()
+
+
+def jitted(*compiled: int, steps: int = 6, function: str = "step") -> Trace:
+    """Calls of a jitted function: 1 ms, or 50 if the step is among those that compile."""
+    builder, at = TraceBuilder("jax"), 0.0
+    for number in range(steps):
+        takes = 50 if number in compiled else 1
+        kind = EventKind.COMPILE if number in compiled else EventKind.ANNOTATION
+        builder.step(number, ms(at), ms(at + takes + 5))
+        builder.host(kind, f"PjitFunction({function})", ms(at), ms(at + takes))
+        thunk = Symbol(EventKind.OPERATOR, "dot.1", hlo={"module": f"jit_{function}(7)"})
+        builder.add(thunk, ms(at + takes), ms(at + takes + 5), thread="pool")
+        at += takes + 5
+    return builder.build()
+
+
+def test_a_function_that_compiles_once_is_warm_up() -> None:
+    assert find(Recompilation, jitted(0)) == ()
+
+
+def test_a_function_that_compiles_again_is_no_warm_up() -> None:
+    (finding,) = find(Recompilation, jitted(0, 3)) or ()
+    assert finding.saving is not None
+    assert finding.summary.endswith("2 of 6 steps compile.")
+    assert finding.saving.expected_ns == ms(100)
+
+
+def test_another_function_that_compiles_later_leaves_the_first_step_warm_up() -> None:
+    builder, at = TraceBuilder("jax"), 0
+    for number, (function, takes) in enumerate(
+        [("step", 50), ("step", 1), ("step", 1), ("evaluate", 20), ("step", 1), ("step", 1)]
+    ):
+        builder.step(number, ms(at), ms(at + takes + 5))
+        kind = EventKind.COMPILE if takes > 1 else EventKind.ANNOTATION
+        builder.host(kind, f"PjitFunction({function})", ms(at), ms(at + takes))
+        builder.operator("dot.1", ms(at + takes), ms(at + takes + 5), thread="pool")
+        at += takes + 5
+    (finding,) = find(Recompilation, builder.build()) or ()
+    assert finding.summary.endswith("1 of 5 steps compile.")
+
+
+def test_python_around_a_compilation_is_not_python_overhead() -> None:
+    def steps(compiling_ms: float) -> Trace:
+        builder = TraceBuilder("jax")
+        for number in range(6):
+            at = 30 * number
+            builder.step(number, ms(at), ms(at + 30))
+            builder.host(EventKind.PYTHON, "$train.py:12 step", ms(at), ms(at + 20))
+            builder.host(
+                EventKind.COMPILE, "PjitFunction(step)", ms(at + 5), ms(at + 5 + compiling_ms)
+            )
+            builder.operator("dot.1", ms(at + 20), ms(at + 30), thread="pool")
+        return builder.build()
+
+    assert find(PythonOverhead, steps(11)) == ()  # 9 ms of Python around them
+    assert find(PythonOverhead, steps(9))  # 11 ms
 
 
 def test_one_compilation_among_many_steps_has_low_0() -> None:

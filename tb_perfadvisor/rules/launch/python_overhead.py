@@ -84,7 +84,8 @@ class PythonOverhead(Rule):
     The idle time attributed to *Python*, *framework* and *unexplained* in gaps that are too long
     for slow launching. Idle time that other rules report (calls that lost their core,
     synchronizations, garbage collection, Python callbacks) and collectives on the host are left
-    out, and so are waiting for input and the time between steps. Low and expected are the
+    out, and so are waiting for input, the time between steps, and gaps in which the host compiles
+    for longer than it runs other code. Low and expected are the
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
     of the gaps. Stretches in at most half of the steps are left to the rules about steps. In a
@@ -139,7 +140,10 @@ class PythonOverhead(Rule):
         )
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
-        gaps = gaps[host_code_ns > longest_ns]
+        compiling = attribution.intervals[Cause.COMPILING]
+        # The Python around a compilation prepares it, and goes with it.
+        compiling_ns = overlap_ns(compiling, gaps[:, 0], gaps[:, 1])
+        gaps = gaps[(host_code_ns > longest_ns) & (host_code_ns > compiling_ns)]
         claims = intersect(stalls, gaps)
         total = total_ns(claims)
         if self.is_minor(total, signals):

@@ -85,7 +85,8 @@ class Recompilation(Rule):
     ------------------
     The idle time attributed to *compiling* in the used steps, which exclude warm-up, plus the
     Python and unexplained time of the steps that compile: tracing runs there, and only part of it
-    is recorded. High is both. On the CPU, high also includes a fifth of the work of these steps,
+    is recorded. A JAX call that misses the cache of compiled programs is compiling until it
+    returns. High is both. On the CPU, high also includes a fifth of the work of these steps,
     up to the time of compiling, because the first run of a program takes longer than the second.
 
     Expected is what the steps save in a replay without compiling. On the CPU it is compiling plus

@@ -1,8 +1,8 @@
 """Step markers: the profile's own if it has any, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, repeating annotations,
-repeating XLA modules, runs of TensorFlow functions, optimizer steps, the period of the kernel or
-operator sequence.
+repeating XLA modules, calls of a jitted function, runs of TensorFlow functions, optimizer steps, the
+period of the kernel or operator sequence.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.cpu_programs import CpuRuns, runs_of_function
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.jitted_calls import FunctionCalls, calls_by_function, program_of
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -34,7 +38,6 @@ _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # A name with two leading underscores is a function: a compiled graph.
 _FUNCTION_CALL = "EagerExecute: __"
 _FUNCTION_RUN = re.compile(r"^FunctionRun$")
-_PROGRAM_ID = re.compile(r"\(\d+\)$")
 
 _PERIOD_MATCH = 0.95
 """Share of the sequence that must repeat: autotuning changes a kernel here and there."""
@@ -45,7 +48,11 @@ _PERIOD_MIN_NS = 500_000
 _ALIKE = 0.5
 """Runs of one function differ less in duration: a shorter run is of another one."""
 _DOMINANT = 0.8
-"""A program with a smaller share of the work is one of many (op-by-op dispatch), not the step."""
+"""A TensorFlow function with a smaller share of the calls' time is one of many."""
+_MOST_PENDING = 1.5
+"""Steps' work that the device may still have to do when the last call returns: that of the last
+step, and part of the one before. With more, the host runs ahead, and its calls are no steps."""
+_NEVER = np.iinfo(np.int64).max
 
 
 class Markers(Struct, frozen=True):
@@ -58,6 +65,9 @@ class Markers(Struct, frozen=True):
     end_ns: Int64
     marked_ends: bool
     track: int
+    ends_with_work: bool = False
+    """Whether markers that were inferred end with the work of their step, so that time may lie
+    between them."""
 
 
 def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -67,6 +77,7 @@ def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         _device_step_line,
         _repeating_annotations,
         _module_repeats,
+        _jitted_calls,
         _function_runs,
         _optimizer_steps,
         _periodicity,
@@ -141,18 +152,64 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
     if len(rows):
         return _longest_group(trace, _by_name(trace, rows), "repeats of the XLA module {}")
-    if trace.source.framework == "tensorflow":
-        return _function_repeats(trace)
-    # Without a module line, take the calls of the jitted function that does nearly all work.
-    name = _dominant_program(trace)
-    if not name.startswith("jit_"):
+    return _function_repeats(trace) if trace.source.framework == "tensorflow" else None
+
+
+def _jitted_calls(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Top-level calls of the jitted function that takes most time on the main thread.
+
+    They come after modules, which run on the device, because a call may return long before its
+    work begins.
+    """
+    start_ns = trace.events.start_ns
+    candidates = [
+        calls
+        for calls in calls_by_function(trace)
+        if len(calls.rows) >= MIN_REPEATS
+        and float(np.median(np.diff(start_ns[calls.rows]))) >= _PERIOD_MIN_NS
+    ]
+    if not candidates:
         return None
-    call = f"PjitFunction({name.removeprefix('jit_')})"
-    rows = trace.rows(EventKind.ANNOTATION)
-    if call not in trace.strings:
+    calls = max(candidates, key=lambda calls: calls.total_ns)
+    runs = runs_of_function(trace, calls.function)
+    returned_ns = int(trace.events.end_ns[calls.rows[-1]])
+    if len(runs) >= MIN_REPEATS and int((runs.start_ns >= returned_ns).sum()) > 1:
+        return _markers_of_runs(trace, calls, runs)
+    if total_ns(clip(timeline.busy, returned_ns, _NEVER)) > _MOST_PENDING * (
+        total_ns(timeline.busy) / len(calls.rows)
+    ):
         return None
-    rows = rows[trace.events.name[rows] == trace.strings.index(call)]
-    return _longest_group(trace, _by_name(trace, rows), "repeats of {}")
+    markers = _from_rows(
+        trace,
+        calls.rows,
+        source=f"repeats of {trace.name(int(calls.rows[0]))}",
+        is_inferred=True,
+        track=int(trace.events.track[calls.rows[0]]),
+        marked_ends=False,
+    )
+    return replace(markers, end_ns=_ends_of_runs(markers, runs), ends_with_work=len(runs) > 0)
+
+
+def _markers_of_runs(trace: Trace, calls: FunctionCalls, runs: CpuRuns) -> Markers:
+    """Markers from the runs of a program whose calls return long before."""
+    return Markers(
+        source=f"runs of {program_of(calls.function)}",
+        is_inferred=True,
+        number=np.arange(len(runs), dtype=np.int64),
+        start_ns=runs.start_ns,
+        end_ns=runs.end_ns,
+        marked_ends=False,
+        track=int(trace.events.track[calls.rows[0]]),
+        ends_with_work=True,
+    )
+
+
+def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
+    """The end of each call, or of its run if that is later; at most the start of the next call."""
+    end_ns = markers.end_ns.copy()
+    call = last_before(markers.start_ns, runs.start_ns)
+    np.maximum.at(end_ns, call[call >= 0], runs.end_ns[call >= 0])
+    return np.minimum(end_ns, np.append(markers.start_ns[1:], _NEVER))
 
 
 def _function_repeats(trace: Trace) -> Markers | None:
@@ -170,22 +227,6 @@ def function_calls(trace: Trace) -> Int32:
     names = trace.events.name[rows]
     calls = [n for n in distinct(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
     return rows[is_in(names, calls)]
-
-
-def _dominant_program(trace: Trace) -> str:
-    """The XLA program whose operations take nearly all time of all programs; else empty."""
-    table = trace.hlo_events
-    if len(table.row) == 0:
-        return ""
-    programs = trace.hlo.module[table.op]
-    known, inverse = unique_inverse(programs)
-    names = [_PROGRAM_ID.sub("", trace.text(int(program))) for program in known.tolist()]
-    total: dict[str, float] = {}
-    weight = np.bincount(inverse, weights=trace.events.duration_ns[table.row])
-    for name, share in zip(names, weight.tolist(), strict=True):
-        total[name] = total.get(name, 0.0) + share
-    name = max(total, key=lambda key: total[key])
-    return name if total[name] >= _DOMINANT * sum(total.values()) else ""
 
 
 def _by_name(trace: Trace, rows: Int32) -> dict[tuple[str, int], list[int]]:

@@ -16,9 +16,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.jitted_calls import is_jitted_call
 from tb_perfadvisor.signals.core.step_markers import MIN_REPEATS, Markers, find_markers, rows_named
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.intervals import last_before, overlap_ns, union
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
@@ -183,7 +185,8 @@ def _leave_gaps(markers: Markers) -> bool:
     """Whether the gaps between markers, which belong to the steps, take measurable time."""
     gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
     span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
-    return markers.marked_ends and gap_ns >= _GAP_SHARE * span_ns
+    shows_ends = markers.marked_ends or markers.ends_with_work
+    return shows_ends and gap_ns >= _GAP_SHARE * span_ns
 
 
 def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
@@ -212,13 +215,15 @@ def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
 def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
     """Why the first step is warm-up; empty if it is not."""
     duration = end - start
-    if duration[0] < _WARM_UP_FACTOR * float(np.median(duration[1:])):
+    usual_ns = _WARM_UP_FACTOR * float(np.median(duration[1:]))
+    if duration[0] < usual_ns:
         return ""
     compiles = trace.rows(EventKind.COMPILE)
     intervals = union(trace.events.start_ns[compiles], trace.events.end_ns[compiles])
     compiling = overlap_ns(intervals, start, end)
     if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
-        return "it compiles, the others don't"
+        again_ns = int(overlap_ns(_compiled_again(trace, start, end), start[:1], end[:1])[0])
+        return "" if duration[0] - again_ns < usual_ns else "it compiles, the others don't"
     for pattern, what in ((LOADS_CODE, "loads device code"), (_CAPTURES, "captures a graph")):
         calls = rows_named(trace, pattern, EventKind.RUNTIME, EventKind.LAUNCH)
         at = trace.events.start_ns[calls]
@@ -227,3 +232,18 @@ def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
         if first > 0 and later == 0:
             return f"it {what}, the others don't"
     return ""
+
+
+def _compiled_again(trace: Trace, start: Int64, end: Int64) -> Intervals:
+    """Compilation in the first step of jitted functions that a later step compiles again.
+
+    It is no warm-up: whatever made the later step compile them made the first one do so.
+    """
+    events, rows = trace.events, trace.rows(EventKind.COMPILE)
+    rows = rows[is_jitted_call(trace, rows)]
+    step = last_before(start, events.start_ns[rows])
+    inside = (step >= 0) & (events.start_ns[rows] < end[-1])
+    rows, step = rows[inside], step[inside]
+    later = distinct(events.name[rows[step > 0]])
+    again = rows[(step == 0) & is_in(events.name[rows], later)]
+    return union(events.start_ns[again], events.end_ns[again])

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.jitted_calls import (
+    LIBRARY,
+    function_of,
+    program_name,
+    top_level_calls,
+)
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -27,34 +34,6 @@ from tb_perfadvisor.trace.tables import Int32
 _MANY_PER_STEP = 10
 """Keras runs three to five eager operators per compiled step, and JAX converts a few numbers."""
 
-# Functions of jax.numpy and jax.lax are jitted individually: outside of a jit, each call is a
-# program of one operator. Names of jax/_src/numpy (ufuncs, reductions, lax_numpy) and of
-# jax/_src/lax primitives; as PjitFunction(NAME) in JAX 0.4 to 0.10.
-_JAX_LIBRARY = frozenset(
-    {
-        *("abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin"),
-        *("array_equal", "astype", "bitwise_and", "bitwise_or", "broadcast_in_dim"),
-        *("broadcast_to", "ceil", "clip", "concatenate", "convert_element_type", "cos"),
-        *("cosh", "cumprod", "cumsum", "divide", "dot", "dynamic_slice"),
-        *("dynamic_update_slice", "einsum", "equal", "erf", "exp", "exp2", "expand_dims"),
-        *("expm1", "floor", "floor_divide", "gather", "gelu", "greater", "greater_equal"),
-        *("integer_pow", "isfinite", "isnan", "less", "less_equal", "log", "log10", "log1p"),
-        *("log2", "logical_and", "logical_not", "logical_or", "logistic", "logsumexp"),
-        *("matmul", "max", "maximum", "mean", "min", "minimum", "mod", "multiply"),
-        *("negative", "not_equal", "ones_like", "outer", "pad", "power", "prod", "relu"),
-        *("remainder", "reshape", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin"),
-        *("sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std"),
-        *("subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh"),
-        *("tensordot", "tile", "transpose", "tril", "triu", "true_divide", "var", "where"),
-        *("zeros_like"),
-        *("_einsum", "_mean", "_moveaxis", "_multi_slice", "_pad", "_reduce_all"),
-        *("_reduce_any", "_reduce_max", "_reduce_min", "_reduce_prod", "_reduce_sum", "_rem"),
-        *("_softmax", "_split", "_squeeze", "_std", "_unstack", "_var", "_variance"),
-        *("_where"),
-    }
-)
-
-
 _PRIMITIVES = frozenset({"mul", "sub", "div", "neg", "max", "min", "reduce_sum", "select_n"})
 """Names of jax.lax functions that differ from jax.numpy's; derivatives consist of them."""
 
@@ -62,6 +41,8 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
                       "broadcast", "transpose"})  # fmt: skip
 """Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
 
+# A name with two leading underscores is a function: a compiled graph.
+_EAGER_OPERATOR = re.compile(r"^EagerExecute: (?!__)\w+$")
 _KERNEL_RUN = "KernelAndDeviceFunc::Run"
 """The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
 _TENSORFLOW_FUSIBLE = frozenset(
@@ -100,7 +81,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
     """TensorFlow's eager operators and JAX's library functions outside of any jit."""
     trace, window = signals.trace, signals.attribution
     events = trace.events
-    rows = _outermost(trace, _calls(trace))
+    rows = _calls(trace)
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
@@ -179,37 +160,29 @@ def _kernel_runs(trace: Trace) -> Intervals:
 
 
 def _is_library(module: str) -> bool:
-    name = module.partition("(")[0].removeprefix("jit_")
-    return name in _JAX_LIBRARY or name in _PRIMITIVES
-
-
-@cache
-def _pattern(framework: str) -> re.Pattern[str] | None:
-    # A name with two leading underscores is a function: a compiled graph.
-    if framework == "tensorflow":
-        return re.compile(r"^EagerExecute: (?!__)(?P<name>\w+)$")
-    if framework == "jax":
-        return re.compile(r"^PjitFunction\((?P<name>\w+)\)$")
-    return None
+    name = program_name(module).removeprefix("jit_")
+    return name in LIBRARY or name in _PRIMITIVES
 
 
 def _calls(trace: Trace) -> Int32:
-    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
-    pattern = _pattern(trace.source.framework)
-    if pattern is None:
-        return rows[:0]
-    is_jax = trace.source.framework == "jax"
+    if trace.source.framework == "jax":
+        rows = top_level_calls(trace)
+        return rows[_is_named(trace, rows, lambda name: function_of(name) in LIBRARY)]
+    if trace.source.framework == "tensorflow":
+        rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+        rows = rows[_is_named(trace, rows, lambda name: bool(_EAGER_OPERATOR.match(name)))]
+        return _outermost(trace, rows)
+    return np.empty(0, dtype=np.int32)
+
+
+def _is_named(trace: Trace, rows: Int32, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
     names = trace.events.name[rows]
-    matching = []
-    for name in distinct(names).tolist():
-        match = pattern.match(trace.strings[name])
-        if match and (not is_jax or match["name"] in _JAX_LIBRARY):
-            matching.append(name)
-    return rows[is_in(names, matching)]
+    wanted = [name for name in distinct(names).tolist() if is_wanted(trace.strings[name])]
+    return is_in(names, wanted)
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:
-    """Drop calls inside other calls: each PjitFunction is recorded twice, nested."""
+    """Drop calls inside other calls."""
     events = trace.events
     spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
     outer = []

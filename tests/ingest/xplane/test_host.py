@@ -146,6 +146,26 @@ def test_traced_call_is_compilation_if_nothing_finer_is_recorded() -> None:
     assert kinds(drawing.read())["f"] == "ANNOTATION"
 
 
+def test_calls_of_jitted_functions_that_compile_are_compilation() -> None:
+    # A call that misses the cache; the functions that it calls are traced, too. Then a call that
+    # hits it, and a compilation outside of any call.
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    for name, start, length in (
+        ("PjitFunction(step)", 0, 100),
+        ("PjitFunction(add)", 10, 10),
+        ("trace_to_jaxpr_dynamic", 12, 5),
+        ("backend_compile_and_load", 50, 20),
+        ("PjitFunction(run)", 110, 10),
+        ("backend_compile_and_load", 130, 20),
+    ):
+        drawing.event(host, line, name, start, length)
+    found = kinds(drawing.read())
+    assert found["PjitFunction(step)"] == "COMPILE"
+    assert found["PjitFunction(add)"] == found["PjitFunction(run)"] == "ANNOTATION"
+
+
 def test_marks_of_the_tracer_are_dropped() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")

@@ -5,6 +5,7 @@ import pytest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, operator, run_of, us
+from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import EventKind, Note, Trace
 
 
@@ -142,20 +143,102 @@ def test_repeats_of_an_xla_module() -> None:
     assert windows_ms(steps) == [(0, 5), (5, 10), (10, 13)]
 
 
-def calls_of_a_jitted_step(other_ms: float) -> Trace:
-    """CPU: three calls of `step` with 3 ms of its program each; `other_ms` of another program."""
+def jitted(function: str, program: str = "jit_step(77)", *, other_ms: float = 0) -> TraceBuilder:
+    """CPU: calls of a jitted function every 5 ms, which take 4; `other_ms` of another program.
+
+    Each call is recorded twice, one inside the other.
+    """
     builder = TraceBuilder("jax")
-    for start in (0, 5, 10):
-        builder.annotation("PjitFunction(step)", ms(start), ms(start + 4))
-        builder.xla_op("dot.1", ms(start + 1), ms(start + 4), module="jit_step(77)")
-        builder.xla_op("add.1", ms(start + 4), ms(start + 4 + other_ms), module="jit_add(5)")
-    return builder.build()
+    for start in (0, 5, 10, 15):
+        for margin in (0, 0.1):
+            name = f"PjitFunction({function})"
+            builder.annotation(name, ms(start + margin), ms(start + 4 - margin))
+        thunk(builder, "dot.1", start + 1, start + 4, program)
+        thunk(builder, "add.1", start + 4, start + 4 + other_ms, "jit_add(5)")
+    return builder
 
 
-def test_calls_of_the_program_that_does_nearly_all_work() -> None:
-    # 3 of 3.5 ms are 86 %, of 4 ms 75 %: on either side of the 80 % that it takes.
-    assert steps_of(calls_of_a_jitted_step(0.5)).source == "repeats of PjitFunction(step)"
-    assert steps_of(calls_of_a_jitted_step(1)).source == "none"
+def thunk(builder: TraceBuilder, name: str, start: float, end: float, program: str) -> None:
+    symbol = Symbol(EventKind.OPERATOR, name, hlo={"module": program})
+    if end > start:
+        builder.add(symbol, ms(start), ms(end), thread="pool")
+
+
+@pytest.mark.parametrize(
+    ("function", "program"),
+    [
+        ("step", "jit_step(77)"),
+        ("<lambda>", "jit__lambda(8)"),
+        ("<lambda>", "jit__lambda_(8)"),
+        ("_update", "jit__update(3)"),
+    ],
+)
+def test_top_level_calls_of_a_jitted_function(function: str, program: str) -> None:
+    # Whatever share of the work its program does.
+    for other_ms in (0.5, 1):
+        steps = steps_of(jitted(function, program, other_ms=other_ms).build())
+        assert steps.source == f"repeats of PjitFunction({function})"
+        assert windows_ms(steps) == [(0, 5), (5, 10), (10, 15)]
+        # 1 ms of each 5 lies between two calls. What followed the last one was not recorded.
+        assert [step.reason for step in steps.excluded] == [
+            "partial: what followed its marker is not known"
+        ]
+
+
+def test_the_function_with_most_work_is_the_step() -> None:
+    builder = jitted("step", "jit_step(77)")
+    for start in (4, 9, 14, 19):
+        builder.annotation("PjitFunction(log_norms)", ms(start), ms(start + 0.5))
+    assert steps_of(builder.build()).source == "repeats of PjitFunction(step)"
+
+
+@pytest.mark.parametrize("name", ["multiply", "_where", "stage"])
+def test_functions_of_jax_s_library_are_no_steps(name: str) -> None:
+    assert steps_of(jitted(name, f"jit_{name}(1)").build()).source == "none"
+
+
+def test_what_is_called_while_a_step_is_traced_is_no_step() -> None:
+    # Three calls of `layer` inside the first call of `step`, which is traced.
+    builder = TraceBuilder("jax")
+    for start, end in ((0, 100), (101, 104), (105, 108)):
+        builder.annotation("PjitFunction(step)", ms(start), ms(end))
+    for start in (10, 40, 70):
+        builder.annotation("PjitFunction(layer)", ms(start), ms(start + 29))
+    assert steps_of(builder.build()).source == "repeats of PjitFunction(step)"
+
+
+def test_calls_every_few_microseconds_are_parts_of_a_step() -> None:
+    def calls(apart_us: int) -> TraceBuilder:
+        builder = TraceBuilder("jax")
+        for number in range(12):
+            at = us(number * apart_us)
+            builder.annotation("PjitFunction(layer)", at, at + us(100))
+        return builder
+
+    assert steps_of(calls(490).build()).source == "none"
+    assert steps_of(calls(510).build()).source == "repeats of PjitFunction(layer)"
+
+
+def test_if_the_host_runs_ahead_the_runs_of_the_program_are_steps() -> None:
+    # Four calls return within 4 ms; their runs take 10 ms each.
+    builder = TraceBuilder("jax")
+    for number in range(4):
+        builder.annotation("PjitFunction(step)", ms(number), ms(number + 0.5))
+        thunk(builder, "dot.1", 10 * number + 1, 10 * number + 11, "jit_step(77)")
+    steps = steps_of(builder.build())
+    assert steps.source == "runs of jit_step"
+    assert windows_ms(steps) == [(1, 11), (11, 21), (21, 31), (31, 41)]
+
+
+def test_devices_that_run_in_parallel_run_one_step() -> None:
+    builder = TraceBuilder("jax")
+    for number in range(4):
+        builder.annotation("PjitFunction(step)", ms(5 * number), ms(5 * number + 0.5))
+        for _ in range(2):
+            thunk(builder, "dot.1", 5 * number + 1, 5 * number + 5, "jit_step(77)")
+    steps = steps_of(builder.build())
+    assert steps.source == "repeats of PjitFunction(step)"
+    assert len(steps) == 4
 
 
 def test_the_optimizer_closes_a_step() -> None:

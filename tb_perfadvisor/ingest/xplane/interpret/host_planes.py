@@ -18,6 +18,7 @@ from tb_perfadvisor.ingest.xplane.interpret.detail_texts import parse_shapes
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int64
 
 # Events of the tracer itself, and events that other tables contain.
@@ -94,6 +95,7 @@ _COLLECTIVE_OP: Final = re.compile(
 )
 # Kinds by name that stats and threads override.
 _IS_TENTATIVE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
+_JITTED_CALL: Final = re.compile(r"PjitFunction\(")
 # Threads with a single purpose.
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
@@ -162,6 +164,7 @@ def _add_line(
     _mark_eager_calls(assembler, line, kind, name)
     collective = _mark_thunks(line, kind)
     _mark_traced_calls(line, kind)
+    _mark_compiling_calls(line, kind)
     if _COMPILE_THREAD.match(line.name):
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
     if _INPUT_THREAD.match(line.name):
@@ -258,6 +261,29 @@ def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]
     kind[is_thunk] = EventKind.OPERATOR
     kind[is_thunk & is_collective] = EventKind.HOST_COLLECTIVE
     return np.where(is_thunk & is_collective, index, -1), operations
+
+
+def _mark_compiling_calls(line: Line, kind: NDArray[np.uint8]) -> None:
+    """Classify calls of JAX's jitted functions that trace or compile as compilation.
+
+    Tracing is Python code that records little of itself. So everything counts from the call, which
+    misses the cache of compiled programs, to its return.
+    """
+    compiling = kind == EventKind.COMPILE
+    if not compiling.any():
+        return
+    named = [row for row in distinct(line.row).tolist() if _JITTED_CALL.match(line.names[row])]
+    calls = np.flatnonzero(is_in(line.row, named) & (kind == EventKind.ANNOTATION))
+    if not calls.size:
+        return
+    start, end = line.start_ns[calls], (line.start_ns + line.duration_ns)[calls]
+    order = np.lexsort((-end, start))
+    calls, start, end = calls[order], start[order], end[order]
+    # Functions called while another one is traced belong to it.
+    is_outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
+    compiles_at = np.sort(line.start_ns[compiling])
+    compiles = np.searchsorted(compiles_at, end) > np.searchsorted(compiles_at, start)
+    kind[calls[is_outermost & compiles]] = EventKind.COMPILE
 
 
 def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
