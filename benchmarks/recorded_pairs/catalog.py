@@ -553,7 +553,39 @@ CPU_PAIRS = (
     ),
 )
 
-PAIRS = (*FIRST_PAIRS, *CPU_PAIRS)
+JAX_PAIRS = (
+    RecordedPair(
+        "jax-fetch",
+        "jax_calls",
+        "jax",
+        "the loss and all weights are fetched after each step; fixed: every 200",
+        ("device-synchronization",),
+    ),
+    RecordedPair(
+        "jax-new-lengths",
+        "jax_calls",
+        "jax",
+        "each batch has a new length, recorded from the first call on without step markers; "
+        "fixed: one length",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "jax-tiny-lambdas",
+        "jax_calls",
+        "jax",
+        "151 jitted lambdas correct a small state in each step; fixed: one program does all",
+        ("single-step-dispatch", "launch-bound"),
+    ),
+    RecordedPair(
+        "jax-tiny-functions",
+        "jax_calls",
+        "jax",
+        "151 jitted functions correct a small state in each step; fixed: one program does all",
+        ("single-step-dispatch", "launch-bound"),
+    ),
+)
+
+PAIRS = (*FIRST_PAIRS, *CPU_PAIRS, *JAX_PAIRS)
 
 
 def _tests_by_lot(pairs: Iterable[RecordedPair], seed: int) -> frozenset[str]:
@@ -562,7 +594,11 @@ def _tests_by_lot(pairs: Iterable[RecordedPair], seed: int) -> frozenset[str]:
     return frozenset(random.Random(seed).sample(names, len(names) // 2))
 
 
-_TESTS = frozenset(pair.name for pair in FIRST_PAIRS[1::2]) | _tests_by_lot(CPU_PAIRS, seed=2026)
+_TESTS = (
+    frozenset(pair.name for pair in FIRST_PAIRS[1::2])
+    | _tests_by_lot(CPU_PAIRS, seed=2026)
+    | _tests_by_lot(JAX_PAIRS, seed=2026)
+)
 
 
 def split_of(pair: RecordedPair) -> Split:
