@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.recompilation import Recompilation
 from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.launch.recompilation import Recompilation
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.testing.symbols import Symbol

@@ -107,6 +107,23 @@ def calls_by_function(trace: Trace) -> list[FunctionCalls]:
     return found
 
 
+def most_costly_function(trace: Trace, fewest: int, shortest_ns: int) -> FunctionCalls | None:
+    """The function with most time, among those called repeatedly at intervals; None if none is.
+
+    Args:
+        trace: The trace.
+        fewest: The fewest calls.
+        shortest_ns: The shortest median time from one call to the next.
+    """
+    candidates = [
+        calls
+        for calls in calls_by_function(trace)
+        if len(calls.rows) >= fewest
+        and float(np.median(np.diff(trace.events.start_ns[calls.rows]))) >= shortest_ns
+    ]
+    return max(candidates, key=lambda calls: calls.total_ns, default=None)
+
+
 def function_of(name: str) -> str:
     """The function that an event named `PjitFunction(f)` calls; empty for other events."""
     match = _CALL.match(name)

@@ -1,8 +1,8 @@
 """Step markers: the profile's own if it has any, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, repeating annotations,
-repeating XLA modules, calls of a jitted function, runs of TensorFlow functions, optimizer steps, the
-period of the kernel or operator sequence.
+repeating XLA modules, calls of a jitted function, runs of TensorFlow functions, optimizer steps,
+the period of the kernel or operator sequence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.cpu_programs import CpuRuns, runs_of_function
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.jitted_calls import FunctionCalls, calls_by_function, program_of
+from tb_perfadvisor.signals.core.jitted_calls import FunctionCalls, most_costly_function, program_of
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
@@ -161,16 +161,9 @@ def _jitted_calls(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     They come after modules, which run on the device, because a call may return long before its
     work begins.
     """
-    start_ns = trace.events.start_ns
-    candidates = [
-        calls
-        for calls in calls_by_function(trace)
-        if len(calls.rows) >= MIN_REPEATS
-        and float(np.median(np.diff(start_ns[calls.rows]))) >= _PERIOD_MIN_NS
-    ]
-    if not candidates:
+    calls = most_costly_function(trace, MIN_REPEATS, _PERIOD_MIN_NS)
+    if calls is None:
         return None
-    calls = max(candidates, key=lambda calls: calls.total_ns)
     runs = runs_of_function(trace, calls.function)
     returned_ns = int(trace.events.end_ns[calls.rows[-1]])
     if len(runs) >= MIN_REPEATS and int((runs.start_ns >= returned_ns).sum()) > 1:
