@@ -110,17 +110,18 @@ def _tiny(role: Role, corrections: list[Callable[[Any], Any]]) -> Callable[[], N
     jitted = [jax.jit(correction) for correction in corrections]
     update = jax.jit(_update)
 
-    @jax.jit
     def update_and_correct(weights: list[Any], batch: Any, state: Any) -> Any:
         weights, _ = _update(weights, batch)
         for correction in corrections:
             state = correction(state)
         return weights, state
 
+    all_at_once = jax.jit(update_and_correct)
+
     def step() -> None:
         nonlocal weights, state
         if role == "fixed":
-            weights, state = update_and_correct(weights, batch, state)
+            weights, state = all_at_once(weights, batch, state)
         else:
             weights, _ = update(weights, batch)
             for correction in jitted:

@@ -202,7 +202,8 @@ def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
     end_ns = markers.end_ns.copy()
     call = last_before(markers.start_ns, runs.start_ns)
     np.maximum.at(end_ns, call[call >= 0], runs.end_ns[call >= 0])
-    return np.minimum(end_ns, np.append(markers.start_ns[1:], _NEVER))
+    limited: Int64 = np.minimum(end_ns, np.append(markers.start_ns[1:], _NEVER))
+    return limited
 
 
 def _function_repeats(trace: Trace) -> Markers | None:
