@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str], *, execution: Execution = IN_PROCESS) -> 
         except PerfAdvisorError as error:
             failures.append(error)
     if not runs:
-        raise nothing_found(listing, failures)
+        raise nothing_found(path, listing, failures)
     return tuple(runs)
 
 
@@ -161,7 +161,7 @@ def _only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
             hint="Name one of them, or go through all with `load`.",
         )
     if not listing.captures:
-        raise nothing_found(listing)
+        raise nothing_found(path, listing)
     return listing, listing.captures[0]
 
 
@@ -293,20 +293,30 @@ def analyze_capture(
 
 
 def nothing_found(
-    listing: Listing, failures: list[PerfAdvisorError] | None = None
+    path: str | os.PathLike[str],
+    listing: Listing,
+    failures: Sequence[PerfAdvisorError] = (),
 ) -> NothingFoundError:
-    """The error for a path without a readable profile: what was seen, and what is expected."""
-    where = str(listing.root)
-    reasons = [f"{file.path}: {file.reason}" for file in listing.rejected[:3]]
-    reasons += [str(error) for error in (failures or [])[:3]]
-    if reasons:
+    """The error for a path without a readable profile: what was seen, and what is expected.
+
+    Args:
+        path: What the user named.
+        listing: What was found there.
+        failures: Captures that could not be read.
+    """
+    where = Path(path).name or str(path)
+    if [file.path for file in listing.rejected] == [where]:
         return NothingFoundError(
-            "contains no readable profile. " + " ".join(reasons), where=Path(where).name or where
+            f"is not a readable profile: {listing.rejected[0].reason}", where=where
         )
+    reasons = [f"{file.path}: {file.reason}" for file in listing.rejected[:3]]
+    reasons += [str(error) for error in failures[:3]]
+    if reasons:
+        return NothingFoundError("contains no readable profile. " + " ".join(reasons), where=where)
     scanned = f"{listing.scanned_files:,} files scanned"
     return NothingFoundError(
         f"contains no profile ({'; '.join([scanned, *listing.gaps])}).",
-        where=Path(where).name or where,
+        where=where,
         hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
         "(TensorFlow, JAX).",
     )

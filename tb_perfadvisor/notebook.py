@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.model import Rejected
+from tb_perfadvisor.units import format_bytes
 
 
 class Page(Struct, frozen=True):
@@ -23,6 +24,10 @@ class Page(Struct, frozen=True):
     text: str
     """The page as HTML, as `analyze --format html` writes it."""
     height: int
+
+    def __repr__(self) -> str:
+        """A line for where HTML cannot be displayed."""
+        return f"<Perf Advisor page, {format_bytes(len(self.text.encode()))} of HTML in .text>"
 
     def _repr_html_(self) -> str:
         """The page in a frame that can reach neither the notebook nor a network."""
@@ -53,7 +58,7 @@ def show(
     settings = replace(config or Config(), with_views=True, with_timelines=True)
     listing = discover(logdir)
     if not listing.captures:
-        raise nothing_found(listing)
+        raise nothing_found(logdir, listing)
     reports: list[Report] = []
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
     for result in analyze_all(listing, listing.captures, settings):

@@ -1,4 +1,4 @@
-"""The version, told here alone: to ask what is installed takes longer than to write a report."""
+"""The version. A literal, because looking up the installed package takes longer than a report."""
 
 from typing import Final
 

@@ -24,6 +24,7 @@ def test_the_frame_contains_the_whole_page() -> None:
     headline = analyze(DEMO_LOGS / "pytorch_input_slow").headline
     assert headline in page.text
     assert "captures/0/views/steps" in page.text
+    assert re.fullmatch(r"<Perf Advisor page, [\d.]+ [KM]iB of HTML in .text>", repr(page))
 
 
 def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:

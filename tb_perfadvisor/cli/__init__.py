@@ -18,6 +18,7 @@ from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.version import VERSION
 
 app = Group(
     "perfadvisor",
@@ -25,7 +26,10 @@ app = Group(
     "each change would save.",
     no_args_is_help=True,
     commands=[analyze, compare, rules, explain, doctor, publish, anonymize, demo],
+    epilog="Start with: perfadvisor analyze runs/\n\n"
+    "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, else 0.",
 )
+app = click.version_option(VERSION, "--version", message="perfadvisor %(version)s")(app)
 
 
 def main() -> NoReturn:

@@ -39,10 +39,17 @@ class Severity(str, Enum):
     HIGH = "high"
 
 
-@click.command(cls=Command)
+_EXAMPLES = """\
+Examples:
+  perfadvisor analyze runs/
+  perfadvisor analyze runs/baseline -f html -o report.html
+  perfadvisor analyze runs/ --fail-on high    # exit status 1 on a finding"""
+
+
+@click.command(cls=Command, epilog=_EXAMPLES)
 @click.argument("path", cls=Argument, help="A logdir, a run or one file.")
-@choice_option(ReportFormat, "--format", default=ReportFormat.TEXT, help="Output format.")
-@click.option("--output", type=PATH, help="Write to this file instead of the terminal.")
+@choice_option(ReportFormat, "--format", "-f", default=ReportFormat.TEXT, help="Output format.")
+@click.option("--output", "-o", type=PATH, help="Write to this file instead of the terminal.")
 @RUN
 @click.option("--select", multiple=True, help="Run only this rule. Can be repeated.")
 @click.option("--ignore", multiple=True, help="Skip this rule. Can be repeated.")
@@ -116,7 +123,7 @@ def analyze(
         settings = replace(settings, with_views=True, with_timelines=True)
     settings.check()  # complain about unknown names before reading anything
     if not captures:
-        raise api.nothing_found(listing)
+        raise api.nothing_found(path, listing)
     reports: list[Report] = []
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
     report_cache = open_report_cache(Report, settings) if cache else None

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from tb_perfadvisor.report.report_cache import ReportCache
 
 
-@click.command(cls=Command)
+_EXAMPLES = """\
+Examples:
+  perfadvisor compare runs/before runs/after
+  perfadvisor compare runs/before runs/     # all other runs, each with the base
+  perfadvisor compare main branch --fail-on-regression 5    # exit status 1 if 5 % slower"""
+
+
+@click.command(cls=Command, epilog=_EXAMPLES)
 @click.argument("base", cls=Argument, help="The run to compare with.")
 @click.argument(
     "targets",
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
     required=True,
     help="Runs to compare with the base. A logdir stands for all runs in it.",
 )
-@choice_option(Format, "--format", default=Format.TEXT, help="Output format.")
-@click.option("--output", type=PATH, help="Write to this file instead of the terminal.")
+@choice_option(Format, "--format", "-f", default=Format.TEXT, help="Output format.")
+@click.option("--output", "-o", type=PATH, help="Write to this file instead of the terminal.")
 @RUN
 @click.option(
     "--fail-on-regression",
@@ -102,7 +109,7 @@ def _listing(path: str, run: str | None) -> Listing:
         listing = discover(path)
     captures = captures_of_runs(listing, run)
     if not captures:
-        raise api.nothing_found(listing)
+        raise api.nothing_found(path, listing)
     note_incomplete_scan(path, listing)
     return replace(listing, captures=captures)
 

@@ -44,7 +44,8 @@ def doctor(path: str) -> None:
         console.print(Text.assemble((plain(label), style), plain(text)), soft_wrap=True)
 
     with printing():
-        say(f"{listing.scanned_files:,} files below {path}", "bold")
+        files = "1 file" if listing.scanned_files == 1 else f"{listing.scanned_files:,} files"
+        say(f"{files} at {path}", "bold")
         for capture in listing.captures:
             console.print()
             say(_title(capture), "cyan")
@@ -167,7 +168,7 @@ def _logdir_notes(listing: Listing) -> list[Note]:
             Note(
                 "no-profiles",
                 "error",
-                f"None of {listing.scanned_files:,} files is a readable profile.",
+                "No readable profile was found.",
                 "Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
                 "(TensorFlow, JAX).",
             )

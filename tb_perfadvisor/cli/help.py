@@ -32,11 +32,11 @@ CONFIG = click.option(
 
 
 def choice_option(
-    choices: type[E], name: str, *, default: E | None = None, help: str
+    choices: type[E], *names: str, default: E | None = None, help: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option whose values are those of an enumeration."""
     return click.option(
-        name,
+        *names,
         type=click.Choice([choice.value for choice in choices]),
         default=None if default is None else default.value,
         show_default=default is not None,
@@ -113,6 +113,8 @@ def _page(command: click.Command, ctx: click.Context) -> str:
         )
         if rows
     ]
+    if command.epilog:
+        parts.append(Padding(Text(command.epilog), (0, 1, 1, 1)))
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(Group(*parts))

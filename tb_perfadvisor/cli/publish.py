@@ -39,7 +39,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
         listing = discover(logdir)
     captures = captures_of_runs(listing, run)
     if not captures:
-        raise api.nothing_found(listing)
+        raise api.nothing_found(logdir, listing)
     reports: list[Report] = []
     with show_progress("reading", len(captures)) as progress:
         report_cache = open_report_cache(Report, settings)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 EXIT_FOUND = 1
 EXIT_USAGE = 2
+_PIPED_WIDTH = 100
+"""Columns of text that goes to a file or another program; snippets of code fit."""
 
 
 class Format(str, Enum):
@@ -49,6 +52,8 @@ def terminal(**options: Any) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # handled by `printing`
 
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        options.setdefault("width", _PIPED_WIDTH)
     return Terminal(**options)
 
 
@@ -153,6 +158,7 @@ def write_result(
             output.write_text(render(format.value), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
+        note(f"wrote {output} ({format_bytes(output.stat().st_size)}).")
         return
     with printing():
         if format.value == Format.TEXT.value:

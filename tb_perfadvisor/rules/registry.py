@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from difflib import get_close_matches
 from functools import cache
 from inspect import isabstract
 
@@ -65,6 +66,9 @@ def find_rule(rule_id: str) -> type[Rule]:
     for rule in all_rules():
         if rule.id == rule_id:
             return rule
+    similar = get_close_matches(rule_id, [rule.id for rule in all_rules()], n=1)
     raise UsageError(
-        f"there is no rule {rule_id!r}.", hint="`perfadvisor rules` lists all of them."
+        f"there is no rule {rule_id!r}.",
+        hint=(f"Did you mean {similar[0]!r}? " if similar else "")
+        + "`perfadvisor rules` lists all of them.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,19 @@ def test_json_on_stdout_and_nothing_else() -> None:
     assert report["views"] is None
     assert str(ROOT) not in done.stdout, "no absolute path leaves the machine"
     assert done.stderr == ""
+
+
+def test_a_file_that_is_no_profile_is_named() -> None:
+    message = error("analyze", ROOT / "README.md")
+    assert message.startswith("error: README.md: is not a readable profile: this is text")
+
+
+def test_a_written_file_is_named_with_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = run("analyze", SLOW, "-f", "json", "-o", path)
+    written = " ".join(done.stderr.split())
+    assert re.fullmatch(rf"note: wrote {re.escape(str(path))} \([\d.]+ KiB\)\.", written)
+    assert done.stdout == ""
 
 
 def test_markdown() -> None:

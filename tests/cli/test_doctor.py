@@ -77,7 +77,7 @@ def test_a_session_that_vertex_ai_does_not_upload(tmp_path: Path) -> None:
 
 def test_nothing_found_is_explained_and_fails(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("nothing")
-    assert "None of 1 files is a readable profile." in doctor(tmp_path, status=2)
+    assert "No readable profile was found." in doctor(tmp_path, status=2)
 
 
 def test_names_are_quoted_for_the_shell() -> None:

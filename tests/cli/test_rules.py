@@ -16,4 +16,7 @@ def test_rules_and_their_pages() -> None:
     assert page.startswith("# input-stall\n")
     assert "## When to ignore" in page
     assert "`input-stall.minimum_share` = 0.05 (5.0 %)" in page
-    assert "`perfadvisor rules` lists all" in error("explain", "input-stal")
+    assert "Did you mean 'input-stall'? `perfadvisor rules` lists all" in error(
+        "explain", "input-stal"
+    )
+    assert "Did you mean" not in error("explain", "quux")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.cli import app
+from tb_perfadvisor.version import VERSION
 from tests.support.command import HEALTHY, SLOW, error, run
 
 
@@ -26,13 +28,33 @@ def test_help_shows_types_and_defaults() -> None:
     for line in (
         "analyze [OPTIONS] PATH",
         "PATH <str> A logdir, a run or one file. [required]",
-        "--format <text|json|markdown|html|sarif> Output format. [default: text]",
+        "--format -f <text|json|markdown|html|sarif> Output format. [default: text]",
         "--select <list[str]> Run only this rule. Can be repeated.",
         "--workers <int range> [x>=1] Number of processes that read files.",
         "Reuse the reports of unchanged files. [default: cache]",
     ):
         assert line in text
     assert "Reads PyTorch, TensorFlow and JAX profiles" in run(status=2).stdout
+
+
+def test_help_shows_examples_and_exit_status() -> None:
+    assert "perfadvisor analyze runs/baseline -f html -o report.html" in run(
+        "analyze", "--help"
+    ).stdout
+    assert "Exit status: 2 on an error" in run("--help").stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"perfadvisor {VERSION}\n"
+
+
+def test_text_in_a_pipe_is_a_hundred_columns_wide() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "analyze", SLOW],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) == 100
 
 
 def test_every_command_and_option_has_help() -> None:

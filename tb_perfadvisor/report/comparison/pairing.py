@@ -65,6 +65,8 @@ def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], 
     if len(runs) == 1:
         (only,) = runs.values()
         compared = [choice for others in runs_of_targets for choice in _without(only, others)]
+        if any(_files(choice) == _files(only) for choice in compared):
+            notes.append(f"{only.place[-1]} is compared with itself. Name another run.")
         return (Group(only, tuple(compared)),), tuple(notes)
     groups = []
     for run, choice in runs.items():

@@ -48,8 +48,9 @@ def test_the_base_is_not_compared_with_itself() -> None:
     groups, _ = pair(base, [around])
     assert names(groups) == [("logs/a", ["logs/b", "logs/c"])]
     # Unless there is nothing else.
-    groups, _ = pair(base, [base])
+    groups, notes = pair(base, [base])
     assert names(groups) == [("logs/a", ["logs/a"])]
+    assert notes == ("a is compared with itself. Name another run.",)
 
 
 def test_several_runs_are_paired_by_name() -> None:
