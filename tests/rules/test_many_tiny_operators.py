@@ -15,10 +15,16 @@ WORK_US, EVERY_US, TAKES_US = 200, 20, 5
 GRADIENT = f"{NODE}torch::autograd::AccumulateGrad"
 
 
-def program(names: Sequence[str], *, in_optimizer: bool = False, takes_us: int = TAKES_US) -> Trace:
+def program(
+    names: Sequence[str],
+    *,
+    in_optimizer: bool = False,
+    every_us: int = EVERY_US,
+    takes_us: int = TAKES_US,
+) -> Trace:
     """Two steps on the CPU: 200 us of work, then these operators, one every 20 us."""
     builder = TraceBuilder()
-    length = WORK_US + EVERY_US * len(names)
+    length = WORK_US + every_us * len(names)
     for number in range(2):
         start = number * length
         builder.step(number, us(start), us(start + length))
@@ -27,7 +33,7 @@ def program(names: Sequence[str], *, in_optimizer: bool = False, takes_us: int =
             label = "Optimizer.step#Adam.step"
             builder.annotation(label, us(start + WORK_US - 10), us(start + length))
         for place, name in enumerate(names):
-            at = start + WORK_US + EVERY_US * place
+            at = start + WORK_US + every_us * place
             builder.operator(name, us(at), us(at + takes_us), launches=False)
     return builder.build()
 
@@ -53,6 +59,18 @@ def test_saves_what_one_operator_for_all_parameters_saves() -> None:
     dispatch_us = 79 * 20 + 5 - 80 * 0.9
     assert finding.saving.expected_ns == int(2 * us(1) * dispatch_us * (1 - 1 / 40))
     assert "fused=True" in finding.remedies[0].snippet
+
+
+def test_calls_cost_at_least_a_microsecond_without_a_profiler() -> None:
+    names = ["aten::mul_", "aten::addcdiv_"] * 40
+    trace = program(names, in_optimizer=True, every_us=2, takes_us=1)
+    (finding,) = find(ManyTinyOperators, trace) or ()
+    assert finding.saving is not None
+    # Dispatch of 79 x 2 + 1 us, less recording: 2.0, 1.5 and 1.0 times 80 x 0.6 us. The first
+    # leaves 63 us, less than 80 calls take.
+    assert finding.saving.low_ns == int(2 * us(1) * 0.6 * 80)
+    assert finding.saving.expected_ns == int(2 * us(1) * (159 - 72) * (1 - 1 / 40))
+    assert finding.saving.high_ns == 2 * us(159 - 48)
 
 
 def test_a_loop_over_samples_is_batched() -> None:
