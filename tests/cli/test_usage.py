@@ -38,9 +38,10 @@ def test_help_shows_types_and_defaults() -> None:
 
 
 def test_help_shows_examples_and_exit_status() -> None:
-    assert "perfadvisor analyze runs/baseline -f html -o report.html" in run(
-        "analyze", "--help"
-    ).stdout
+    assert (
+        "perfadvisor analyze runs/baseline -f html -o report.html"
+        in run("analyze", "--help").stdout
+    )
     assert "Exit status: 2 on an error" in run("--help").stdout
 
 
