@@ -18,6 +18,8 @@ EXTRAS = {
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
+    # Only to ask XLA's TPU compiler what shapes cost.
+    "tpu": ["jax>=0.8", "libtpu>=0.0.30"],
     "test": [
         "pytest>=8.1",
         "pytest-xdist>=3.5",

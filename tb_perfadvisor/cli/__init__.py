@@ -17,6 +17,7 @@ from tb_perfadvisor.cli.help import Group
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail
+from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.version import VERSION
 
@@ -25,7 +26,7 @@ app = Group(
     help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by the time "
     "each change would save.",
     no_args_is_help=True,
-    commands=[analyze, compare, rules, explain, doctor, publish, anonymize, demo],
+    commands=[analyze, compare, rules, explain, doctor, publish, tpu_shapes, anonymize, demo],
     epilog="Start with: perfadvisor analyze runs/\n\n"
     "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, else 0.",
 )

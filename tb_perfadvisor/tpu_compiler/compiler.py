@@ -1,0 +1,289 @@
+"""Asks XLA's TPU compiler what programs cost, on machines that need not have a TPU.
+
+The compiler runs in a process of its own with a time limit (`worker.py`). Answers are cached.
+What it says are its estimates, never measurements.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tb_perfadvisor.engine.result_cache import ResultCache
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.tpu_compiler.bundles import dumped_cycles
+from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
+from tb_perfadvisor.tpu_compiler.kernels import Kernel, kernels_of
+from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module
+
+_WORKER = Path(__file__).with_name("worker.py")
+_CACHE_BYTES = 256 << 20
+_ANSWER = "answer.z"
+# Part of each key: change it with whatever changes an answer.
+_CACHE_FORMAT = 1
+_START_S = 120
+"""Importing JAX and loading the compiler takes seconds, on a busy machine up to a minute."""
+
+
+class Operation(Struct, frozen=True):
+    """An operation to compile by itself."""
+
+    kind: str
+    """One of `OPERATIONS` in `worker.py`."""
+    sizes: tuple[int, ...]
+    dtype: str = "bfloat16"
+
+    def __str__(self) -> str:
+        """As the command takes it: `product:8192x4096x130`."""
+        return f"{self.kind}:{'x'.join(map(str, self.sizes))}"
+
+
+class Source(Struct, frozen=True):
+    """A program to compile, as the text of a Python module.
+
+    The module defines `program(devices)`, which returns a function (jitted or not) and its
+    arguments: arrays, or `jax.ShapeDtypeStruct`s. `devices` are those of the generation's smallest
+    slice; arguments without a sharding are placed on the first one.
+    """
+
+    text: str
+
+
+class CompiledProgram(Struct, frozen=True):
+    """A program as the compiler schedules it for one generation."""
+
+    generation: str
+    jax: str
+    libtpu: str
+    kernels: tuple[Kernel, ...]
+    hlo_text: str
+    """The optimized module, with tiled layouts."""
+    hlo_proto: bytes
+    """The same as a serialized `HloModuleProto`, which profiles embed."""
+    memory_bytes: dict[str, int]
+    """Sizes by use: argument, output, temp, alias."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimated cycles of one execution.
+
+        Kernels run one after the other. Asynchronous copies and collectives run beside them, as far
+        as the bandwidth of main memory allows.
+        """
+        synchronous = [kernel for kernel in self.kernels if not kernel.is_asynchronous]
+        busy = sum(kernel.cycles * kernel.runs for kernel in synchronous)
+        moved = sum(kernel.hbm_bytes * kernel.runs for kernel in self.kernels)
+        return max(busy, moved / GENERATIONS[self.generation].hbm_bytes_per_cycle)
+
+
+class Refused(Struct, frozen=True):
+    """A program that could not be compiled."""
+
+    reason: str
+
+
+def tpu_compiler_versions() -> tuple[str, str] | None:
+    """Versions of jax and libtpu in this environment; None if one is missing."""
+    try:
+        return version("jax"), version("libtpu")
+    except PackageNotFoundError:
+        return None
+
+
+def compile_for_tpu(
+    generation: Generation,
+    programs: Sequence[Operation | Source],
+    *,
+    time_limit_s: float = 120,
+    python: Path | None = None,
+    topology: str = "",
+) -> list[CompiledProgram | Refused]:
+    """Compile programs for a generation of TPUs.
+
+    Args:
+        generation: The generation.
+        programs: What to compile. All are compiled in one process, because it takes longer to start
+            than to compile a small program.
+        time_limit_s: Time for all of them, without the start of the process. What is not compiled
+            by then is refused.
+        python: The interpreter of an environment with jax and libtpu; by default this one. Only
+            answers of this one are cached.
+        topology: The slice to compile for, if not the generation's smallest one.
+
+    Returns:
+        One answer for each program.
+
+    Raises:
+        UsageError: If jax or libtpu is not installed.
+        PerfAdvisorError: If the compiler does not start.
+    """
+    versions = tpu_compiler_versions() if python is None else None
+    if python is None and versions is None:
+        raise UsageError(
+            "asking the TPU compiler needs jax and libtpu, which are not installed.",
+            hint="Run `pip install 'tb_perfadvisor[tpu]'` (Linux on x86-64). No TPU is needed.",
+        )
+    topology = topology or generation.topology
+    cache = _open_cache() if versions is not None else None
+    keys = [_key(program, topology, versions) for program in programs]
+    answers = [_cached(cache, key) for key in keys]
+    missing = [number for number, answer in enumerate(answers) if answer is None]
+    if missing:
+        asked = [programs[number] for number in missing]
+        compiled = _compile(
+            generation, topology, asked, time_limit_s, python or Path(sys.executable)
+        )
+        for number, answer in zip(missing, compiled, strict=True):
+            answers[number] = answer
+            if isinstance(answer, CompiledProgram):
+                _store(cache, keys[number], answer)
+    return [answer for answer in answers if answer is not None]
+
+
+def _compile(
+    generation: Generation,
+    topology: str,
+    programs: Sequence[Operation | Source],
+    time_limit_s: float,
+    python: Path,
+) -> list[CompiledProgram | Refused]:
+    with tempfile.TemporaryDirectory(prefix="perfadvisor-tpu-") as folder:
+        request = {
+            "topology": topology,
+            "dump": folder,
+            "programs": [_request(program) for program in programs],
+        }
+        lines = _run_worker(python, request, len(programs) + 1, time_limit_s)
+        if not lines or "refused" in lines[0]:
+            reason = lines[0]["refused"] if lines else "it did not start in time"
+            raise PerfAdvisorError(f"the TPU compiler cannot be used: {reason}.")
+        answers: list[CompiledProgram | Refused] = []
+        for number, line in enumerate(lines[1:]):
+            if "error" in line:
+                answers.append(Refused(line["error"]))
+                continue
+            cycles = dumped_cycles(Path(folder) / str(number))
+            kernels = kernels_of(parse_module(line["hlo_text"]), cycles, generation)
+            answers.append(
+                CompiledProgram(
+                    generation=generation.name,
+                    jax=lines[0]["jax"],
+                    libtpu=lines[0]["libtpu"],
+                    kernels=kernels,
+                    hlo_text=line["hlo_text"],
+                    hlo_proto=base64.b64decode(line["hlo_proto"]),
+                    memory_bytes=line["memory"],
+                )
+            )
+        late = Refused(f"not compiled within {time_limit_s:g} s")
+        return answers + [late] * (len(programs) - len(answers))
+
+
+def _request(program: Operation | Source) -> dict[str, Any]:
+    if isinstance(program, Source):
+        return {"source": program.text}
+    return {"operation": program.kind, "sizes": program.sizes, "dtype": program.dtype}
+
+
+def _run_worker(
+    python: Path, request: dict[str, Any], count: int, time_limit_s: float
+) -> list[dict[str, Any]]:
+    """The lines that the worker answers within the time limit, at most `count`."""
+    flags = (
+        f"--xla_jf_dump_to={request['dump']} --xla_jf_dump_llo_text=true"
+        " --xla_jf_dump_llo_pass_label_regex=.*(final_bundles|deduplication).*"
+    )
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        # A training program on this machine may hold the library's lock.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": flags,
+    }
+    process = subprocess.Popen(
+        [str(python), str(_WORKER)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, encoding="utf-8", env=environment,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True)
+    reader.start()
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + _START_S
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request))
+            process.stdin.close()
+        while len(found) < count:
+            line = lines.get(timeout=max(deadline - time.monotonic(), 0.001))
+            if line is None:
+                break
+            found.append(json.loads(line))
+            if len(found) == 1:
+                deadline = time.monotonic() + time_limit_s
+    except queue.Empty:
+        pass
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+    return found
+
+
+def _read_lines(stream: Any, lines: queue.SimpleQueue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _open_cache() -> ResultCache | None:
+    """The cache of answers; None if its directory cannot be written."""
+    try:
+        return ResultCache(default_directory() / "tpu-compiler", max_bytes=_CACHE_BYTES)
+    except OSError:
+        return None
+
+
+def _key(program: Operation | Source, topology: str, versions: tuple[str, str] | None) -> str:
+    text = json.dumps([_request(program), topology, versions, _CACHE_FORMAT])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _cached(cache: ResultCache | None, key: str) -> CompiledProgram | Refused | None:
+    content = cache.read(key, _ANSWER) if cache is not None else None
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(zlib.decompress(content), type=CompiledProgram)
+    except (zlib.error, msgspec.DecodeError):
+        return None
+
+
+def _store(cache: ResultCache | None, key: str, answer: CompiledProgram) -> None:
+    if cache is None:
+        return
+    with suppress(OSError):  # a full disk costs the cache, not the answer
+        staged = cache.stage()
+        (staged / _ANSWER).write_bytes(zlib.compress(msgspec.json.encode(answer)))
+        cache.commit(staged, key)

@@ -1,0 +1,132 @@
+"""Estimated times of shapes for one generation of TPUs, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tb_perfadvisor.tpu_compiler.compiler import (
+    CompiledProgram,
+    Operation,
+    Refused,
+    compile_for_tpu,
+)
+from tb_perfadvisor.tpu_compiler.generations import Generation, find_generation
+from tb_perfadvisor.units import format_duration
+
+
+class ShapeEstimate(Struct, frozen=True):
+    """What the compiler estimates for one shape."""
+
+    shape: str
+    cycles: float
+    time_ns: float
+    flop: float
+    hbm_bytes: int
+    kernels: tuple[tuple[str, float], ...]
+    """Name and cycles of each."""
+
+
+class ShapeEstimates(Struct, frozen=True):
+    """What the compiler estimates for several shapes, on one generation of TPUs."""
+
+    generation: str
+    libtpu: str
+    rows: tuple[ShapeEstimate, ...]
+    refused: tuple[str, ...]
+    """Shapes that could not be compiled, with the reason."""
+
+    headings = ("Shape", "Estimated time", "Against the first", "Cycles", "FLOP", "HBM traffic")
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+        return (
+            f"TPU {self.generation}, estimated by XLA (libtpu {self.libtpu}). "
+            "Estimates of the compiler, not measurements."
+        )
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table's rows as texts."""
+        first = self.rows[0].time_ns if self.rows else 0.0
+        return [
+            (
+                row.shape,
+                format_duration(round(row.time_ns)),
+                f"{row.time_ns / first - 1:+.1%}" if first else "",
+                f"{row.cycles:,.0f}",
+                f"{row.flop:.3g}",
+                f"{row.hbm_bytes / 1e6:,.1f} MB",
+            )
+            for row in self.rows
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "generation": self.generation,
+            "libtpu": self.libtpu,
+            "basis": "estimates of the compiler, not measurements",
+            "shapes": [
+                {
+                    "shape": row.shape,
+                    "time_ns": row.time_ns,
+                    "cycles": row.cycles,
+                    "flop": row.flop,
+                    "hbm_bytes": row.hbm_bytes,
+                    "kernels": [{"name": name, "cycles": cycles} for name, cycles in row.kernels],
+                }
+                for row in self.rows
+            ],
+            "refused": list(self.refused),
+        }
+
+    def as_markdown(self) -> str:
+        """A Markdown table below its title."""
+        lines = [f"**{self.title}**", "", f"| {' | '.join(self.headings)} |"]
+        lines.append("|---" * len(self.headings) + "|")
+        lines += [f"| {' | '.join(row)} |" for row in self.cells()]
+        return "\n".join(lines)
+
+
+def estimate_shapes(
+    topology: str, operations: Sequence[Operation], *, time_limit_s: float
+) -> ShapeEstimates:
+    """Ask the compiler for the times of operations, each compiled by itself.
+
+    Args:
+        topology: A generation (`v5e`), or a slice of one (`v5e:2x2`).
+        operations: What to ask for.
+        time_limit_s: Time for all of them.
+
+    Raises:
+        UsageError: If the generation is unknown, or jax or libtpu is not installed.
+        PerfAdvisorError: If the compiler does not start.
+    """
+    name, colon, _ = topology.partition(":")
+    generation = find_generation(name)
+    programs = compile_for_tpu(
+        generation, operations, time_limit_s=time_limit_s, topology=topology if colon else ""
+    )
+    rows, refused, libtpu = [], [], ""
+    for operation, program in zip(operations, programs, strict=True):
+        if isinstance(program, Refused):
+            refused.append(f"{operation} on {topology}: {program.reason}")
+        else:
+            rows.append(_row(operation, program, generation))
+            libtpu = program.libtpu
+    return ShapeEstimates(generation.name, libtpu, tuple(rows), tuple(refused))
+
+
+def _row(operation: Operation, program: CompiledProgram, generation: Generation) -> ShapeEstimate:
+    kernels = program.kernels
+    return ShapeEstimate(
+        shape=str(operation),
+        cycles=program.cycles,
+        time_ns=program.cycles / generation.clock_hz * 1e9,
+        flop=sum(kernel.flop * kernel.runs for kernel in kernels),
+        hbm_bytes=sum(kernel.hbm_bytes * kernel.runs for kernel in kernels),
+        kernels=tuple((kernel.name, kernel.cycles * kernel.runs) for kernel in kernels),
+    )

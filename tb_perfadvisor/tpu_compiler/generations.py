@@ -1,0 +1,89 @@
+"""Generations of TPUs, as the compiler and the device table name them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.hardware import find_device
+from tb_perfadvisor.hardware.peaks import DeviceSpec
+
+
+class Generation(Struct, frozen=True):
+    """A generation of TPUs."""
+
+    name: str
+    """What Google Cloud calls it: v5e."""
+    topology: str
+    """The smallest slice that the compiler knows."""
+    device: str
+    """A driver's name, under which the device table has it."""
+    clock_hz: float
+    """Cycles per second: the dense bf16 peak divided by the FLOP that the matrix units of a device
+    finish in one cycle."""
+    links: int
+    """Links to neighbors, which share the bandwidth: four in a two-dimensional torus, six in a
+    three-dimensional one."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """Its row in the device table."""
+        spec = find_device(self.device)
+        assert spec is not None
+        return spec
+
+    @property
+    def flop_per_cycle(self) -> float:
+        """FLOP of dense bf16 products per cycle."""
+        return self.spec.peaks.tensor["bf16"] / self.clock_hz
+
+    @property
+    def link_bytes_per_cycle(self) -> float:
+        """Bytes per cycle over one link, in one direction."""
+        bandwidth = self.spec.link_bandwidth_bytes_per_s
+        assert bandwidth is not None
+        return bandwidth / self.links / self.clock_hz
+
+    @property
+    def hbm_bytes_per_cycle(self) -> float:
+        """Bytes that the main memory delivers per cycle."""
+        bandwidth = self.spec.peaks.memory_bandwidth_bytes_per_s
+        assert bandwidth is not None
+        return bandwidth / self.clock_hz
+
+
+# Matrix units of a device, times 2 FLOP for each of their 128 x 128 (from v6e on 256 x 256) cells:
+# 8 x 32,768 for v4 and v5p, 4 x 32,768 for v5e, and 4 x 131,072 for v6e and one core of TPU7x.
+GENERATIONS = {
+    generation.name: generation
+    for generation in (
+        Generation("v4", "v4:2x2x1", "TPU v4", 275e12 / (8 * 32_768), 6),
+        Generation("v5e", "v5e:2x2", "TPU v5e", 197e12 / (4 * 32_768), 4),
+        Generation("v5p", "v5p:2x2x1", "TPU v5p", 459e12 / (8 * 32_768), 6),
+        Generation("v6e", "v6e:2x2", "TPU v6e", 918e12 / (4 * 131_072), 4),
+        Generation("tpu7x", "tpu7x:2x2x1", "TPU7x", 1153.5e12 / (4 * 131_072), 6),
+    )
+}
+
+
+def find_generation(name: str) -> Generation:
+    """A generation by its name, in any case.
+
+    Raises:
+        UsageError: If there is none of this name.
+    """
+    try:
+        return GENERATIONS[name.casefold()]
+    except KeyError:
+        known = ", ".join(GENERATIONS)
+        raise UsageError(
+            f"there is no TPU generation called {name!r}.", hint=f"Known: {known}."
+        ) from None
+
+
+def generation_of_device(name: str) -> Generation | None:
+    """The generation of a device in the device table; None if the compiler is not asked for it."""
+    for generation in GENERATIONS.values():
+        if generation.spec.name == name:
+            return generation
+    return None

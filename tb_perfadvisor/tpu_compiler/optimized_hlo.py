@@ -1,0 +1,250 @@
+"""Reads the text of an optimized HLO module: its computations, and the work of each instruction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction
+
+# `%fused_computation.1 (param_0: bf16[8,128]) -> bf16[8,128] {`
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_CALLED = r"\b(?:calls|body|condition|to_apply)=%?([\w.\-]+)"
+_BODY = r"\bbody=%?([\w.\-]+)"
+_CALLS = r"\bcalls=%?([\w.\-]+)"
+_TRIPS = r'"known_trip_count":\{"n":"(\d{1,18})"\}'
+_ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
+_WINDOW = r"window=\{([^}]*)\}"
+
+VMEM = 1
+"""The memory space of arrays that are in on-chip memory."""
+_ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")
+_PARTIAL_READS = ("slice", "dynamic-slice", "gather")
+
+
+class HloInstruction(Struct, frozen=True, dict=True):
+    """An instruction of an optimized module."""
+
+    name: str
+    line: str
+    """As the module has it, from its name on."""
+    text: str
+    """The same with the shapes of the operands, as profiles show it."""
+    parsed: Instruction
+    called: str
+    """The computation of a fusion, or the body of a loop; empty if none."""
+    trips: int | None
+    """How often a loop runs; None if unknown or if it is no loop."""
+    estimated_cycles: int | None
+    """What the compiler notes in the instruction; None if nothing."""
+    is_root: bool
+
+    @property
+    def opcode(self) -> str:
+        """Its HLO opcode."""
+        return self.parsed.opcode
+
+
+class HloModule(Struct, frozen=True, dict=True):
+    """An optimized module."""
+
+    computations: Mapping[str, tuple[HloInstruction, ...]]
+    entry: str
+
+    @cached_property
+    def executed(self) -> tuple[tuple[HloInstruction, int], ...]:
+        """The instructions of the entry and of the bodies of loops, and how often each runs.
+
+        A loop whose number of trips is unknown counts once.
+        """
+        return tuple(self._executed(self.entry, 1))
+
+    def _executed(self, computation: str, runs: int) -> Iterator[tuple[HloInstruction, int]]:
+        for instruction in self.computations[computation]:
+            if instruction.opcode in ("while", "call", "conditional"):
+                if instruction.called in self.computations:
+                    yield from self._executed(instruction.called, runs * (instruction.trips or 1))
+            else:
+                yield instruction, runs
+
+    def flop(self, instruction: HloInstruction) -> float:
+        """FLOP of the matrix products and convolutions in an instruction."""
+        if instruction.called and instruction.opcode in ("fusion", "call"):
+            inside = self.computations.get(instruction.called, ())
+            return sum(self.flop(member) for member in inside)
+        return product_flop(instruction.parsed)
+
+    def hbm_bytes(self, instruction: HloInstruction) -> int:
+        """Bytes that an instruction moves from and to main memory, with all tiles."""
+        parsed = instruction.parsed
+        if instruction.opcode.endswith("-done"):
+            return 0
+        if instruction.opcode in _ASYNCHRONOUS_COPIES:
+            # The result holds source and target in either order; one may be a part of the other.
+            sides = parsed.results[:2]
+            moved = min((shape.padded_bytes for shape in sides), default=0)
+            return moved * sum(shape.memory_space != VMEM for shape in sides)
+        members = self.computations.get(instruction.called, ())
+        if instruction.opcode == "fusion" and members:
+            return self._fusion_bytes(instruction, members)
+        if instruction.opcode in _PARTIAL_READS:
+            return 2 * sum(_bytes(shape) for shape in parsed.results)
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * sum(_bytes(shape) for shape in parsed.operands[1:2])
+        if instruction.opcode == "scatter":
+            return 3 * sum(_bytes(shape) for shape in parsed.operands[2:3])
+        return sum(_bytes(shape) for shape in (*parsed.results, *parsed.operands))
+
+    def _fusion_bytes(
+        self, instruction: HloInstruction, members: tuple[HloInstruction, ...]
+    ) -> int:
+        """Bytes of a fusion: of operands that it only slices, those of the slices."""
+        total = 0
+        updated = set()
+        roots = [member for member in members if member.is_root]
+        results = list(instruction.parsed.results)
+        if len(roots) == 1 and roots[0].opcode == "dynamic-update-slice":
+            # The update is written in place.
+            names = roots[0].parsed.operand_names
+            updated.add(names[0] if names else "")
+            total += sum(_moved(shape, results[0]) for shape in roots[0].parsed.operands[1:2])
+            results = []
+        total += sum(_bytes(shape) for shape in results)
+        for position, shape in enumerate(instruction.parsed.operands):
+            parameter = next(
+                (m for m in members if m.opcode == "parameter" and f"({position})" in m.line), None
+            )
+            if parameter is None:
+                total += _bytes(shape)
+                continue
+            if parameter.name in updated:
+                continue
+            uses = [m for m in members if parameter.name in m.parsed.operand_names]
+            if uses and all(
+                use.opcode in _PARTIAL_READS and use.parsed.operand_names[0] == parameter.name
+                for use in uses
+            ):
+                total += sum(_moved(part, shape) for use in uses for part in use.parsed.results)
+            else:
+                total += _bytes(shape)
+        return total
+
+
+def parse_module(text: str) -> HloModule:
+    """Parse the text of an optimized module.
+
+    Raises:
+        ValueError: If it has no entry computation.
+    """
+    computations: dict[str, tuple[HloInstruction, ...]] = {}
+    entry = ""
+    name, members = "", list[HloInstruction]()
+    shapes: dict[str, str] = {}
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            name, members, shapes = header[2], [], {}
+            if header[1]:
+                entry = name
+        elif line == "}" and name:
+            computations[name] = tuple(members)
+            name = ""
+        elif name and (found := _INSTRUCTION.match(line)):
+            instruction = _instruction(found[2], found[3], shapes, is_root=bool(found[1]))
+            if instruction is not None:
+                members.append(instruction)
+    if entry not in computations:
+        raise ValueError("the text has no entry computation")
+    return HloModule(computations, entry)
+
+
+def _instruction(
+    name: str, body: str, shapes: dict[str, str], *, is_root: bool
+) -> HloInstruction | None:
+    line = f"%{name} = {body}"
+    parsed = parse_instruction(line)
+    if parsed is None:
+        return None
+    # The result's text ends where the opcode begins.
+    shapes[name] = body.partition(f" {parsed.opcode}(")[0]
+    text = line
+    if not parsed.operands and parsed.operand_names:
+        head, opening, rest = line.partition(f" {parsed.opcode}(")
+        arguments, closing, attributes = rest.partition(")")
+        named = re.sub(
+            r"%([\w.\-]+)", lambda m: f"{shapes.get(m[1], '')} {m[0]}".strip(), arguments
+        )
+        text = f"{head}{opening}{named}{closing}{attributes}"
+        parsed = parse_instruction(text) or parsed
+    called = re.search(_BODY, body) or re.search(_CALLS, body) or re.search(_CALLED, body)
+    trips, estimate = re.search(_TRIPS, body), re.search(_ESTIMATE, body)
+    return HloInstruction(
+        name=name,
+        line=line,
+        text=text,
+        parsed=parsed,
+        called=called[1] if called else "",
+        trips=int(trips[1]) if trips else None,
+        estimated_cycles=int(estimate[1]) if estimate else None,
+        is_root=is_root,
+    )
+
+
+def _bytes(shape: Shape) -> int:
+    """Bytes of an array in main memory; 0 if it is on the chip."""
+    return 0 if shape.memory_space == VMEM else shape.padded_bytes
+
+
+def _moved(part: Shape, whole: Shape) -> int:
+    """Bytes of a part of an array that may be in main memory; parts have no memory space."""
+    return 0 if whole.memory_space == VMEM else part.padded_bytes
+
+
+def product_flop(instruction: Instruction) -> float:
+    """FLOP of a matrix product or convolution, without padding; 0 for other operations.
+
+    As XLA counts them: positions of the window that lie outside of the input, or in holes that
+    dilation makes, cost nothing.
+    """
+    if not instruction.results or len(instruction.operands) < 2:
+        return 0.0
+    result, (left, right) = instruction.results[0], instruction.operands[:2]
+    if instruction.opcode == "dot":
+        return 2.0 * result.elements * prod(left.dims[dim] for dim in instruction.contracting)
+    if instruction.opcode != "convolution" or instruction.labels is None:
+        return 0.0
+    left_labels, right_labels, result_labels = instruction.labels
+    terms = 2.0 * right.dims[right_labels.index("i")]
+    terms *= result.dims[result_labels.index("b")] * result.dims[result_labels.index("f")]
+    window = _window(instruction.attributes)
+    spatial = [label for label in result_labels if label.isdigit()]
+    for number, label in enumerate(sorted(spatial, key=int)):
+        terms *= _valid_positions(
+            left.dims[left_labels.index(label)],
+            right.dims[right_labels.index(label)],
+            result.dims[result_labels.index(label)],
+            {key: values[number] for key, values in window.items() if number < len(values)},
+        )
+    return terms
+
+
+def _window(attributes: str) -> dict[str, list[str]]:
+    """`size=3x3 pad=1_1x1_1` as `{"size": ["3", "3"], "pad": ["1_1", "1_1"]}`."""
+    found = re.search(_WINDOW, attributes)
+    pairs = (part.partition("=") for part in found[1].split()) if found else ()
+    return {key: value.split("x") for key, _, value in pairs}
+
+
+def _valid_positions(size: int, kernel: int, outputs: int, window: Mapping[str, str]) -> int:
+    """Pairs of an output and a window position that hit an element of the input."""
+    stride, dilation = int(window.get("stride", 1)), int(window.get("rhs_dilate", 1))
+    hole, low = int(window.get("lhs_dilate", 1)), int(window.get("pad", "0_0").split("_")[0])
+    positions = np.arange(outputs) * stride - low
+    offsets = np.arange(kernel) * dilation
+    place = positions[:, None] + offsets[None, :]
+    return int(((place >= 0) & (place <= (size - 1) * hole) & (place % hole == 0)).sum())

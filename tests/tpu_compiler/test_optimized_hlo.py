@@ -1,0 +1,128 @@
+"""Work of instructions in an optimized module, worked out by hand."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals.core.hlo import parse_instruction
+from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module, product_flop
+
+MODULE = """\
+HloModule jit_f, is_scheduled=true
+
+%fused_computation (param_0.1: bf16[128,512], param_1.1: bf16[512,256]) -> bf16[128,256] {
+  %param_0.1 = bf16[128,512]{1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %param_1.1 = bf16[512,256]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %convolution.1 = bf16[128,256]{1,0:T(8,128)(2,1)} convolution(%param_0.1, %param_1.1), dim_labels=bf_io->bf
+}
+
+%fused_computation.1 (param_0.2: f32[64,1024,128], param_1.2: s32[]) -> f32[1,1024,128] {
+  %param_0.2 = f32[64,1024,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1.2 = s32[]{:T(128)S(6)} parameter(1)
+  %constant.1 = s32[]{:T(128)} constant(0)
+  ROOT %dynamic-slice.1 = f32[1,1024,128]{2,1,0:T(8,128)} dynamic-slice(%param_0.2, %param_1.2, %constant.1, %constant.1), dynamic_slice_sizes={1,1024,128}
+}
+
+%body (arg.1: (s32[], bf16[128,512])) -> (s32[], bf16[128,512]) {
+  %arg.1 = (s32[]{:T(128)}, bf16[128,512]{1,0:T(8,128)(2,1)}) parameter(0)
+  %get-tuple-element.1 = bf16[128,512]{1,0:T(8,128)(2,1)} get-tuple-element(%arg.1), index=1
+  %copy.1 = bf16[128,512]{0,1:T(8,128)(2,1)} copy(%get-tuple-element.1)
+  ROOT %tuple.1 = (s32[]{:T(128)}, bf16[128,512]{0,1:T(8,128)(2,1)}) tuple(%arg.1, %copy.1)
+}
+
+ENTRY %main.4 (x.1: bf16[128,512], w.1: bf16[512,256]) -> bf16[128,256] {
+  %x.1 = bf16[128,512]{1,0:T(8,128)(2,1)} parameter(0)
+  %w.1 = bf16[512,256]{1,0:T(8,128)(2,1)} parameter(1)
+  %table = f32[64,1024,128]{2,1,0:T(8,128)} parameter(2)
+  %index = s32[]{:T(128)} parameter(3)
+  %copy-start = (bf16[128,512]{1,0:T(8,128)(2,1)S(1)}, bf16[128,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%x.1)
+  %copy-done = bf16[128,512]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start)
+  %slice.1 = f32[1,1024,128]{2,1,0:T(8,128)} fusion(%table, %index), kind=kLoop, calls=%fused_computation.1
+  %loop = (s32[]{:T(128)}, bf16[128,512]{1,0:T(8,128)(2,1)}) while(%tuple.9), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"12"}}
+  ROOT %fusion.1 = bf16[128,256]{1,0:T(8,128)(2,1)} fusion(%copy-done, %w.1), kind=kOutput, calls=%fused_computation, backend_config={"window_config":{"estimated_cycles":"3874"}}
+}
+"""
+
+
+def test_a_fusion_has_the_flop_of_the_product_inside() -> None:
+    module = parse_module(MODULE)
+    (fusion,) = [i for i, _ in module.executed if i.name == "fusion.1"]
+    assert module.flop(fusion) == 2 * 128 * 256 * 512
+    assert fusion.estimated_cycles == 3874
+    assert fusion.text.startswith(
+        "%fusion.1 = bf16[128,256]{1,0:T(8,128)(2,1)} "
+        "fusion(bf16[128,512]{1,0:T(8,128)(2,1)S(1)} %copy-done,"
+        " bf16[512,256]{1,0:T(8,128)(2,1)} %w.1), kind=kOutput"
+    )
+
+
+def test_arrays_on_the_chip_cost_no_bandwidth() -> None:
+    module = parse_module(MODULE)
+    size = {instruction.name: module.hbm_bytes(instruction) for instruction, _ in module.executed}
+    # The result and the weight; the activation is in S(1).
+    assert size["fusion.1"] == 2 * (128 * 256 + 512 * 256)
+    # A prefetch reads main memory and writes the chip.
+    assert size["copy-start"] == 2 * 128 * 512
+    assert size["copy-done"] == 0
+
+
+def test_a_fusion_that_slices_reads_the_slice_only() -> None:
+    module = parse_module(MODULE)
+    (fused,) = [i for i, _ in module.executed if i.name == "slice.1"]
+    # The slice is read and written, 4 B each, and the index takes a row of 128: 512 B.
+    assert module.hbm_bytes(fused) == 2 * 4 * 1024 * 128 + 512
+
+
+def test_a_loop_runs_its_body_as_often_as_is_known() -> None:
+    runs = {instruction.name: runs for instruction, runs in parse_module(MODULE).executed}
+    assert runs["copy.1"] == 12
+    assert runs["fusion.1"] == 1
+
+
+CONVOLUTIONS = [
+    # Every output sums 512 terms.
+    (
+        "%c = bf16[128,256] convolution(bf16[128,512] %x, bf16[512,256] %w), dim_labels=bf_io->bf",
+        2 * 128 * 256 * 512,
+    ),
+    # 3 x 3 windows on 4 x 4 images: of the 3 positions of 4 outputs along each side, the first and
+    # the last output miss one. 10 x 10 positions, times 2 x 8 images x 16 inputs x 32 outputs.
+    (
+        "%c = bf16[8,4,4,32] convolution(bf16[8,4,4,16] %x, bf16[3,3,16,32] %w), "
+        "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f",
+        2 * 8 * 16 * 32 * 10 * 10,
+    ),
+    # A batched product of [16,512,64] and [16,64,512] as a convolution over the batch: with holes
+    # of 15 between the members and a stride of 15, each output meets one member.
+    (
+        "%c = bf16[16,512,512] convolution(bf16[16,512,64] %x, bf16[16,64,512] %w), "
+        "window={size=16 stride=15 lhs_dilate=16}, dim_labels=0bf_0io->0bf",
+        2 * 16 * 512 * 512 * 64,
+    ),
+    # A depthwise convolution: each output sums over one input.
+    (
+        "%c = bf16[8,4,4,32] convolution(bf16[8,4,4,32] %x, bf16[1,1,1,32] %w), "
+        "window={size=1x1}, dim_labels=b01f_01io->b01f, feature_group_count=32",
+        2 * 8 * 4 * 4 * 32,
+    ),
+    (
+        "%d = bf16[100,30] dot(bf16[100,500] %x, bf16[500,30] %w), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}",
+        2 * 100 * 30 * 500,
+    ),
+    ("%a = bf16[100,30] add(bf16[100,30] %x, bf16[100,30] %y)", 0),
+]
+
+
+@pytest.mark.parametrize(("text", "flop"), CONVOLUTIONS)
+def test_flop_of_products(text: str, flop: int) -> None:
+    instruction = parse_instruction(text)
+    assert instruction is not None
+    assert product_flop(instruction) == flop
+
+
+def test_text_without_an_entry_is_no_module() -> None:
+    with pytest.raises(ValueError, match="no entry"):
+        parse_module("HloModule jit_f")
