@@ -46,8 +46,7 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
     reason = None
     status: Status
     try:
-        needs = rule.needs if rule.reads_sums else (*rule.needs, Need.EVENTS)
-        answers = [why_missing(signals, need) for need in needs]
+        answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
         missing = tuple(answer for answer in answers if answer is not None)
         if missing:
             status = "not_applicable"
@@ -61,6 +60,15 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
         reason = f"{type(error).__name__}: {error}"
     elapsed_ms = (time.perf_counter() - begun) * 1e3
     return RuleOutcome(rule, status, findings, missing, reason, elapsed_ms)
+
+
+def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
+    """What a rule needs of this profile."""
+    if not rule.reads_sums:
+        return (*rule.needs, Need.EVENTS)
+    if signals.trace.totals is None or rule.needs_of_sums is None:
+        return rule.needs
+    return rule.needs_of_sums
 
 
 def completed(finding: Finding, signals: Signals) -> Finding:

@@ -73,6 +73,8 @@ class Rule(ABC):
     """Signals without which the rule is not applicable."""
     reads_sums: ClassVar[bool] = False
     """Whether it also works from a recorder's own sums (`Trace.totals`), without single events."""
+    needs_of_sums: ClassVar[tuple[Need, ...] | None] = None
+    """What it needs of such sums; None if it is the same as `needs`."""
     refines: ClassVar[str | None] = None
     """The id of the general rule whose findings this one explains."""
     is_preview: ClassVar[bool] = True

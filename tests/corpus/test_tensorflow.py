@@ -6,6 +6,7 @@ Expected numbers are those of the corpus' INDEX.md ("Truths"), worked out from t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,24 @@ def test_the_operators_of_its_pipeline_are_input(corpus: Path) -> None:
     ]
     # Five runs of the function of ParallelMap, of two each, on threads named tf_Compute.
     assert gathers == ["INPUT_WORK"] * 10
+
+
+def test_use_of_the_matrix_units_in_a_recorders_sums(corpus: Path, tmp_path: Path) -> None:
+    session = corpus / "xprof-demo/plugins/profile/Cloud-TPU"
+    # The same recording with a use of 4.1 % in place of 48.8 %.
+    edited = tmp_path / "plugins/profile/edited"
+    edited.mkdir(parents=True)
+    for file in session.iterdir():
+        (edited / file.name).write_bytes(file.read_bytes().replace(b'"48.8%"', b'"4.1%"'))
+    for path, use in ((session, "48.8 %"), (tmp_path, "4.1 %")):
+        report = analyze(path)
+        (finding,) = report.findings
+        assert (finding.rule_id, finding.severity) == ("low-matrix-unit-use", "low")
+        assert f"reach {use} of their peak" in finding.summary
+        # tensorflow_stats: Conv2DBackpropInput 3.501, BackpropFilter 2.293 and Conv2D 2.036 s lead.
+        table: Any = finding.evidence[0]
+        assert [row[0] for row in table.rows[:3]] == [
+            "Conv2DBackpropInput",
+            "Conv2DBackpropFilter",
+            "Conv2D",
+        ]

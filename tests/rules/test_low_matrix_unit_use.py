@@ -9,6 +9,7 @@ from tb_perfadvisor.rules.xla.low_matrix_unit_use import LowMatrixUnitUse
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Device, KernelFamily
+from tests.support.tool_results import input_pipeline, overview, read, tensorflow_stats, tpu_step
 
 TRACE = """
     cell 1ms
@@ -77,3 +78,35 @@ def test_fires_only_below_the_limit() -> None:
     for most, count in ((0.11, 1), (0.09, 0)):
         findings = find(LowMatrixUnitUse, drawn(197e9), settings={"maximum_use": most})
         assert len(findings or ()) == count
+
+
+@pytest.mark.parametrize(
+    ("percent", "is_found"), [(4.1, True), (48.8, True), (59.9, True), (60.1, False)]
+)
+def test_use_that_a_recorder_states(percent: float, is_found: bool) -> None:
+    pipeline = input_pipeline(tpu_step(0, compute=9.0, infeed=1.0), hardware="TPU")
+    files = {
+        "h.overview_page.pb": overview(pipeline, percent={1: percent}, device="TPU"),
+        "h.tensorflow_stats.pb": tensorflow_stats(
+            ("Device", "Conv2D", "a", 4, 60.0, 60.0), ("Device", "MaxPool", "b", 2, 40.0, 40.0)
+        ),
+    }
+    findings = find(LowMatrixUnitUse, read(files))
+    assert bool(findings) is is_found
+    for finding in findings or ():
+        assert (finding.saving, finding.severity) == (None, "low")
+        # 60 of 100 us.
+        assert finding.summary == (
+            f"The matrix units reach {percent:.1f} % of their peak, as the profiler states for the"
+            " whole recording. Products and convolutions take 60.0 % of the time of operators on"
+            " the device."
+        )
+        assert "no multiples of 128" in finding.remedies[0].text
+        table = finding.evidence[0]
+        assert isinstance(table, Table)
+        assert table.rows[0] == ("Conv2D", 4, 60_000, 15_000, 0.6)
+
+
+def test_sums_that_state_no_use() -> None:
+    pipeline = input_pipeline(tpu_step(0, compute=9.0), hardware="TPU")
+    assert find(LowMatrixUnitUse, read({"h.input_pipeline.pb": pipeline})) is None

@@ -1,13 +1,18 @@
-"""Few operators take most of a step on the CPU."""
+"""Few operators take most of a step on the CPU, or most of the time that a recorder sums up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.operator_sums import (
+    OperatorKind,
+    operator_kinds,
+    operator_sums_table,
+)
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
@@ -46,15 +51,33 @@ _WIDER = Remedy(
     language="bash",
     reference="https://docs.pytorch.org/docs/stable/amp.html",
 )
+_MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
+"""Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
+_FIRST_IN_TABLE = Remedy(text="Look at the first operators of the table first.")
+_SENT = Remedy(
+    text="If tensors go back and forth between devices, keep them on one: an operator without a "
+    "kernel for the device runs on the host. The log of placements shows which.",
+    snippet="tf.debugging.set_log_device_placement(True)  # before the first operator",
+    framework="tensorflow",
+    reference="https://www.tensorflow.org/guide/gpu#logging_device_placement",
+)
+_CONVERTED = Remedy(
+    text="Convert once, where data enters: a policy chooses the data types of all layers, so that "
+    "none converts back.",
+    snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
+    framework="tensorflow",
+    reference="https://www.tensorflow.org/guide/mixed_precision",
+)
 
 
 class DominantOperators(Rule):
-    """Few operators take most of the step of a program on the CPU.
+    """Few operators take most of the step.
 
     What it finds
     -------------
-    The kinds of operators with the most time of their own, where three of them take more of the
-    step than the limit, and the modules and source lines that call them.
+    In a program on the CPU, the kinds of operators with the most time of their own, where three of
+    them take more of the step than the limit, and the modules and source lines that call them. In a
+    recorder's sums, the kinds of operators that take most of the time of all.
 
     Why it matters
     --------------
@@ -65,6 +88,10 @@ class DominantOperators(Rule):
     An operator's own time is its duration without the operators that it calls. Own times of an
     operator are added up over the used steps; where several threads run operators at a time, over
     all threads. This finding has no saving of its own; other rules estimate what can be done.
+
+    Where a recorder only sums up, its table of operators counts, over the whole recording and all
+    devices. There, operators that only move or convert tensors (`_Send`, `_Recv`, `Cast`) are
+    reported as well if they take a tenth of the operators' time on the device or on the host.
 
     When to ignore
     --------------
@@ -82,7 +109,9 @@ class DominantOperators(Rule):
     id = "dominant-operators"
     title = "Start with the operators that take most of the step"
     category = "compute"
+    reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS)
+    needs_of_sums = (Need.OPERATOR_SUMS,)
     is_preview = False
 
     minimum_share = Limit(
@@ -90,9 +119,17 @@ class DominantOperators(Rule):
         "share",
         "In a healthy step, convolutions and products and their gradients take up to nine tenths.",
     )
+    minimum_moving_share = Limit(
+        0.1,
+        "share",
+        "Feeding a step and fetching its loss takes less than a tenth of its operators.",
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when few operators take most of a step on the CPU."""
+        """Yield a finding when few operators take most of a step."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals)
+            return
         operators = host_operators(signals)
         by_kind = np.bincount(operators.name, weights=operators.self_ns).astype(np.int64)
         first = np.argsort(-by_kind, kind="stable")[:_FEW]
@@ -117,6 +154,40 @@ class DominantOperators(Rule):
             remedies=(*remedies, *_THREADS),
             severity="low",
         )
+
+    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each side whose operators mostly move tensors, or are few."""
+        for on_device in (True, False):
+            kinds = operator_kinds(signals, on_device=on_device)
+            moving = [kind for kind in kinds if kind.type in _MOVING]
+            moving_share = sum(kind.share for kind in moving)
+            first = kinds[:_FEW]
+            few_share = sum(kind.share for kind in first)
+            where = "device" if on_device else "host"
+            if moving_share >= self.minimum_moving_share:
+                what = f"that move or convert tensors take {format_share(moving_share)}"
+                named, remedies = moving[:_FEW], _moving_remedies(moving)
+            elif on_device and len(kinds) > _FEW and few_share >= self.minimum_share:
+                what, named, remedies = f"of three kinds take {format_share(few_share)}", first, ()
+            else:
+                continue
+            shares = ", ".join(f"{kind.type} {format_share(kind.share)}" for kind in named)
+            yield Finding(
+                summary=(
+                    f"Operators {what} of the time of all operators on the {where} ({shares})."
+                ),
+                evidence=(operator_sums_table(kinds, on_device=on_device),),
+                remedies=(*remedies, _FIRST_IN_TABLE),
+                severity="low",
+                title="Move and convert fewer tensors" if remedies else "",
+            )
+
+
+def _moving_remedies(kinds: Sequence[OperatorKind]) -> tuple[Remedy, ...]:
+    """What helps against the costliest ones, first."""
+    types = [kind.type for kind in kinds]
+    remedies = (_CONVERTED if type_ == "Cast" else _SENT for type_ in types)
+    return tuple(dict.fromkeys(remedies))
 
 
 def _is_narrow(trace: Trace, rows: Int32) -> bool:

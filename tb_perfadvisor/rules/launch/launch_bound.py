@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.evidence.launches import (
     idle_by_launching_operator,
     launch_queue_table,
 )
+from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
 from tb_perfadvisor.rules.remedies.compiling import COMPILE
@@ -33,6 +34,7 @@ from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import (
+    EMPTY,
     Intervals,
     intersect,
     join,
@@ -95,6 +97,9 @@ class LaunchBound(Rule):
     without any launch calls and framework code. The cost of recording is subtracted from it. Short
     kernels alone are no finding: if launches find work queued, the host is fast enough.
 
+    Where a recorder only sums up, its own time of preparing launches while the device idles counts.
+    High is all of it, expected three quarters, low half: no event tells which launches matter.
+
     When to ignore
     --------------
     When the profile was recorded with stacks and shapes: recording slows the host by up to half
@@ -118,6 +123,7 @@ class LaunchBound(Rule):
     category = "launch"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    needs_of_sums = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
     is_preview = False
 
     minimum_share = Limit(
@@ -136,6 +142,9 @@ class LaunchBound(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for launches."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals)
+            return
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
         available = intersect(idle_without(signals, *OVERRIDING, *LAUNCHING), short_gaps)
@@ -193,6 +202,28 @@ class LaunchBound(Rule):
                 ),
             ),
             remedies=_remedies(signals, launching, join(framework, python)),
+        )
+
+    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding from a recorder's sum of the time in launches."""
+        claims = signals.attribution.intervals[Cause.LAUNCHING]
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        kinds = operator_kinds(signals, on_device=True)
+        short = ""
+        if kinds:
+            count = sum(kind.count for kind in kinds)
+            mean_ns = sum(kind.self_ns for kind in kinds) / max(count, 1)
+            short = f": operators on the device take {format_duration(mean_ns)} each on average"
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(total, signals)} while the host prepares its work, by"
+                f" the profiler's sums{short}."
+            ),
+            saving=Saving(total // 2, total * 3 // 4, total, claims, "heuristic"),
+            evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
+            remedies=_remedies(signals, claims, EMPTY),
         )
 
 

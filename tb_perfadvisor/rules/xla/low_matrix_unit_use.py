@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
+from tb_perfadvisor.trace import Totals
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.units import NS_PER_S, format_share
 
@@ -36,6 +38,12 @@ _REMEDIES = (
         reference="https://flax.readthedocs.io/en/latest/guides/index.html",
     ),
 )
+_WHERE_TO_LOOK = Remedy(
+    text="Look at what is high in the table and is no product: meanwhile, the unit is idle. If "
+    "products take most of the time, their dimensions are no multiples of 128, or the batch is too "
+    "small. Events, which TensorFlow records since 2.4, tell which operations wait or are padded.",
+)
+_PRODUCTS = frozenset({"matmul", "convolution", "attention"})
 
 
 class LowMatrixUnitUse(Rule):
@@ -59,6 +67,10 @@ class LowMatrixUnitUse(Rule):
     than 90 % of the time of those operations, nothing is reported: unknown does not mean idle. This
     finding has no saving of its own.
 
+    Where a recorder only sums up and states the use, that counts. Such files show neither shapes
+    nor idle time between operations, so a use that is not outstanding is reported, too, with the
+    operators to look at.
+
     When to ignore
     --------------
     When the program is memory bound by nature: decoding one token at a time, embeddings.
@@ -76,10 +88,15 @@ class LowMatrixUnitUse(Rule):
     id = "low-matrix-unit-use"
     title = "Keep the matrix unit busy"
     category = "xla"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
+    needs_of_sums = (Need.DEVICE_EVENTS, Need.MATRIX_UNIT)
 
     maximum_use = Limit(
         0.2, "share", "Well-tuned training reaches 0.4 or more, typical training 0.3."
+    )
+    maximum_stated_use = Limit(
+        0.6, "share", "The best training programs reach 0.6, and sums do not show what is missing."
     )
     minimum_product_share = Limit(
         0.3, "share", "With fewer matrix products, the program mostly does other work."
@@ -87,6 +104,9 @@ class LowMatrixUnitUse(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a program of matrix products uses little of the unit."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals, signals.trace.totals)
+            return
         unit = matrix_unit(signals)
         if (
             unit is None
@@ -106,6 +126,32 @@ class LowMatrixUnitUse(Rule):
             ),
             evidence=(_table(signals, unit), longest) if has_operations else (longest,),
             remedies=_REMEDIES,
+            severity="low",
+        )
+
+    def _of_sums(self, signals: Signals, totals: Totals) -> Iterable[Finding]:
+        """Yield a finding from the use that a recorder states."""
+        use = totals.matrix_unit_share
+        if use is None or use > self.maximum_stated_use:
+            return
+        kinds = operator_kinds(signals, on_device=True)
+        in_products = sum(
+            kernel.total_ns for kernel in totals.kernels if kernel.family in _PRODUCTS
+        )
+        whole_ns = sum(kernel.total_ns for kernel in totals.kernels)
+        products = (
+            f" Products and convolutions take {format_share(in_products / whole_ns)} of the time of"
+            " operators on the device."
+            if whole_ns
+            else ""
+        )
+        yield Finding(
+            summary=(
+                f"The matrix units reach {format_share(use)} of their peak, as the profiler states"
+                f" for the whole recording.{products}"
+            ),
+            evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
+            remedies=(_WHERE_TO_LOOK, *_REMEDIES),
             severity="low",
         )
 

@@ -205,6 +205,15 @@ CHECKS: dict[Need, Check] = {
         of_device=True,
     ),
     Need.TILED_LAYOUTS: Check(has_tiled_layouts, "no operation has a tiled layout", of_device=True),
+    Need.MATRIX_UNIT: Check(
+        lambda s: s.trace.totals is not None and s.trace.totals.matrix_unit_share is not None,
+        "the files do not state how much of the matrix units is used",
+        of_device=True,
+    ),
+    Need.OPERATOR_SUMS: Check(
+        lambda s: s.trace.totals is not None and len(s.trace.totals.operators) > 0,
+        "the files contain no table of operators",
+    ),
 }
 
 

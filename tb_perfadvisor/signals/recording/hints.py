@@ -333,6 +333,8 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.MEMORY_CAPACITY: (_said("The profile does not state the device's memory size."),),
     Need.BARRIERS: _NONE,
     Need.TILED_LAYOUTS: (_said("Tiled layouts appear in TPU profiles only."),),
+    Need.MATRIX_UNIT: (_said("Profiles of TPUs state it."),),
+    Need.OPERATOR_SUMS: (_said("Record an xplane, with TensorFlow 2.4 or later."),),
     Need.COPIES: _NONE,
     Need.HOST_MEMORY: (
         _said("The recorder does not state the memory of each copy. A newer version may."),

@@ -110,7 +110,12 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     # Its collectives are in the compute, its operators' places mixed with the pipeline's.
     assert overview.exposed_communication_share is None
     assert overview.operators.device_share_by_time is None
-    assert rules(report, "passed") == {"exposed-copies", "recompilation"}
+    assert rules(report, "passed") == {
+        "exposed-copies",
+        "recompilation",
+        "launch-bound",  # 2.8 of 1,114 ms
+        "dominant-operators",
+    }
     # tensorflow_stats: the largest sums of own time by type, of 15.79 s in all
     top = [
         (kernel.name, kernel.family, kernel.total_ns // 10**6) for kernel in overview.kernels[:3]
@@ -130,7 +135,14 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
 
 def test_a_tpu_that_computes(corpus: Path) -> None:
     report = analyze(corpus / TPU)
-    assert report.findings == []
+    (finding,) = report.findings
+    assert (finding.rule_id, finding.severity, finding.saving) == (
+        "low-matrix-unit-use",
+        "low",
+        None,
+    )
+    # INDEX: MXU 48.8 %.
+    assert finding.summary.startswith("The matrix units reach 48.8 % of their peak")
     # INDEX: step 313.8 ms, infeed 0.0 %, MXU 48.8 %, host idle 87.7 %
     assert report.steps.mean_ns == pytest.approx(313.8e6, abs=0.05e6)
     assert report.overview.input_wait_share == pytest.approx(0.0, abs=0.0005)
@@ -140,7 +152,12 @@ def test_a_tpu_that_computes(corpus: Path) -> None:
     assert device is not None
     assert (device.name, device.used) == ("TPU v2", 8)
     assert report.overview.precision is None
-    assert rules(report, "passed") == {"input-stall", "infeed-wait", "exposed-communication"}
+    assert rules(report, "passed") == {
+        "input-stall",
+        "infeed-wait",
+        "exposed-communication",
+        "dominant-operators",
+    }
 
 
 def test_tpu_steps_with_communication_from_the_pod_viewer(corpus: Path) -> None:

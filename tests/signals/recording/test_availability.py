@@ -44,6 +44,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.MEMORY_CHANGES,
         Need.SHAPES,
         Need.TILED_LAYOUTS,
+        *(Need.MATRIX_UNIT, Need.OPERATOR_SUMS),  # of recorders that write sums
     }
 
 
