@@ -159,7 +159,7 @@ class DominantOperators(Rule):
         """Yield a finding for each side whose operators mostly move tensors, or are few."""
         for on_device in (True, False):
             kinds = operator_kinds(signals, on_device=on_device)
-            moving = [kind for kind in kinds if kind.type in _MOVING]
+            moving = tuple(kind for kind in kinds if kind.type in _MOVING)
             moving_share = sum(kind.share for kind in moving)
             first = kinds[:_FEW]
             few_share = sum(kind.share for kind in first)
