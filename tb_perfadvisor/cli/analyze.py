@@ -73,6 +73,9 @@ Examples:
     '"H100 SXM5 80GB".',
 )
 @click.option(
+    "--full", is_flag=True, help="Print the whole report of each capture, if there are several."
+)
+@click.option(
     "--views",
     is_flag=True,
     help="Include the tab's views in the JSON: steps, input, ranks, memory, kernels.",
@@ -100,6 +103,7 @@ def analyze(
     parameters: int | None,
     link_bandwidth: float | None,
     device: str | None,
+    full: bool,
     views: bool,
     workers: int | None,
     scheduler: str | None,
@@ -154,12 +158,16 @@ def analyze(
     note_incomplete_scan(path, listing)
     content = document(reports, rejected)
 
-    def print_reports(console: Console) -> None:
-        from tb_perfadvisor.report.formats.text import print_document
+    is_overview = len(reports) > 1 and not full
 
-        print_document(content, console)
+    def print_reports(console: Console) -> None:
+        from tb_perfadvisor.report.formats.text import print_document, print_overview
+
+        (print_overview if is_overview else print_document)(content, console)
 
     write_result(partial(render, content), print_reports, format, output)
+    if is_overview and format is ReportFormat.TEXT and output is None:
+        note("whole reports: name one run with --run, or print all with --full.")
     if fail_on is not None:
         _fail_on(fail_on, reports)
 

@@ -96,6 +96,20 @@ def test_run_selects_captures() -> None:
     assert "'(' is not a valid regular expression" in error("analyze", SLOW, "--run", "(")
 
 
+def test_several_captures_are_listed() -> None:
+    done = run("analyze", SLOW.parent, "--run", "^pytorch_input")
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert table[0] == ["Run", "Device", "Step", "First", "change", "Saves"]
+    (slow,) = [line for line in done.stdout.splitlines() if line.startswith("pytorch_input_slow")]
+    # 56.3 of 116 ms; finding 2 is the one to begin with.
+    assert " ".join(slow.split()).endswith("CPU 116 ms Load batches in worker processes 48.7 % high")
+    (note,) = done.stderr.splitlines()
+    assert "--full" in note
+    whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
+    assert "1. Feed the device without making it wait" in whole.stdout
+    assert whole.stderr == ""
+
+
 def outcomes(*arguments: object) -> list[str]:
     done = run("analyze", SLOW, "--format", "json", *arguments)
     (report,) = json.loads(done.stdout)["reports"]

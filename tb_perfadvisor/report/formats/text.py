@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
 from tb_perfadvisor.report.formats.text_table import TextTable
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
@@ -31,7 +32,6 @@ _EVIDENCE_ROWS = 5
 _REASONS = 4
 _INDENT = 3
 _NOTES = {"info": "Note", "warning": "Warning", "error": "Problem"}
-_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
 def render_text(document: model.Document) -> str:
@@ -42,11 +42,24 @@ def render_text(document: model.Document) -> str:
 
 
 def print_document(document: model.Document, console: Console) -> None:
-    """Print to a console, in color where it has any."""
+    """Print to a console, in color where it has any: a table if there are several, then each."""
+    if len(document.reports) > 1:
+        console.print(overview_table(document.reports))
+        console.rule(style="dim")
     for index, report in enumerate(document.reports):
         if index:
             console.rule(style="dim")
         console.print(_report(report))
+    _print_rejected(document, console)
+
+
+def print_overview(document: model.Document, console: Console) -> None:
+    """Print only the table of the captures."""
+    console.print(overview_table(document.reports))
+    _print_rejected(document, console)
+
+
+def _print_rejected(document: model.Document, console: Console) -> None:
     if document.rejected:
         console.print(WrappedText(f"\nNot read ({len(document.rejected)}):", style="yellow"))
         for rejected in document.rejected:
@@ -111,7 +124,7 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
     heading = Text.assemble(
         (f"{index}. {finding.title}", "bold"),
         "  ",
-        (finding.severity, _STYLE[finding.severity]),
+        (finding.severity, SEVERITY_STYLE[finding.severity]),
         (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
     )
     parts: list[RenderableType] = [
