@@ -102,7 +102,9 @@ def test_several_captures_are_listed() -> None:
     assert table[0] == ["Run", "Device", "Step", "First", "change", "Saves"]
     (slow,) = [line for line in done.stdout.splitlines() if line.startswith("pytorch_input_slow")]
     # 56.3 of 116 ms; finding 2 is the one to begin with.
-    assert " ".join(slow.split()).endswith("CPU 116 ms Load batches in worker processes 48.7 % high")
+    assert " ".join(slow.split()).endswith(
+        "CPU 116 ms Load batches in worker processes 48.7 % high"
+    )
     (note,) = done.stderr.splitlines()
     assert "--full" in note
     whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
