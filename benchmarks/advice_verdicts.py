@@ -80,7 +80,11 @@ class Verdict:
 
 def judge(case: Case) -> Verdict:
     """Analyze a case's capture and compare the report with what is known."""
-    report = case.analyze()
+    return judge_report(case, case.analyze())
+
+
+def judge_report(case: Case, report: Report) -> Verdict:
+    """Compare the report of a case's capture with what is known."""
     findings = [finding for finding in report.findings if finding.refines is None]
     alarms: tuple[Alarm, ...] = ()
     if not case.first:

@@ -45,7 +45,7 @@ class Plane(Struct):
             entry.id, entry.name, entry.display_name = known, name, display
         return known
 
-    def stat(self, owner: Any, name: str, value: float | str) -> None:
+    def stat(self, owner: Any, name: str, value: float | str | bytes) -> None:
         """Add a stat to an event, a kind of event or the plane."""
         known = self._stats.get(name)
         if known is None:
@@ -55,6 +55,8 @@ class Plane(Struct):
         stat = owner.stats.add(metadata_id=known)
         if isinstance(value, str):
             stat.str_value = value
+        elif isinstance(value, bytes):
+            stat.bytes_value = value
         elif isinstance(value, float):
             stat.double_value = value
         elif value >= 2**63:

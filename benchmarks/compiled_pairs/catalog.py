@@ -1,0 +1,359 @@
+"""The compiled pairs and their labels, decided before any of them was compiled.
+
+A *cause* makes a program slow on some generation. Where the compiler says that the fix gains less
+than `LEAST_GAIN` there, the program is judged as a trap. A *trap* looks like a cause by common
+advice, but costs little or nothing. A *healthy* program has nothing to fix.
+
+Half of the programs of each kind are *tests*, drawn by lot: nothing is tuned on them. A test
+program that revealed a bug, which was then fixed, is marked and no longer counts as a test.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["cause", "trap", "healthy"]
+Split = Literal["tune", "test"]
+
+GENERATIONS = ("v5e", "v6e", "tpu7x")
+LEAST_GAIN = 0.03
+"""Rules leave smaller gains out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPair:
+    """A program with one performance problem, and the same program without it."""
+
+    name: str
+    program: str
+    """`module.function` beside this file, which builds it."""
+    kind: Kind
+    cause: str
+    """What makes it slow; what is changed in the fixed one."""
+    first: tuple[str, ...] = ()
+    """Rules of which one should rank first, the most specific one first."""
+    samples: tuple[int, int] = (1, 1)
+    """Samples per step, slow and fixed, where the fix processes more of them."""
+    has_shown_a_bug: bool = False
+    """A test program on which something was fixed."""
+
+
+def _cause(name: str, program: str, cause: str, *first: str, **others: object) -> CompiledPair:
+    return CompiledPair(name, program, "cause", cause, first, **others)  # type: ignore[arg-type]
+
+
+def _trap(name: str, program: str, cause: str) -> CompiledPair:
+    return CompiledPair(name, program, "trap", cause)
+
+
+def _healthy(name: str, program: str, cause: str) -> CompiledPair:
+    return CompiledPair(name, program, "healthy", cause)
+
+
+_SHUFFLING = ("data-shuffling",)
+_EXPOSED = ("synchronous-collectives", "exposed-communication", "long-all-reduce")
+
+PAIRS = (
+    _cause(
+        "attention-513",
+        "products.attention_513",
+        "attention over 513 positions; fixed: 512",
+        "padded-shapes",
+    ),
+    _cause(
+        "attention-1000",
+        "products.attention_1000",
+        "attention over 1000 positions; fixed: padded to 1024",
+        "padded-shapes",
+    ),
+    _cause(
+        "batch-1",
+        "products.batch_1",
+        "layers on a batch of one; fixed: of eight",
+        "padded-shapes",
+        samples=(1, 8),
+    ),
+    _cause(
+        "batch-9",
+        "products.batch_9",
+        "layers on a batch of nine; fixed: of sixteen",
+        "padded-shapes",
+        samples=(9, 16),
+    ),
+    _cause(
+        "stem-of-3-channels",
+        "convolutions.stem_of_3_channels",
+        "a first convolution over three channels; fixed: over blocks of two by two pixels",
+        "padded-shapes",
+    ),
+    _cause(
+        "highest-precision",
+        "products.highest_precision",
+        "training with precision=highest; fixed: default",
+        "full-precision-compute",
+    ),
+    _cause(
+        "highest-attention",
+        "products.highest_attention",
+        "attention with precision=high; fixed: default",
+        "full-precision-compute",
+    ),
+    _cause(
+        "full-precision-activations",
+        "products.full_precision_activations",
+        "memory-bound layers in 32 bits; fixed: in 16",
+        "full-precision-compute",
+        "cast-overhead",
+    ),
+    _cause(
+        "grouped-convolution",
+        "convolutions.grouped_convolution",
+        "eight groups of 32 channels; fixed: one group",
+        "grouped-convolution",
+    ),
+    _cause(
+        "grouped-resnext",
+        "convolutions.grouped_resnext",
+        "32 groups of eight channels; fixed: one group",
+        "grouped-convolution",
+    ),
+    _cause(
+        "one-hot-embedding",
+        "products.one_hot_embedding",
+        "an embedding as a product with one-hot rows; fixed: gathered",
+        "one-hot-product",
+    ),
+    _cause(
+        "one-hot-dispatch",
+        "products.one_hot_dispatch",
+        "tokens are routed to experts by a product with a mask; fixed: gathered",
+        "one-hot-product",
+    ),
+    _cause(
+        "pairwise-broadcast",
+        "products.pairwise_broadcast",
+        "pairwise distances by a broadcast difference; fixed: by a product",
+        "broadcast-overhead",
+    ),
+    _cause(
+        "repeated-heads",
+        "products.repeated_heads",
+        "keys and values are repeated for eight queries each; fixed: used eight times",
+        "broadcast-overhead",
+        "reshape-overhead",
+    ),
+    _cause(
+        "max-pool",
+        "convolutions.max_pool",
+        "training with maximum pooling; fixed: average pooling",
+        "max-pool-gradient",
+    ),
+    _cause(
+        "unfused-normalization",
+        "convolutions.unfused_normalization",
+        "batch normalization in separate operations; fixed: left to the compiler",
+        "unfused-batch-norm",
+        "unfused-elementwise",
+    ),
+    _cause(
+        "normal-noise",
+        "randomness.normal_noise",
+        "normal noise from the default generator; fixed: from the chip's",
+        "slow-random",
+    ),
+    _cause(
+        "dropout",
+        "randomness.dropout",
+        "dropout by the default generator; fixed: by the chip's",
+        "slow-random",
+    ),
+    _cause(
+        "categorical",
+        "randomness.categorical",
+        "sampling with the default generator; fixed: with the chip's",
+        "slow-random",
+    ),
+    _cause(
+        "sort-in-step",
+        "movement.sort_in_step",
+        "gradients are sorted for their median; fixed: clipped at their mean",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "top-k-by-sort",
+        "movement.top_k_by_sort",
+        "the likeliest words by a full sort; fixed: by an approximate maximum",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "random-permutation",
+        "movement.random_permutation",
+        "rows are shuffled by sorting; fixed: shifted",
+        *_SHUFFLING,
+        "slow-random",
+    ),
+    _cause(
+        "transposed-cache",
+        "movement.transposed_cache",
+        "keys and values are stored transposed; fixed: as computed",
+        "transpose-overhead",
+    ),
+    _cause(
+        "stacked-layers",
+        "movement.stacked_layers",
+        "a scan over layers stacks their gradients; fixed: unrolled",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "undonated-cache",
+        "movement.undonated_cache",
+        "caches are copied in each step; fixed: donated",
+        "exposed-copies",
+        "redundant-copies",
+    ),
+    _cause(
+        "ragged-reshape",
+        "movement.ragged_reshape",
+        "features are split into pieces of 100; fixed: of 128",
+        "reshape-overhead",
+        "transpose-overhead",
+        "padded-shapes",
+    ),
+    _cause(
+        "scan-of-tiny-steps",
+        "movement.scan_of_tiny_steps",
+        "a scan of 512 tiny steps; fixed: unrolled by eight",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "scatter-add",
+        "movement.scatter_add",
+        "gradients are added at random rows of a table; fixed: at rows in order",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "gather-in-loop",
+        "movement.gather_in_loop",
+        "rows are gathered one by one in a loop; fixed: all at once",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "recomputed-blocks",
+        "transformers.recomputed_blocks",
+        "blocks are recomputed although memory is free; fixed: kept",
+        "recompute",
+    ),
+    _cause(
+        "recomputed-layers",
+        "transformers.recomputed_layers",
+        "feed-forward layers are recomputed although memory is free; fixed: kept",
+        "recompute",
+    ),
+    _cause(
+        "host-offload",
+        "transformers.host_offload",
+        "activations are kept in host memory; fixed: on the device",
+        "host-offload-copies",
+        "exposed-copies",
+    ),
+    _cause(
+        "late-all-reduce",
+        "sharded.late_all_reduce",
+        "32-bit gradients are reduced after the backward pass; fixed: during it, in 16 bits",
+        *_EXPOSED,
+        "full-precision-gradients",
+    ),
+    _cause(
+        "reduce-each-micro-batch",
+        "sharded.reduce_each_micro_batch",
+        "gradients are reduced after each of four micro-batches; fixed: once",
+        "redundant-all-reduce",
+        *_EXPOSED,
+    ),
+    _cause(
+        "gathered-weights",
+        "sharded.gathered_weights",
+        "weights are gathered when they are needed; fixed: ahead of time",
+        *_EXPOSED,
+    ),
+    _cause(
+        "tensor-parallel-in-32-bits",
+        "sharded.tensor_parallel_in_32_bits",
+        "partial sums are reduced in 32 bits; fixed: in 16",
+        *_EXPOSED,
+        "full-precision-gradients",
+    ),
+    _healthy(
+        "transformer-block",
+        "transformers.transformer_block",
+        "training of transformer blocks whose sizes fill the tiles",
+    ),
+    _healthy(
+        "convolutional-net",
+        "convolutions.convolutional_net",
+        "training of residual blocks of 256 channels",
+    ),
+    _healthy(
+        "decode-loop",
+        "transformers.decode_loop",
+        "decoding with caches that are updated in place",
+    ),
+    _healthy(
+        "sharded-training",
+        "sharded.sharded_training",
+        "training on four chips with a batch that hides the reduction",
+    ),
+    _trap("product-n-130", "products.product_n_130", "a product with 130 columns; fixed: 128"),
+    _trap("product-k-130", "products.product_k_130", "a product that contracts 130; fixed: 128"),
+    _trap("decode-product", "products.decode_product", "a product of four rows"),
+    _trap("heads-of-64", "products.heads_of_64", "16 attention heads of 64; fixed: 8 of 128"),
+    _trap(
+        "full-precision-products",
+        "products.full_precision_products",
+        "32-bit products of default precision; fixed: 16-bit",
+    ),
+    _trap("vocabulary-50257", "products.vocabulary_50257", "50,257 words; fixed: 50,304"),
+    _trap("depthwise", "convolutions.depthwise", "a depthwise convolution; fixed: a regular one"),
+    _trap("channels-of-60", "convolutions.channels_of_60", "60 channels; fixed: 64"),
+    _trap(
+        "image-transposes",
+        "convolutions.image_transposes",
+        "transposes around each convolution; fixed: none",
+    ),
+    _trap("elementwise-130", "movement.elementwise_130", "arrays of 130 by 130; fixed: 128 by 128"),
+    _trap("slices-of-100", "movement.slices_of_100", "slices of 100; fixed: of 128"),
+    _trap(
+        "tiny-trailing-dimension",
+        "movement.tiny_trailing_dimension",
+        "arrays that end in 8 by 10; fixed: 8 by 16",
+    ),
+)
+
+
+def _tests_by_lot(kind: Kind) -> frozenset[str]:
+    """Half of the programs of a kind, by a draw that was made before they were compiled."""
+    names = sorted(pair.name for pair in PAIRS if pair.kind == kind)
+    return frozenset(random.Random(2026).sample(names, len(names) // 2))
+
+
+_TESTS = _tests_by_lot("cause") | _tests_by_lot("trap") | _tests_by_lot("healthy")
+
+
+def generations_of(pair: CompiledPair) -> tuple[str, ...]:
+    """The generations in the order in which a pair is compiled for them, by lot."""
+    names = sorted(pair.name for pair in PAIRS)
+    random.Random(2026).shuffle(names)
+    first = names.index(pair.name) % len(GENERATIONS)
+    return (*GENERATIONS[first:], *GENERATIONS[:first])
+
+
+def split_of(pair: CompiledPair) -> Split:
+    """The half that a pair belongs to: a test becomes a tuning pair when it reveals a bug."""
+    return "test" if pair.name in _TESTS and not pair.has_shown_a_bug else "tune"
+
+
+def pair_named(name: str) -> CompiledPair:
+    """A pair by name; raises KeyError for an unknown name."""
+    return {pair.name: pair for pair in PAIRS}[name]

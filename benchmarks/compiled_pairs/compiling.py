@@ -1,0 +1,117 @@
+"""Compiles pairs for TPUs and writes their profiles: `python -m compiled_pairs.compiling`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from compiled_tpu import generation_named, schedule_of
+
+from compiled_pairs.catalog import GENERATIONS, PAIRS, CompiledPair, generations_of, pair_named
+from tb_perfadvisor.testing.compiled import write_compiled
+from tb_perfadvisor.testing.compiled.profile import step_ps
+from tb_perfadvisor.tpu_compiler.compiler import CompiledProgram, Source, compile_for_tpu
+
+ROLES = ("slow", "fixed")
+_SESSION = "2026_01_01_00_00_00"
+_TIME_LIMIT_S = 1200
+_AT_ONCE = 8
+"""Programs of one process: what it compiled is written when it ends."""
+_FACTS = "step.json"
+_SOURCE = """
+import sys
+sys.path.insert(0, {folder!r})
+import jax
+
+# Profiles name files, but no directories of this machine.
+jax.config.update("jax_hlo_source_file_canonicalization_regex", r".*/")
+from compiled_pairs.building import build
+
+def program(devices):
+    return build({name!r}, {role!r}, devices)
+"""
+
+
+def main() -> None:
+    """Compile what is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--python", type=Path, required=True, help="with jax and libtpu")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only pairs named so")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=len(GENERATIONS),
+        choices=range(1, len(GENERATIONS) + 1),
+        help="for how many generations each pair is compiled",
+    )
+    given = parser.parse_args()
+    pairs = [pair for pair in PAIRS if given.only in pair.name]
+    refused = 0
+    for number in range(given.rounds):
+        for generation in GENERATIONS:
+            missing = [
+                (pair, role)
+                for pair in pairs
+                if generations_of(pair)[number] == generation
+                for role in roles_of(pair)
+                if not (folder_of(given.directory, pair, generation) / role / _FACTS).exists()
+            ]
+            for begin in range(0, len(missing), _AT_ONCE):
+                part = missing[begin : begin + _AT_ONCE]
+                refused += compile_missing(given.directory, generation, part, given.python)
+    sys.exit(refused)
+
+
+def roles_of(pair: CompiledPair) -> tuple[str, ...]:
+    """The programs of a pair; a healthy program has no slow one."""
+    return ROLES[1:] if pair.kind == "healthy" else ROLES
+
+
+def folder_of(directory: Path, pair: CompiledPair, generation: str) -> Path:
+    """Where the profiles of a pair lie."""
+    return directory / generation / pair.name
+
+
+def compile_missing(
+    directory: Path, generation: str, missing: Sequence[tuple[CompiledPair, str]], python: Path
+) -> int:
+    """Compile programs in one process; returns how many were refused."""
+    if not missing:
+        return 0
+    folder = str(Path(__file__).resolve().parents[1])
+    sources = [
+        Source(_SOURCE.format(folder=folder, name=pair.name, role=role)) for pair, role in missing
+    ]
+    target = generation_named(generation)
+    answers = compile_for_tpu(target, sources, time_limit_s=_TIME_LIMIT_S, python=python)
+    refused = 0
+    for (pair, role), answer in zip(missing, answers, strict=True):
+        if isinstance(answer, CompiledProgram):
+            path = folder_of(directory, pair, generation) / role
+            write(path, pair.name, generation, answer)
+        else:
+            refused += 1
+            print(f"{pair.name}, {role}, {generation}: {answer.reason}", file=sys.stderr)
+    return refused
+
+
+def write(path: Path, name: str, generation: str, program: CompiledProgram) -> None:
+    """Write a program's profile, its text, and how long a step takes."""
+    chips = 4 if pair_named(name).program.startswith("sharded.") else 1
+    schedule = schedule_of(program, generation_named(generation), chips)
+    session = path / "plugins" / "profile" / _SESSION
+    session.mkdir(parents=True, exist_ok=True)
+    (session / "host0.xplane.pb").write_bytes(write_compiled(schedule))
+    (path / "module.txt").write_text(program.hlo_text, encoding="utf-8")
+    (path / "kernels.json").write_bytes(msgspec.json.encode(program.kernels))
+    facts = {"step_ns": step_ps(schedule) / 1000, "compiler": schedule.compiler}
+    (path / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
