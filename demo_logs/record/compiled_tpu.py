@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
+from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule
+from tb_perfadvisor.testing.compiled.schedule import Channel
 from tb_perfadvisor.tpu_compiler.compiler import CompiledProgram
 from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
 from tb_perfadvisor.tpu_compiler.kernels import Kernel
 from tb_perfadvisor.tpu_compiler.optimized_hlo import HloInstruction, HloModule, parse_module
-
-from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule
-from tb_perfadvisor.testing.compiled.schedule import Channel
 
 # In XProf's `tpu_inference_2` (v6e), 5.37 GB cross the link to the host in 194 ms.
 _HOST_BYTES_PER_S = 27.7e9
