@@ -44,8 +44,16 @@ def casts(signals: Signals) -> Casts:
 @cache
 def _kernel_names() -> re.Pattern[str]:
     # PyTorch's kernels: copies to a 16-bit or 8-bit type, and copies that cast while loading.
+    # TensorFlow's: Eigen's conversions between floating-point types, and generated kernels
+    # (tensorflow/core/kernels/mlir_generated). Others convert masks and indices.
+    eigen = r"(?:float|double|Eigen::half|Eigen::bfloat16)"
+    target = r"TensorAssignOp<Eigen::TensorMap<Eigen::Tensor<[^<>]*>, \d+, Eigen::MakePointer>, "
+    source = rf"Eigen::TensorConversionOp<{eigen}, Eigen::TensorMap<Eigen::Tensor<{eigen} const,"
+    generated = r"DT_(?:FLOAT|DOUBLE|HALF|BFLOAT16)"
     return re.compile(
         r"(?:bfloat16|float16|float8\w*)_copy_kernel|direct_copy_kernel.*LoadWithCast"
+        rf"|{target}{source}"
+        rf"|^Cast_GPU_{generated}_{generated}_"
     )
 
 
