@@ -78,8 +78,6 @@ MISSES: dict[str, str] = {
     "that ranks first",
     "memory near capacity: fires near capacity and not below": "another finding about the same "
     "memory ranks equally",
-    "depthwise convolution: saves what the fix saves": "its single channel is padding, too: the "
-    "same time, explained by its layout",
     "transpose overhead: saves what the fix saves": "the same copy under its general name ranks "
     "equally",
     "dominant kernel: names the kernel and its place on the roofline": (

@@ -194,6 +194,17 @@ class HloTable(Struct, frozen=True):
     """String, such as `file.py:37`."""
     path: Int32
     """String: the framework's name of it, such as `jit(step)/layer/dot_general`."""
+    inside_opcodes: Int32
+    """String: opcodes inside a fusion, separated by spaces; -1 if unknown. Readers look only into
+    fusions that take much time."""
+    inside_paths: Int32
+    """String: framework names inside a fusion, separated by newlines; -1 if unknown."""
+    inside_elements: Int64
+    """Elements of the largest array that is computed inside a fusion; -1 if unknown."""
+    product: Int32
+    """String: HLO text of the matrix product or convolution inside a fusion; -1 if unknown."""
+    one_hot: Int8
+    """1 if an operand of that product is a one-hot matrix, 0 if not, -1 if unknown."""
 
 
 class HloEventTable(Struct, frozen=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.xla.data_shuffling import DataShuffling
-from tb_perfadvisor.testing import check_rule
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
@@ -62,3 +63,26 @@ def test_ignores_other_operations(text: str, path: str) -> None:
 
 def test_fires_only_above_the_limit() -> None:
     check_limit(DataShuffling, *MATCHING[0])
+
+
+def test_an_operation_that_takes_many_times_what_its_bytes_need_is_named() -> None:
+    slow = SLOW.replace("cell 1ms", "cell 100us")
+    (finding,) = find(DataShuffling, slow, legend=legend(*MATCHING[0]), device="TPU v5p") or ()
+    # 7,168 x 512 x 4 B are read and written: 29.36 MB at 85 % of 2,765 GB/s take 12.49 us, which is
+    # a thirty-second of 400 us.
+    assert finding.summary.endswith(
+        "dynamic-update-slice.33 takes 400 µs, 32 times the 12.5 µs that its bytes need."
+    )
+    assert finding.saving is not None
+    assert finding.saving.high_ns == pytest.approx(2 * (400_000 - 12_492), abs=4)
+
+
+def test_a_fusion_that_only_gathers_is_found_by_what_is_inside() -> None:
+    text = "%gather_fusion = bf16[16384,1024]{1,0:T(8,128)(2,1)} fusion(%t, %i), kind=kCustom"
+    for opcodes, fires_on in (
+        ("custom-call gather reshape slice transpose", True),
+        ("add convolution gather", False),
+        ("convert multiply", False),
+    ):
+        symbols = {"s": xla_op("gather_fusion", text, inside_opcodes=opcodes)}
+        assert bool(find(DataShuffling, SLOW, legend=symbols)) == fires_on

@@ -8,7 +8,8 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.precision.full_precision_compute import FullPrecisionCompute
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
+from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import Device, KernelFamily, Precision
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -168,3 +169,61 @@ def test_resnet50_on_a_v100_spends_two_thirds_in_32_bit_matrix_kernels(corpus: P
         ("used", 0),
         ("unknown", 0),
     ]
+
+
+ON_TPU = """
+    cell 1ms
+    step  |..........|..........|
+    main  |LSSSSSSSSS|LSSSSSSSSS|
+    tpu 0 |XXXXssssss|XXXXssssss|
+"""
+ON_TPU_FIXED = """
+    cell 1ms
+    step  |.....|.....|
+    main  |LSSSS|LSSSS|
+    tpu 0 |XXXXs|XXXXs|
+"""
+
+
+def product(precision: str, dtype: str = "f32") -> dict[str, Symbol]:
+    """A product as libtpu 0.0.52 writes it, in a fusion that does not name its precision."""
+    array = f"{dtype}[4096,4096]{{1,0:T(8,128)}}"
+    operands = f"{array} %x, {array} %w"
+    attribute = f", operand_precision={{{precision},{precision}}}" if precision else ""
+    return {
+        "s": xla_op(
+            "fusion",
+            f"%fusion = {array} fusion({operands}), kind=kOutput, calls=%fused_computation",
+            family=KernelFamily.MATMUL,
+            precision=Precision.BITS_32 if attribute else Precision.BITS_16,
+            product=f"%convolution.1 = {array} convolution({operands}), dim_labels=bf_io->bf"
+            + attribute,
+        )
+    }
+
+
+def test_the_highest_precision_takes_six_passes_on_a_tpu() -> None:
+    checked = check_rule(
+        FullPrecisionCompute,
+        slow=draw(ON_TPU, legend=product("highest"), device="TPU v5e"),
+        fixed=draw(ON_TPU_FIXED, legend=product(""), device="TPU v5e"),
+        saves="5ms",
+        scales=False,
+    )
+    (finding,) = checked.findings
+    assert finding.title == "Multiply 32-bit numbers in one pass"
+    assert "6 passes of the matrix unit" in finding.summary
+    # Five of six passes; 3 x 4,096 x 4,096 x 4 B need only 0.29 ms of memory time.
+    assert checked.expected_ns == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "expected_ms"),
+    [("high", "f32", 8), ("default", "f32", 0), ("", "f32", 0), ("highest", "bf16", 0)],
+)
+def test_passes_of_other_products(precision: str, dtype: str, expected_ms: int) -> None:
+    legend = product(precision, dtype)
+    findings = find(FullPrecisionCompute, ON_TPU, legend=legend, device="TPU v5e")
+    # Two of three passes of 6 ms, in both steps.
+    savings = [finding.saving.expected_ns for finding in findings or () if finding.saving]
+    assert savings == ([ms(expected_ms)] if expected_ms else [])

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.xla.low_matrix_unit_use import LowMatrixUnitUse
-from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Device, KernelFamily
 from tests.support.tool_results import input_pipeline, overview, read, tensorflow_stats, tpu_step
@@ -110,3 +110,19 @@ def test_use_that_a_recorder_states(percent: float, is_found: bool) -> None:
 def test_sums_that_state_no_use() -> None:
     pipeline = input_pipeline(tpu_step(0, compute=9.0), hardware="TPU")
     assert find(LowMatrixUnitUse, read({"h.input_pipeline.pb": pipeline})) is None
+
+
+def test_executions_across_the_end_of_the_steps_count_only_inside() -> None:
+    builder = TraceBuilder("jax").device(DEVICE, kind="tpu")
+    symbol = legend_of(197e9)["X"]
+    for number in range(2):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+    # The last execution begins 3 ms before the steps end, and takes 11.
+    for start, end in ((0, 10), (10, 17), (17, 28)):
+        builder.add(symbol, ms(start), ms(end), device=0)
+    (finding,) = find(LowMatrixUnitUse, builder.build()) or ()
+    # (2 + 3/11) x 197 GFLOP in 20 ms at 197 TFLOP/s: 11.4 %.
+    assert finding.summary == (
+        "The matrix unit reaches 11.4 % of its peak, by the FLOPs of its products, although matrix"
+        " products take 100.0 % of the device's busy time."
+    )

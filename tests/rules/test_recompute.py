@@ -131,7 +131,9 @@ def test_matrix_products_of_the_gradient_do_not_count() -> None:
 PATH = "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/dot_general"
 
 
-def on_a_tpu(name: str, path: str, *, recomputes: bool = True, launches: bool = True) -> Trace:
+def on_a_tpu(
+    name: str, path: str, *, recomputes: bool = True, launches: bool = True, **inside: str
+) -> Trace:
     """Two steps of 10 ms: 3 ms forward, 3 ms recomputation, 4 ms backward."""
     builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu", memory_bytes=16 * GIB)
     length = ms(10 if recomputes else 7)
@@ -151,6 +153,7 @@ def on_a_tpu(name: str, path: str, *, recomputes: bool = True, launches: bool = 
                 text=f"%{op} = f32[8,128]{{1,0:T(8,128)}} fusion()",
                 path=of,
                 source_line="model.py:37",
+                **(inside if op == name else {}),
             )
             at += ms(duration)
     return builder.build()
@@ -167,6 +170,28 @@ def test_xla_recomputation_is_known_by_path_and_name() -> None:
     table = checked.findings[0].evidence[0]
     assert isinstance(table, Table)
     assert table.rows == (("fusion.7", "", "", "model.py:37", 2, 6_000_000),)
+
+
+BACKWARD = "jit(step)/transpose(jvp(jvp()))/checkpoint/dot_general"
+
+
+@pytest.mark.parametrize(
+    ("product", "paths", "is_recomputed"),
+    [
+        # As libtpu 0.0.52 fuses them: the product is recomputed, and the backward pass adds to it.
+        (PATH, f"{PATH}\n{BACKWARD}\n{BACKWARD}/mul", True),
+        # A product of the backward pass reads what is recomputed in the same fusion.
+        (BACKWARD, f"{PATH}\n{PATH}/sub\n{BACKWARD}", False),
+        ("", f"{PATH}/sub\n{PATH}/tanh\n{BACKWARD}/mul", True),
+        ("", f"{PATH}/sub\n{BACKWARD}/mul", False),
+    ],
+)
+def test_what_is_inside_a_fusion_decides(product: str, paths: str, *, is_recomputed: bool) -> None:
+    text = f'%convolution.1 = bf16[8,128] convolution(), metadata={{op_name="{product}"}}'
+    inside = {"inside_paths": paths, **({"product": text} if product else {})}
+    for path in (PATH, BACKWARD):
+        found = find(Recompute, on_a_tpu("fusion.7", path, **inside)) or ()
+        assert len(found) == is_recomputed
 
 
 @pytest.mark.parametrize(

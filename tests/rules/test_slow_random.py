@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.xla.slow_random import SlowRandom
-from tb_perfadvisor.testing import check_rule
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
@@ -41,6 +42,36 @@ def test_fires_on_matching_operations(text: str, path: str) -> None:
 @pytest.mark.parametrize(("text", "path"), OTHER)
 def test_ignores_other_operations(text: str, path: str) -> None:
     assert not fires(SlowRandom, text, path)
+
+
+# The fusion that multiplies samples from 32,000 classes (libtpu 0.0.52, TPU v5e).
+SAMPLED = (
+    "%iota_reduce_fusion = (bf16[512]{0:T(512)(128)(2,1)}, s32[512]{0:T(512)}) fusion("
+    "bf16[512,1024]{1,0:T(8,128)(2,1)} %x, bf16[1024,32000]{1,0:T(8,128)(2,1)} %w), kind=kOutput"
+)
+LOGITS = (
+    "%convolution.1 = bf16[512,32000]{1,0:T(8,128)(2,1)} convolution(bf16[512,1024]{1,0:T(8,128)"
+    "(2,1)} %fusion.19, bf16[1024,32000]{1,0:T(8,128)(2,1)} %fusion.20), dim_labels=bf_io->bf"
+)
+GUMBEL = "jit(cat)/dot_general\njit(cat)/jit(_gumbel)/jit(_uniform)/max\njit(cat)/jit(_gumbel)/log"
+
+
+def test_names_inside_a_fusion_count() -> None:
+    symbols = {"s": xla_op("fusion.3", FUSION, inside_paths=GUMBEL)}
+    assert find(SlowRandom, SLOW, legend=symbols)
+
+
+def test_a_product_in_the_same_fusion_keeps_its_time() -> None:
+    slow = SLOW.replace("cell 1ms", "cell 200us")
+    fusion = xla_op("iota_reduce_fusion", SAMPLED, inside_paths=GUMBEL, product=LOGITS)
+    (finding,) = find(SlowRandom, slow, legend={"s": fusion}, device="TPU v5e") or ()
+    assert finding.saving is not None
+    # 2 x 512 x 1,024 x 32,000 = 33.55 GFLOP at three quarters of 197 TFLOP/s take 227,102 ns. Of
+    # 800 us in each of two steps, half is expected to remain: more than 1.6 times the product.
+    assert finding.saving.high_ns == pytest.approx(2 * (800_000 - 227_102), abs=4)
+    assert finding.saving.expected_ns == 800_000
+    # Without the device's rates, nothing tells what the product takes.
+    assert find(SlowRandom, slow, legend={"s": fusion}) == ()
 
 
 def test_fires_only_above_the_limit() -> None:

@@ -27,11 +27,8 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
 from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import threads_of_api_lines
-from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
-    TpuOperations,
-    add_tpu_plane,
-    has_operations,
-)
+from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations
+from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import add_tpu_plane, has_operations
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
 _ENVIRONMENT: Final = "Task Environment"
@@ -161,7 +158,7 @@ class _Reader:
         """Add device planes; returns the devices and the indices of those with shifted times."""
         devices: dict[int, Device] = {}
         moved: list[int] = []
-        operations = TpuOperations(self._assembler)
+        operations = TpuOperations(self._assembler, self._programs)
         for plane in self._planes(lambda name: name in self._places):
             self._inspect_lines(plane)
             place = self._places[plane.name]

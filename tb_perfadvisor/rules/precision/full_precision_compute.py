@@ -14,13 +14,17 @@ from tb_perfadvisor.rules.evidence.kernel_totals import (
     kernels_by_tensor_core_use,
     kernels_by_type_of_work,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
 from tb_perfadvisor.rules.remedies.kernels import TF32
 from tb_perfadvisor.rules.remedies.precision import BFLOAT16, FLOAT16
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
+from tb_perfadvisor.signals.tpu.memory_time import memory_times
+from tb_perfadvisor.signals.tpu.product_time import products_in_passes
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
     peak_ratio,
@@ -76,6 +80,32 @@ _FLOAT16 = (
 )
 
 
+_ONE_PASS = (
+    Remedy(
+        text="Use the default precision, and a higher one only for products that need it. `high` "
+        "takes half the passes of `highest`.",
+        snippet=(
+            'jax.config.update("jax_default_matmul_precision", "default")\n'
+            "y = jnp.dot(x, w)  # without precision=jax.lax.Precision.HIGHEST"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.Precision",
+    ),
+    Remedy(
+        text="Compute in bfloat16, with variables in 32 bits.",
+        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/mixed_precision",
+    ),
+    Remedy(
+        text="Use the default precision of PyTorch/XLA.",
+        snippet='torch_xla.backends.set_mat_mul_precision("default")',
+        framework="pytorch",
+        reference="https://docs.pytorch.org/xla/master/",
+    ),
+)
+
+
 class FullPrecisionCompute(Rule):
     """The device computes in 32 bits although it is several times faster in 16.
 
@@ -105,6 +135,12 @@ class FullPrecisionCompute(Rule):
     32-bit matrix kernels is expected, half of it is high, and low is 0. If the profile only has the
     sum of 32-bit compute, that counts. GPUs known to be older than Volta are left out, since most
     of them are no faster in 16 bits.
+
+    On a TPU, only products with `precision=high` or `highest` count, which multiply 32-bit
+    numbers in three and six passes. By default, the matrix unit rounds them to bfloat16 and
+    multiplies once.
+    Expected and high are the time of the additional passes, unless the memory is the limit. Low is
+    half of it.
 
     Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
     profile allows it, the steps are replayed with the expected time of each kernel, since a faster
@@ -143,6 +179,9 @@ class FullPrecisionCompute(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit matrix kernels take a good part of the step."""
         facts = signals.device_facts
+        if has_tiled_layouts(signals):
+            yield from self._on_tpu(signals)
+            return
         peaks = facts.peaks if facts else None
         narrow = _narrow_format(peaks)
         if facts is not None and narrow is None:
@@ -191,6 +230,43 @@ class FullPrecisionCompute(Rule):
             remedies=_remedies(peaks),
         )
 
+    def _on_tpu(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the matrix unit multiplies 32-bit numbers in several passes."""
+        rows, passes = products_in_passes(signals)
+        now_ns = signals.trace.events.duration_ns[rows]
+        memory_ns = np.nan_to_num(memory_times(signals)[signals.trace.operations(rows)])
+        then_ns = np.minimum(np.maximum(now_ns / passes, memory_ns), now_ns).astype(np.int64)
+        saving = faster_device_work(
+            signals,
+            rows,
+            then_ns,
+            basis="modeled",
+            least_then_ns=then_ns,
+            most_then_ns=(then_ns + now_ns) // 2,
+        )
+        if self.is_minor(saving.claimed_ns, signals):
+            return
+        yield Finding(
+            title="Multiply 32-bit numbers in one pass",
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} goes into products of 32-bit numbers with"
+                f" a precision that takes {_listed(passes)} passes of the matrix unit. By default,"
+                " a TPU multiplies them in one pass, rounded to bfloat16."
+            ),
+            saving=saving,
+            evidence=(
+                events_by_name(
+                    "Products in several passes",
+                    "Operation",
+                    signals.trace,
+                    rows,
+                    ((Column("total_ns", "Time", "ns"), now_ns),),
+                ),
+                costliest("Longest products in several passes", signals.worker, rows, now_ns),
+            ),
+            remedies=_ONE_PASS,
+        )
+
     def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:
         """Yield a finding from a rule of thumb, if the device may be faster in 16 bits."""
         if not _may_be_faster(facts):
@@ -213,6 +289,11 @@ class FullPrecisionCompute(Rule):
             evidence=(costliest("Longest 32-bit kernels", signals.worker, rows, now_ns),),
             remedies=_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else _BFLOAT16,
         )
+
+
+def _listed(passes: Int64) -> str:
+    """The numbers of passes: `3 or 6`."""
+    return " or ".join(str(number) for number in np.unique(passes).tolist())
 
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.

@@ -5,7 +5,21 @@ from __future__ import annotations
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, stored_bytes
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.units import NS_PER_S
+
+EXPANSION = 8
+"""A fusion that writes this many times the bytes that it reads mostly writes repeated values. Casts
+write up to four times as many."""
+PAIRS = 16
+"""A fusion that computes this many times the elements that it reads and writes combines each with
+many others, as a matrix product does."""
+# A fusion with these does more than expand arrays.
+_OTHER_WORK = frozenset({"convolution", "dot", "gather", "reduce-window", "rng-bit-generator"})
 
 _REMEDIES = (
     Remedy(
@@ -14,8 +28,12 @@ _REMEDIES = (
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Use einsum instead of expanding an operand and summing.",
-        snippet="y = jnp.einsum('bi,io->bo', x, w)  # not (x[:, :, None] * w[None]).sum(1)",
+        text="Use einsum instead of expanding an operand and summing. Distances are products, too: "
+        "expand the square.",
+        snippet=(
+            "y = jnp.einsum('bi,io->bo', x, w)  # not (x[:, :, None] * w[None]).sum(1)\n"
+            "distance = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T"
+        ),
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
     ),
@@ -28,16 +46,23 @@ class BroadcastOverhead(CostlyOperations):
     What it finds
     -------------
     Broadcasts of whole arrays that XLA executes as separate operations, not inside the operation
-    that uses them. Constants that fill an array do not count.
+    that uses them; fusions that expand their operands to eight times the bytes or more; and fusions
+    that multiply and sum over pairs of elements, as a matrix product would. Constants that fill an
+    array do not count.
 
     Why it matters
     --------------
     A vector that is added to a matrix is first expanded to a matrix, which is written and read at
-    full size. In another order of computation, the vector stays a vector.
+    full size. In another order of computation, the vector stays a vector. Pairs of elements that a
+    fusion multiplies and sums go through the vector unit, which has less than a hundredth of the
+    matrix unit's rate.
 
     How it is measured
     ------------------
-    High and expected are all the time in which the core executes only these operations; low is 0.
+    High is the time in which the core executes only these operations; for fusions, without what
+    reading their operands takes, or what a matrix product of the same elements takes. Expected
+    assumes three times as long for that. Low is 0, because later operations may need the whole
+    array.
 
     When to ignore
     --------------
@@ -60,9 +85,40 @@ class BroadcastOverhead(CostlyOperations):
     activity = "goes into repeating arrays in memory"
     noun = "broadcast"
     remaining_share = 0.0
+    expected_of_best = 3.0
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation repeats a whole array."""
+        """Whether an operation expands arrays, or computes with expanded ones."""
         operands = operation.instruction.operands
-        return operation.opcode == "broadcast" and any(shape.dims for shape in operands)
+        if not any(shape.dims for shape in operands):
+            return False
+        if operation.opcode == "broadcast":
+            return True
+        if "broadcast" not in operation.inside or operation.inside & _OTHER_WORK:
+            return False
+        if operation.inside >= {"multiply", "reduce"}:
+            return operation.inside_elements >= PAIRS * _elements(operation)
+        results = operation.instruction.results
+        is_expanding = stored_bytes(*results) >= EXPANSION * stored_bytes(*operands)
+        return is_expanding and "reduce" not in operation.inside
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """The time of what a fusion still has to do: read its operands, and multiply them."""
+        bytes_per_s = achievable_bandwidth(signals)
+        if operation.opcode == "broadcast" or bytes_per_s is None:
+            return None
+        instruction = operation.instruction
+        kept = instruction.operands if "reduce" not in operation.inside else _arrays(operation)
+        memory_ns = stored_bytes(*kept) / bytes_per_s * NS_PER_S
+        product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements)
+        return max(memory_ns, product_ns or 0.0) if "reduce" in operation.inside else memory_ns
+
+
+def _arrays(operation: XlaOperation) -> tuple[Shape, ...]:
+    return (*operation.instruction.results, *operation.instruction.operands)
+
+
+def _elements(operation: XlaOperation) -> int:
+    """Elements of all arrays that an operation reads and writes."""
+    return sum(shape.elements for shape in _arrays(operation))

@@ -14,10 +14,15 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costlie
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.units import format_duration
 
 MOST_OPERATIONS = 30
+MANY_TIMES = 5.0
+"""Operations that only move data reach half of the memory's bandwidth or more if they are laid out
+well, so several times the time that their bytes need tells of a bad layout."""
 
 
 class CostlyOperations(Rule):
@@ -36,32 +41,79 @@ class CostlyOperations(Rule):
     remaining_share: ClassVar[float]
     """The share of their time that is expected to remain after the change."""
     remedies: ClassVar[tuple[Remedy, ...]]
+    expected_of_best: ClassVar[float] = 1.0
+    """How many times the best time an operation is expected to take."""
+    moves_data: ClassVar[bool] = False
+    """Whether they only move data, so that their bytes tell how long they should take."""
 
     @abstractmethod
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation is of this kind."""
 
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """The operations of this kind."""
+        return [o for o in xla_operations(signals) if self.selects(o)]
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """How long one execution takes at best after the change; None if unknown."""
+        return 0.0
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the operations take a good part of the step."""
-        operations = [o for o in xla_operations(signals) if self.selects(o)]
+        operations = self.selected(signals)
         if not operations:
             return
         rows = executions(signals, operations)
-        then_ns = (signals.trace.events.duration_ns[rows] * self.remaining_share).astype(np.int64)
-        saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
-        if self.is_minor(saving.claimed_ns, signals):
+        now_ns = signals.trace.events.duration_ns[rows]
+        best_ns = self._best(signals, operations)[signals.trace.operations(rows)]
+        least_ns = np.minimum(best_ns, now_ns).astype(np.int64)
+        then_ns = np.maximum(now_ns * self.remaining_share, best_ns * self.expected_of_best)
+        then_ns = np.minimum(then_ns, now_ns).astype(np.int64)
+        saving = faster_device_work(
+            signals, rows, then_ns, basis="heuristic", least_then_ns=least_ns
+        )
+        if self.is_minor(saving.high_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         table = _table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
+        slow = _slower_than_its_bytes(signals, operations, rows) if self.moves_data else ""
         yield Finding(
             summary=(
                 f"{per_step(saving.claimed_ns, signals)} {self.activity}"
                 f" ({count_per_step(len(rows), self.noun, signals)}); most in {table.rows[0][0]}."
+                f"{slow}"
             ),
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=self.remedies,
         )
+
+    def _best(self, signals: Signals, operations: Iterable[XlaOperation]) -> Float64:
+        """The best time of each operation of the `HloTable`; 0 if unknown."""
+        best_ns = np.zeros(len(signals.trace.hlo.name))
+        for operation in operations:
+            best = self.best_ns(signals, operation)
+            # The time of something unknown is NaN, and of something that cannot improve infinite.
+            best_ns[operation.op] = best if best is not None and best > 0 else 0.0
+        return best_ns
+
+
+def _slower_than_its_bytes(
+    signals: Signals, operations: Sequence[XlaOperation], rows: Int32
+) -> str:
+    """Name the operation that loses most time beyond what its bytes need; empty if none does."""
+    op, duration_ns = signals.trace.operations(rows), signals.trace.events.duration_ns[rows]
+    worst: tuple[float, str] = (0.0, "")
+    for operation in operations:
+        needed, durations = needed_ns(signals, operation), duration_ns[op == operation.op]
+        mean_ns = float(durations.mean()) if durations.size else 0.0
+        if needed > 0 and mean_ns >= MANY_TIMES * needed:
+            lost_ns = (mean_ns - needed) * durations.size
+            times = f"{mean_ns / needed:.0f} times the {format_duration(round(needed))}"
+            taken = f"{operation.name} takes {format_duration(round(mean_ns))}"
+            text = f" {taken}, {times} that its bytes need."
+            worst = max(worst, (lost_ns, text))
+    return worst[1]
 
 
 def _table(
@@ -83,6 +135,7 @@ def _table(
             Column("source", "Source line"),
             Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
+            Column("needed_ns", "Time for its bytes", "ns"),
         ),
         tuple(
             (
@@ -92,7 +145,12 @@ def _table(
                 trace.text(int(trace.hlo.source_line[operation.op])),
                 int(count[operation.op]),
                 int(total[operation.op]),
+                _rounded(needed_ns(signals, operation) * int(count[operation.op])),
             )
             for operation in ranked
         ),
     )
+
+
+def _rounded(time_ns: float) -> int | None:
+    return None if np.isnan(time_ns) else round(time_ns)

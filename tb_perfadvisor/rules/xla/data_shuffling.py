@@ -5,9 +5,20 @@ from __future__ import annotations
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
+# A fusion of nothing else moves elements as well: these compute indices, or change the type. Custom
+# calls in fusions are hints, such as that indices are within bounds.
+_MOVING = frozenset(
+    {
+        *_SHUFFLING,
+        *("add", "and", "broadcast", "clamp", "compare", "concatenate", "convert", "copy", "iota"),
+        *("custom-call", "pad", "reshape", "select", "slice", "transpose"),
+    }
+)
 
 _REMEDIES = (
     Remedy(
@@ -36,7 +47,8 @@ class DataShuffling(CostlyOperations):
 
     What it finds
     -------------
-    Gathers, scatters, sorts, dynamic slices and dynamic updates of slices.
+    Gathers, scatters, sorts, dynamic slices and dynamic updates of slices, also in fusions that
+    do nothing else.
 
     Why it matters
     --------------
@@ -45,8 +57,10 @@ class DataShuffling(CostlyOperations):
 
     How it is measured
     ------------------
-    High is all the time in which the core executes only these operations. Expected is half of it,
-    because the algorithm needs some of them; low is 0.
+    High is the time in which the core executes only these operations, minus what their bytes need
+    at the bandwidth of the memory. Expected is at most half of that time, because the algorithm
+    needs some of them; low is 0. If an operation takes several times what its bytes need, the
+    finding names it with that ratio.
 
     When to ignore
     --------------
@@ -74,7 +88,14 @@ class DataShuffling(CostlyOperations):
     noun = "operation"
     remaining_share = 0.5
     remedies = _REMEDIES
+    moves_data = True
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation only moves elements between positions that the data determine."""
-        return operation.opcode in _SHUFFLING or operation.category in _SHUFFLING
+        if operation.opcode in _SHUFFLING or operation.category in _SHUFFLING:
+            return True
+        return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float:
+        """The time that the bytes of the elements need."""
+        return needed_ns(signals, operation)

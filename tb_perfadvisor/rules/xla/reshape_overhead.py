@@ -63,6 +63,7 @@ class ReshapeOverhead(CostlyOperations):
     noun = "reshape"
     remaining_share = 0.5
     remedies = _REMEDIES
+    moves_data = True
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation is a reshape that moves data."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
+
+import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import product_time_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _SLOW = (
-    r"(?i)(?:^|[/(_])(?:threefry_?2x32|gumbel|multinomial|randomstandardnormal"
+    r"(?i)(?:^|[/(_])(?:threefry\w*|gumbel|multinomial|randomstandardnormal"
     r"|statelessrandomnormal\w*|statelessmultinomial|truncatednormal|randomgamma|randompoisson)"
     r"|jit\(_?(?:truncated_)?(?:normal|gamma|poisson|beta|dirichlet)(?:_real)?\)"
 )
@@ -37,7 +43,8 @@ class SlowRandom(CostlyOperations):
     What it finds
     -------------
     Operations of normal, categorical and similar distributions, and of the Threefry generator,
-    recognized by the names that the framework gives them.
+    recognized by the names that the framework gives them, also inside fusions. Fusions that also
+    multiply matrices count as far as they take longer than the product.
 
     Why it matters
     --------------
@@ -47,8 +54,10 @@ class SlowRandom(CostlyOperations):
 
     How it is measured
     ------------------
-    High is all the time in which the core executes only these operations. Expected is half of it,
-    because random numbers are still drawn; low is 0.
+    High is the time in which the core executes only these operations, minus what their bytes need
+    at the bandwidth of the memory, or what a product in the same fusion takes. Expected is at most
+    half of the time, because random numbers are still drawn, and leaves 1.6 times what bytes and
+    product need. Low is 0.
 
     When to ignore
     --------------
@@ -72,8 +81,18 @@ class SlowRandom(CostlyOperations):
     activity = "goes into drawing random numbers"
     noun = "operation"
     remaining_share = 0.5
+    expected_of_best = 1.6
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation draws from a slow distribution or with a slow generator."""
-        return re.search(_SLOW, operation.path) is not None
+        return any(re.search(_SLOW, path) for path in operation.paths)
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """The time of the operation without drawing: of its bytes, and of the product inside."""
+        memory_ns = needed_ns(signals, operation)
+        if operation.product is None:
+            return memory_ns
+        product_ns = product_time_ns(signals, operation)
+        # Without the device's rates, nothing tells what drawing adds to the product.
+        return math.inf if product_ns is None else float(np.fmax(product_ns, memory_ns))

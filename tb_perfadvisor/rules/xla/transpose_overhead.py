@@ -5,6 +5,8 @@ from __future__ import annotations
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.tpu.grouped_convolutions import rearranging_copies
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -32,6 +34,7 @@ class TransposeOverhead(CostlyOperations):
     What it finds
     -------------
     Transposes, and copies whose result has another dimension order or other tiles than the operand.
+    Those that grouped convolutions need belong to grouped-convolution.
 
     Why it matters
     --------------
@@ -69,6 +72,12 @@ class TransposeOverhead(CostlyOperations):
     noun = "layout change"
     remaining_share = 0.5
     remedies = _REMEDIES
+    moves_data = True
+
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """Layout changes, without those that a grouped convolution needs for its groups."""
+        of_groups = rearranging_copies(signals)
+        return [o for o in super().selected(signals) if o.op not in of_groups]
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation only changes an array's layout."""

@@ -32,6 +32,8 @@ _SPACE = r"S\((\d{1,9})\)"
 _ELEMENT_BITS = r"E\((\d{1,4})\)"
 _DIM_LABELS = r"dim_labels=(\w+)_(\w+)->(\w+)"
 _FEATURE_GROUPS = r"feature_group_count=(\d{1,18})"
+_BATCH_GROUPS = r"batch_group_count=(\d{1,18})"
+_OPERAND_PRECISION = r"operand_precision=\{([a-z,_]*)\}"
 _OPERAND_NAME = r"%([\w.\-]+)"
 _OPCODE = re.compile(r"\s([a-z][a-z0-9\-]*)\(")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
@@ -133,6 +135,10 @@ class Instruction(Struct, frozen=True):
     b is the batch, f a feature, i and o are the kernel's input and output features, digits are
     spatial dimensions."""
     feature_groups: int = 1
+    batch_groups: int = 1
+    """Groups of a grouped convolution in its gradients: the batch is split, not the features."""
+    operand_precision: tuple[str, ...] = ()
+    """How precisely 32-bit operands are multiplied: default, high, highest; empty for default."""
     operand_names: tuple[str, ...] = ()
     attributes: str = ""
     """Text after the operands: `slice={[0:8], [0:30]}`, `kind=kLoop`, …"""
@@ -185,6 +191,8 @@ def parse_instruction(text: str) -> Instruction | None:
     arguments, attributes = _balanced(body[opcode.end() - 1 :])
     contracting = _CONTRACTING.search(attributes)
     labels, groups = re.search(_DIM_LABELS, attributes), re.search(_FEATURE_GROUPS, attributes)
+    batch_groups = re.search(_BATCH_GROUPS, attributes)
+    precision = re.search(_OPERAND_PRECISION, attributes)
     return Instruction(
         opcode=opcode.group(1),
         results=parse_shapes(results),
@@ -192,6 +200,8 @@ def parse_instruction(text: str) -> Instruction | None:
         contracting=_numbers(contracting.group(1)) if contracting else (),
         labels=(labels[1], labels[2], labels[3]) if labels else None,
         feature_groups=int(groups[1]) if groups else 1,
+        batch_groups=int(batch_groups[1]) if batch_groups else 1,
+        operand_precision=tuple(precision[1].split(",")) if precision else (),
         operand_names=tuple(re.findall(_OPERAND_NAME, arguments)),
         attributes=attributes,
     )

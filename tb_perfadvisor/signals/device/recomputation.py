@@ -71,19 +71,34 @@ def recomputation(signals: Signals) -> Recomputation:
 
 
 def _recomputed_by_xla(signals: Signals) -> Recomputation:
-    trace = signals.trace
-    names, paths = trace.texts(trace.hlo.name), trace.texts(trace.hlo.path)
+    trace, hlo = signals.trace, signals.trace.hlo
     is_recomputed = np.array(
         [
-            (_REMATTED in path or (".remat" in name and re.search(_CLONED, name) is not None))
+            (
+                _is_rematted(path, product, inside)
+                or (".remat" in name and re.search(_CLONED, name) is not None)
+            )
             and _BACKWARD_KERNEL.search(name) is None
-            for name, path in zip(names, paths, strict=True)
+            for name, path, product, inside in zip(
+                *map(trace.texts, (hlo.name, hlo.path, hlo.product, hlo.inside_paths)), strict=True
+            )
         ],
         dtype=bool,
     )
     table = trace.hlo_events
     rows = np.intersect1d(table.row[is_recomputed[table.op]], signals.device.rows)
     return _within_window(signals, rows, np.full(len(rows), -1, dtype=np.int32))
+
+
+def _is_rematted(path: str, product: str, inside: str) -> bool:
+    """Whether an operation recomputes: by the product in a fusion, else by most of what is inside.
+
+    XLA also fuses recomputed operations with the backward pass, and names the fusion after one.
+    """
+    if "op_name=" in product:
+        return _REMATTED in product
+    paths = inside.split("\n") if inside else [path]
+    return 2 * sum(_REMATTED in path for path in paths) > len(paths)
 
 
 def _recomputed_by_autograd(signals: Signals) -> Recomputation:

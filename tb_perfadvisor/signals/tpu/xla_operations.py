@@ -14,6 +14,8 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
+_PRODUCTS = ("dot", "convolution")
+
 
 class XlaOperation(Struct, frozen=True):
     """A distinct operation that runs in the used window."""
@@ -26,11 +28,26 @@ class XlaOperation(Struct, frozen=True):
     path: str
     """The framework's name for it; empty if unknown."""
     instruction: Instruction
+    inside: frozenset[str] = frozenset()
+    """Opcodes inside a fusion; empty for other operations, and if the profile does not tell."""
+    inside_paths: tuple[str, ...] = ()
+    """The framework's names for what is inside a fusion."""
+    inside_elements: int = 0
+    """Elements of the largest array that is computed inside a fusion; 0 if unknown."""
+    product: Instruction | None = None
+    """The matrix product or convolution that it is or contains; None if it is none, or unknown."""
+    is_one_hot: bool = False
+    """Whether an operand of the product is seen to be a one-hot matrix."""
 
     @property
     def opcode(self) -> str:
         """Its HLO opcode."""
         return self.instruction.opcode
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The framework's names for it and for what is inside."""
+        return (self.path, *self.inside_paths)
 
 
 @memoized
@@ -49,13 +66,34 @@ def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
     operations = []
     for op in signals.hlo.op.tolist():
         instruction = parse_instruction(text(int(hlo.text[op])))
-        if instruction is not None:
-            name, category, path = (
-                text(int(column[op])) for column in (hlo.name, hlo.category, hlo.path)
+        if instruction is None:
+            continue
+        name, category, path, opcodes, paths, product = (
+            text(int(column[op]))
+            for column in (
+                *(hlo.name, hlo.category, hlo.path),
+                *(hlo.inside_opcodes, hlo.inside_paths, hlo.product),
             )
-            category = category or instruction.opcode
-            operations.append(XlaOperation(op, name, category, path, instruction))
+        )
+        operations.append(
+            XlaOperation(
+                op,
+                name,
+                category or instruction.opcode,
+                path,
+                instruction,
+                inside=frozenset(opcodes.split()),
+                inside_paths=tuple(paths.split("\n")) if paths else (),
+                inside_elements=max(int(hlo.inside_elements[op]), 0),
+                product=_product(instruction, product),
+                is_one_hot=bool(hlo.one_hot[op] == 1),
+            )
+        )
     return tuple(operations)
+
+
+def _product(instruction: Instruction, inside: str) -> Instruction | None:
+    return instruction if instruction.opcode in _PRODUCTS else parse_instruction(inside)
 
 
 def executions(signals: Signals, operations: Iterable[XlaOperation]) -> Int32:

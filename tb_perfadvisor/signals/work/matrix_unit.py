@@ -6,11 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import BUSY
-from tb_perfadvisor.signals.device.device_work import kernel_families, work_rows
+from tb_perfadvisor.signals.device.device_work import kernel_families, time_within, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.trace.tables import Float64, Int32
 from tb_perfadvisor.units import NS_PER_S
 
@@ -41,19 +42,22 @@ def matrix_unit(signals: Signals) -> MatrixUnit | None:
     peak = facts.peaks.flop_per_s("bf16") if facts is not None and facts.peaks is not None else None
     rows = work_rows(signals)
     rows = rows[is_in(kernel_families(signals), _PRODUCTS)]
-    time_ns = int(trace.events.duration_ns[rows].sum())
+    # Executions that begin or end outside of the window count with their part inside.
+    inside_ns = time_within(signals, rows, single(window.window_start_ns, window.window_end_ns))
+    time_ns = int(inside_ns.sum())
     busy_ns = window.total_ns(*BUSY)
     if peak is None or not time_ns or not busy_ns:
         return None
     flop = np.append(trace.hlo.flop, np.nan)[trace.operations(rows)]
     has_flop = flop > 0
     counted_use = _counted_use(signals)
-    is_known = trace.events.duration_ns[rows[has_flop]].sum() >= KNOWN_SHARE * time_ns
+    is_known = inside_ns[has_flop].sum() >= KNOWN_SHARE * time_ns
     if counted_use is None and not is_known:
         return None
     rows, flop = rows[has_flop], flop[has_flop]
     possible_flop = peak * window.window_ns / NS_PER_S
-    use = float(flop.sum() / possible_flop) if counted_use is None else counted_use
+    inside_share = inside_ns[has_flop] / np.maximum(trace.events.duration_ns[rows], 1)
+    use = float((flop * inside_share).sum() / possible_flop) if counted_use is None else counted_use
     return MatrixUnit(rows, flop, peak, use, counted_use is not None, time_ns / busy_ns)
 
 

@@ -42,6 +42,65 @@ def test_a_collective() -> None:
     assert operation.collective_dtype == "f32"
 
 
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("replica_groups=mesh['axis_0'=4] {'axis_0'}", 4),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=8] {'axis_1'}", 8),
+        ("replica_groups=mesh['x'=2,'y'=4,'z'=16] {'x','z'}", 32),
+        # Half of an axis of eight.
+        ("replica_groups=mesh['x'=8] {'x':(2)4}", 4),
+        ("replica_groups=mesh['x'=2,'y'=2], device_ids=([0,2,1,3]) {'y'}", 2),
+        ("replica_groups=mesh['x'=8] {'other'}", -1),
+        ("replica_groups={{0,1},{2,3}}", 2),
+        ("replica_groups=[4,2]<=[8]", 2),
+        ("replica_groups={}", -1),
+    ],
+)
+def test_size_of_a_group(groups: str, size: int) -> None:
+    # As libtpu 0.0.52 writes it for four chips.
+    operation = parse_operation(
+        "%all-reduce.1 = f32[1024]{0:T(1024)} all-reduce(f32[1024]{0:T(1024)} %x), channel_id=1, "
+        f"{groups}, use_global_device_ids=true, to_apply=%add"
+    )
+    assert operation.group_size == size
+
+
+# Recorded on a TPU v5 (XProf's table of a training).
+PREFETCH_DONE = (
+    "%copy-done.5 = bf16[1,2048,7168]{2,1,0:T(8,128)(2,1)S(1)} copy-done((bf16[1,2048,7168]"
+    "{2,1,0:T(8,128)(2,1)S(1)}, bf16[1,2048,7168]{2,1,0:T(8,128)(2,1)}, u32[]{:S(2)}) "
+    "%copy-start.5)"
+)
+PREFETCH_START = (
+    "%copy-start.7 = (bf16[1,2048,2048]{1,2,0:T(8,128)(2,1)S(1)}, bf16[1,2048,2048]"
+    "{1,2,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(bf16[1,2048,2048]{1,2,0:T(8,128)(2,1)} %x)"
+)
+RELAYOUT = (
+    "%copy.379 = bf16[1,2048,4,512]{3,1,2,0:T(8,128)(2,1)} copy(bf16[1,2048,4,512]"
+    "{1,3,0,2:T(8,128)(2,1)} %all-to-all.1)"
+)
+
+
+@pytest.mark.parametrize("text", [PREFETCH_DONE, PREFETCH_START])
+def test_copies_to_memory_on_the_chip_are_no_transfers(text: str) -> None:
+    # XProf counts them as compute, too.
+    operation = parse_operation(text)
+    assert (operation.kind, operation.precision) == (EventKind.KERNEL, Precision.UNKNOWN)
+
+
+def test_a_copy_to_another_layout_is_work_of_the_core() -> None:
+    operation = parse_operation(RELAYOUT, category="data formatting")
+    assert (operation.kind, operation.family) == (EventKind.KERNEL, KernelFamily.LAYOUT)
+
+
+def test_a_copy_with_the_same_layout_stays_a_copy() -> None:
+    text = "%copy.2 = f32[8,128]{1,0:T(8,128)} copy(f32[8,128]{1,0:T(8,128)} %x)"
+    operation = parse_operation(text, category="copy")
+    assert operation.kind == EventKind.COPY
+    assert operation.copy_direction == CopyDirection.DEVICE_TO_DEVICE
+
+
 def test_a_slice_of_an_all_reduce_is_a_reduce_scatter() -> None:
     # As recorded on a TPU v5.
     operation = parse_operation(
@@ -84,10 +143,26 @@ def test_a_slice_of_an_all_reduce_is_a_reduce_scatter() -> None:
             Precision.BITS_8,
         ),
         (
-            "%fusion.4 = f32[8,64]{1,0} fusion(f8e4m3fn[8,32]{1,0} %a, bf16[32,64]{1,0} %b)",
+            "%fusion.4 = f32[8,64]{1,0} fusion(f8e4m3fn[8,32]{1,0} %a, f8e4m3fn[32,64]{1,0} %b, "
+            "bf16[64]{0} %bias)",
             "convolution fusion",
             KernelFamily.MATMUL,
             Precision.BITS_8,
+        ),
+        # Weights stored in 8 bits are widened before they are multiplied.
+        (
+            "%fusion.5 = f32[8,64]{1,0} fusion(bf16[8,32]{1,0} %a, f8e4m3fn[32,64]{1,0} %b)",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_16,
+        ),
+        # Random bits for dropout, fused into a product of 16-bit arrays.
+        (
+            "%fusion.6 = bf16[8,64]{1,0} fusion(bf16[8,32]{1,0} %a, bf16[32,64]{1,0} %b, "
+            "u8[8,32]{1,0} %bits)",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_16,
         ),
         # Not a contraction: the result decides.
         (

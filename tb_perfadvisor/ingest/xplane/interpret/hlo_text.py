@@ -19,6 +19,11 @@ _OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
 _SHAPE: Final = re.compile(r"\b(pred|token|opaque|(?:bf|f|s|u|c)\d+\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
 _GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d{1,18}),(\d{1,18})\]")
 _GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+# The axes of a mesh: `mesh['data'=2,'model'=4] {'model'}`. `'model':(2)2` is a part of an axis
+# (source: MeshAxesReplicaGroupList::ToString, xla/hlo/ir/replica_group.cc).
+_GROUPS_MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS: Final = re.compile(r"'?([^,'=]+)'?=(\d{1,18})")
+_GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,18}\)(\d{1,18}))?")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
     r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
@@ -30,7 +35,9 @@ _WRAPPERS: Final = frozenset(
 )
 # Library calls for matrix products and convolutions (`__cublas$gemm`).
 _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
-_HOST_MEMORY: Final = "S(5)"
+_SPACE: Final = re.compile(r"S\((\d{1,9})\)")
+_HOST: Final = 5
+_COPIES: Final = ("copy", "copy-start", "copy-done")
 _NUMBER: Final = re.compile(r"\d{1,18}")
 _PARENTHESIS: Final = re.compile(r"[()]")
 _WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d{1,4})(?!\d)")
@@ -48,7 +55,16 @@ class Shape(Struct, frozen=True):
 
     dtype: str
     size_bytes: int
-    is_on_host: bool
+    rank: int
+    space: int
+    """The memory: 0 is the device's, 1 is on the chip, 5 is the host's."""
+    order: str
+    """Its layout without the memory; empty if the text has none."""
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it is in the memory of the host."""
+        return self.space == _HOST
 
 
 class Operation(Struct, frozen=True):
@@ -88,29 +104,36 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     operands = _shapes(_arguments(body, match.end())) if match else []
     label = (category or opcode or name).lower()
     collective = _collective(label, opcode, name)
-    kind = _kind(label, opcode, name, collective, text)
+    is_relayout = _is_relayout(opcode, results, operands)
+    if is_relayout or _is_prefetch(opcode, results, operands):
+        kind = EventKind.KERNEL
+    else:
+        kind = _kind(label, opcode, name, collective, text)
     is_start = "-start" in (opcode or name)
     is_contraction = "convolution" in label or opcode in ("dot", "convolution")
     target = _CONTRACTING_TARGET.search(text) if opcode == "custom-call" else None
     is_contraction |= target is not None
+    family = KernelFamily.LAYOUT if is_relayout else KernelFamily.OTHER
+    if kind == EventKind.KERNEL and not opcode.startswith("copy"):
+        family = _family(label, opcode, name, path, text)
+    precision = _precision(operands if is_contraction and operands else results, is_contraction)
+    if opcode in _COPIES and not is_relayout:
+        precision = Precision.UNKNOWN
     return Operation(
         name=name,
         opcode=opcode,
         category=category or opcode,
         kind=kind,
-        family=_family(label, opcode, name, path, text) if kind == EventKind.KERNEL else _OTHER,
-        precision=_precision(operands if is_contraction and operands else results, is_contraction),
+        family=family,
+        precision=precision,
         is_container=(opcode or label) in ("while", "conditional", "call"),
         collective=collective,
         collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
         collective_dtype=results[0].dtype if results else "",
         group_size=_group_size(text),
-        copy_direction=_copy_direction(results, operands, is_start),
+        copy_direction=_copy_direction(opcode or name, results, operands),
         copy_bytes=-1 if is_start or not results else results[0].size_bytes,
     )
-
-
-_OTHER: Final = KernelFamily.OTHER
 
 
 def _shapes(text: str) -> list[Shape]:
@@ -126,7 +149,14 @@ def _shape(dtype: str, dimensions: str, layout: str) -> Shape:
     if dtype.startswith("c"):
         bits = int(_NUMBER.findall(dtype)[0])
     size = prod(sizes) * bits // 8
-    return Shape(dtype, size if size < 2**62 else -1, _HOST_MEMORY in layout)
+    space = _SPACE.search(layout)
+    return Shape(
+        dtype,
+        size if size < 2**62 else -1,
+        rank=len(sizes),
+        space=int(space[1]) if space else 0,
+        order=_SPACE.sub("", layout),
+    )
 
 
 def _arguments(body: str, begin: int) -> str:
@@ -159,7 +189,7 @@ def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> Eve
         # Transfers to devices of another slice also go through the host.
         is_host &= "megascale" not in text
         return EventKind.COPY if is_host else EventKind.COLLECTIVE
-    if word in ("copy", "copy-start", "copy-done") or label in ("copy", "copy-start", "copy-done"):
+    if word in _COPIES or label in _COPIES:
         return EventKind.COPY
     return EventKind.KERNEL
 
@@ -222,13 +252,35 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
 
 
 def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
-    """The narrowest precision; integers only count in contractions."""
-    widths = []
-    for shape in shapes:
-        match = _WIDTH.match(shape.dtype)
-        if match and (shape.dtype[0] in "bf" or (is_contraction and int(match[1]) <= 8)):
-            widths.append(int(match[1]))
+    """The narrowest floating-point type of the arrays; that of the factors in a contraction."""
+    if is_contraction:
+        return _precision_of_product(shapes)
+    widths = [_width(shape) for shape in shapes if shape.dtype[0] in "bf" and _width(shape)]
     return _PRECISION.get(min(widths), Precision.UNKNOWN) if widths else Precision.UNKNOWN
+
+
+def _precision_of_product(operands: list[Shape]) -> Precision:
+    """The type that a product multiplies in, by all arrays that it or its fusion reads.
+
+    Next to a wider factor, one of 8 or 4 bits is widened first: stored weights, or random bits. So
+    it takes two narrow factors to multiply in 8 bits.
+    """
+    floats = [_width(shape) for shape in operands if shape.dtype[0] in "bf"]
+    wide = [width for width in floats if width > 8]
+    # Scales and biases have fewer dimensions than the factors.
+    factors = [_width(shape) for shape in operands if shape.dtype[0] in "bf" and shape.rank > 1]
+    has_wide_factor = any(width > 8 for width in factors)
+    narrow = [shape for shape in operands if shape.dtype[0] in "fs" and 0 < _width(shape) <= 8]
+    unsigned = [shape for shape in operands if shape.dtype[0] == "u" and _width(shape) <= 8]
+    if len(narrow) > 1 or ((narrow or unsigned) and not has_wide_factor):
+        return Precision.BITS_8
+    return _PRECISION.get(min(wide), Precision.UNKNOWN) if wide else Precision.UNKNOWN
+
+
+def _width(shape: Shape) -> int:
+    """Bits of an element; 0 for predicates, complex numbers and tokens."""
+    match = _WIDTH.match(shape.dtype)
+    return int(match[1]) if match else 0
 
 
 def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) -> int:
@@ -245,26 +297,65 @@ def _group_size(text: str) -> int:
     match = _GROUPS_IOTA.search(text)
     if match:
         return min(int(match[2]), 2**31 - 1)
+    match = _GROUPS_MESH.search(text)
+    if match:
+        return _group_size_in_mesh(match[1], match[2])
     match = _GROUPS_LIST.search(text)
     return len(match[1].split(",")) if match and match[1] else -1
 
 
-def _copy_direction(results: list[Shape], operands: list[Shape], is_start: bool) -> CopyDirection:
-    """The direction by the memories of source and target; `S(5)` in a layout is host memory.
+def _group_size_in_mesh(mesh: str, group: str) -> int:
+    """The product of the sizes of the group's axes; -1 if the mesh lacks one of them."""
+    size_of = {name: int(size) for name, size in _MESH_AXIS.findall(mesh)}
+    sizes = [
+        int(part) if part else size_of.get(name, -1) for name, part in _GROUP_AXIS.findall(group)
+    ]
+    return min(prod(sizes), 2**31 - 1) if sizes and min(sizes) > 0 else -1
+
+
+def _copied(opcode: str, results: list[Shape], operands: list[Shape]) -> tuple[Shape, Shape] | None:
+    """Target and source of a copy; None if the text does not tell.
 
     The result of a start, and the operand of a done, is (target, source, context).
     """
     if not results:
+        return None
+    if opcode.endswith("-start") and len(results) > 1:
+        return results[0], results[1]
+    if len(operands) > 1:
+        return results[0], operands[1]
+    return (results[0], operands[0]) if operands else None
+
+
+def _is_relayout(opcode: str, results: list[Shape], operands: list[Shape]) -> bool:
+    """Whether a copy only changes the layout of an array, which is work of the core."""
+    copied = _copied(opcode, results, operands) if opcode == "copy" else None
+    if copied is None or any(shape.is_on_host or not shape.order for shape in copied):
+        return False
+    target, source = copied
+    return target.order != source.order
+
+
+def _is_prefetch(opcode: str, results: list[Shape], operands: list[Shape]) -> bool:
+    """Whether a copy moves an array to or from memory on the chip.
+
+    XLA inserts them ahead of the operations that use the array. Waiting for one is part of
+    computing at the speed of the device's memory, which XProf also counts as compute.
+    """
+    copied = _copied(opcode, results, operands) if opcode in _COPIES else None
+    return (
+        copied is not None
+        and not any(shape.is_on_host for shape in copied)
+        and any(shape.space for shape in copied)
+    )
+
+
+def _copy_direction(opcode: str, results: list[Shape], operands: list[Shape]) -> CopyDirection:
+    """The direction by the memories of source and target; `S(5)` in a layout is host memory."""
+    copied = _copied(opcode, results, operands)
+    if copied is None:
         return CopyDirection.UNKNOWN
-    target = results[0]
-    if is_start and len(results) > 1:
-        source = results[1]
-    elif len(operands) > 1:
-        source = operands[1]
-    elif operands:
-        source = operands[0]
-    else:
-        return CopyDirection.UNKNOWN
+    target, source = copied
     if target.is_on_host:
         on_host = CopyDirection.HOST_TO_HOST, CopyDirection.DEVICE_TO_HOST
         return on_host[0] if source.is_on_host else on_host[1]

@@ -3,117 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
 from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line, launch_numbers
 from tb_perfadvisor.ingest.xplane.interpret.device_clock import on_device_clock
-from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation
+from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations, interned
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# Stats of event kinds that describe operations.
-_STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
 _PROGRAM: Final = re.compile(r".*\((\d{1,20})\)$")
-
-
-class TpuOperations:
-    """Parses each operation and adds it to the trace once; cores share operations."""
-
-    def __init__(self, assembler: Assembler) -> None:
-        """Create an empty collection.
-
-        Args:
-            assembler: Receives the operations.
-        """
-        self._assembler = assembler
-        self._parsed: dict[tuple[Any, ...], tuple[Operation, _Facts]] = {}
-        self._rows: dict[tuple[str, str], int] = {}
-
-    def look_up(
-        self, metadata: Metadata, rows: list[int], programs: dict[int, str]
-    ) -> tuple[list[Operation], Int64]:
-        """The operations of event kinds.
-
-        Args:
-            metadata: The event kinds of a plane.
-            rows: The kinds to look up.
-            programs: Names of modules by program id.
-
-        Returns:
-            The operations, and their rows in the trace's HLO table.
-        """
-        module = {
-            row: programs.get(int(number) % 2**64, str(int(number) % 2**64))
-            for row, number in metadata.values("program_id").items()
-            if isinstance(number, int)
-        }
-        stats = [metadata.values(stat) for stat in _STATS]
-        pairs = []
-        for row in rows:
-            # All cores of a program list the same operations.
-            key = (
-                _text_of(metadata, row),
-                metadata.displays[row],
-                module.get(row, ""),
-                *(values.get(row) for values in stats),
-            )
-            known = self._parsed.get(key)
-            if known is None:
-                known = self._parsed[key] = _parse(key)
-            pairs.append(known)
-        operations, facts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        return operations, self._rows_of(operations, facts)
-
-    def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64:
-        keys = [
-            (fact.module, fact.text or operation.name)
-            for operation, fact in zip(operations, facts, strict=True)
-        ]
-        new = {
-            key: (operation, fact)
-            for key, operation, fact in zip(keys, operations, facts, strict=True)
-            if key not in self._rows
-        }
-        if new:
-            self._rows.update(zip(new, self._add(list(new.values())), strict=True))
-        return np.array([self._rows[key] for key in keys], dtype=np.int64)
-
-    def _add(self, new: list[tuple[Operation, _Facts]]) -> list[int]:
-        operations, facts = zip(*new, strict=True)
-        rows: list[int] = self._assembler.add_hlo(
-            _interned(self._assembler, (operation.name for operation in operations)),
-            category=_interned(self._assembler, (operation.category for operation in operations)),
-            module=_interned(self._assembler, (fact.module for fact in facts)),
-            text=_interned(self._assembler, (fact.text for fact in facts)),
-            flop=[fact.flop for fact in facts],
-            traffic_bytes=[fact.traffic_bytes for fact in facts],
-            source_line=_interned(self._assembler, (fact.source for fact in facts)),
-            path=_interned(self._assembler, (fact.path for fact in facts)),
-        ).tolist()
-        return rows
-
-
-def _parse(key: tuple[Any, ...]) -> tuple[Operation, _Facts]:
-    text, name, module, category, path, flop, traffic_bytes, source = key
-    facts = _Facts(
-        module=module,
-        text=text if " = " in text else "",
-        flop=_amount(flop),
-        traffic_bytes=_amount(traffic_bytes),
-        source=_text(source),
-        path=_text(path),
-    )
-    return parse_operation(text, name=name, category=_text(category), path=_text(path)), facts
 
 
 def add_tpu_plane(
@@ -157,7 +63,8 @@ def _add_operations(
 ) -> None:
     used = distinct(line.row)
     inverse = IdIndex(used).rows(line.row)
-    operations, hlo = known.look_up(line.metadata, used.tolist(), _program_names(modules))
+    time_ns = np.bincount(inverse, weights=line.duration_ns).astype(np.int64)
+    operations, hlo = known.look_up(line.metadata, used.tolist(), time_ns, _program_names(modules))
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
     # The body of a loop is recorded inside it. Counting the loop as busy would hide waits inside.
@@ -177,17 +84,6 @@ def _add_operations(
     )
     _add_attributes(assembler, events, kind, inverse, operations)
     assembler.add_hlo_events(events, hlo[inverse])
-
-
-class _Facts(Struct, frozen=True):
-    """What the stats of an operation say."""
-
-    module: str
-    text: str
-    flop: float
-    traffic_bytes: float
-    source: str
-    path: str
 
 
 def _add_attributes(
@@ -219,7 +115,7 @@ def _add_attributes(
             [operation.collective or "unknown" for operation in operations]
         )[of_collective],
         size_bytes=_column(operations, "collective_bytes")[of_collective],
-        dtype=_interned(assembler, (operation.collective_dtype for operation in operations))[
+        dtype=interned(assembler, (operation.collective_dtype for operation in operations))[
             of_collective
         ],
         group_size=_column(operations, "group_size")[of_collective],
@@ -229,11 +125,6 @@ def _add_attributes(
 def _column(operations: list[Operation], name: str, dtype: Any = np.int64) -> NDArray[Any]:
     """An attribute of each operation, in the type of the table's column to save memory."""
     return np.array([int(getattr(operation, name)) for operation in operations], dtype=dtype)
-
-
-def _interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:
-    """String indices; -1 for empty strings."""
-    return np.array([assembler.intern(text) if text else -1 for text in texts], dtype=np.int32)
 
 
 def _program_names(modules: Line | None) -> dict[int, str]:
@@ -264,22 +155,3 @@ def _encloses_next(line: Line) -> NDArray[np.bool_]:
     before, after = order[:-1], order[1:]
     encloses[before] = (line.start_ns[after] < end[before]) & (end[after] <= end[before])
     return encloses
-
-
-def _text_of(metadata: Metadata, row: int) -> str:
-    name = metadata.names[row]
-    if " = " in name:
-        return name
-    long_name = _text(metadata.values("long_name").get(row))
-    if " = " in long_name:
-        return long_name
-    shape = _text(metadata.values("shape_with_layout").get(row))
-    return f"%{name} = {shape}" if shape else name
-
-
-def _text(value: Value | None) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _amount(value: Value | None) -> float:
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else np.nan

@@ -1,0 +1,152 @@
+"""What an XLA fusion contains: the operations inside, where they come from, and its product.
+
+The text of a fusion only names it. The operations inside are in the program that the profile
+embeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from math import prod
+from typing import Any, Final
+
+from msgspec import Struct
+
+from tb_perfadvisor.ingest.xplane.interpret.instruction_text import decoded, product_line
+
+# Operations that move nothing and compute nothing.
+_PLUMBING: Final = frozenset(
+    {b"parameter", b"constant", b"tuple", b"get-tuple-element", b"bitcast"}
+)
+_PRODUCTS: Final = (b"dot", b"convolution")
+# Operations whose result has the same elements as their operand, in another form.
+_SAME_ELEMENTS: Final = frozenset(
+    {b"bitcast", b"broadcast", b"convert", b"copy", b"reshape", b"transpose"}
+)
+# Fusions have up to a few hundred operations, and come from a few lines of the program.
+_MAX_OPERATIONS: Final = 2000
+_MAX_PATHS: Final = 40
+_MAX_CHAIN: Final = 16
+
+
+class FusedOperations(Struct, frozen=True):
+    """The operations inside a fusion."""
+
+    opcodes: str
+    """Distinct opcodes in alphabetical order, separated by spaces."""
+    paths: str
+    """Distinct framework names, such as `jit(step)/dense/dot_general`, separated by newlines."""
+    product: str
+    """HLO text of the largest matrix product or convolution; empty if there is none."""
+    elements: int
+    """Elements of the largest array that is computed inside."""
+    is_one_hot: bool
+    """Whether an operand of the product is a one-hot matrix: indices compared with an iota."""
+
+
+class _Place(Struct, frozen=True):
+    """An instruction, and the others of its computation by id."""
+
+    instruction: Any
+    by_id: Mapping[int, Any]
+
+    def operands(self) -> list[Any]:
+        return [self.by_id.get(int(id_)) for id_ in self.instruction.operand_ids]
+
+    def operand(self, index: int) -> _Place | None:
+        ids = self.instruction.operand_ids
+        found = self.by_id.get(int(ids[index])) if index < len(ids) else None
+        return None if found is None else _Place(found, self.by_id)
+
+
+def fused_operations(fusion: Any, computations: Mapping[int, Any]) -> FusedOperations:
+    """Look inside a fusion.
+
+    Args:
+        fusion: Its instruction in an `HloProto`.
+        computations: All computations of the program by id.
+    """
+    opcodes: set[bytes] = set()
+    paths: dict[bytes, None] = {}
+    products: list[_Place] = []
+    elements = 0
+    for place in islice(_inside(fusion, computations), _MAX_OPERATIONS):
+        opcode = place.instruction.opcode
+        opcodes.add(opcode)
+        if opcode not in _PLUMBING:
+            paths[place.instruction.metadata.op_name] = None
+            elements = max(elements, _size(place))
+        if opcode in _PRODUCTS:
+            products.append(place)
+    product = max(products, key=_size, default=None)
+    named = [decoded(path) for path in islice(filter(None, paths), _MAX_PATHS)]
+    return FusedOperations(
+        opcodes=" ".join(sorted(decoded(opcode) for opcode in opcodes - _PLUMBING)),
+        paths="\n".join(named),
+        product=product_line(product.instruction, product.operands()) if product else "",
+        elements=elements,
+        is_one_hot=product is not None
+        and any(_is_one_hot(product.operand(index), computations) for index in (0, 1)),
+    )
+
+
+def _inside(fusion: Any, computations: Mapping[int, Any]) -> Iterator[_Place]:
+    """The instructions of a fusion, those of fusions inside it included."""
+    pending, seen = [int(id_) for id_ in fusion.called_computation_ids], set[int]()
+    while pending:
+        number = pending.pop()
+        computation = computations.get(number)
+        if computation is None or number in seen:
+            continue
+        seen.add(number)
+        by_id = {int(other.id): other for other in computation.instructions}
+        for instruction in computation.instructions:
+            if instruction.opcode == b"fusion":
+                pending += [int(id_) for id_ in instruction.called_computation_ids]
+            yield _Place(instruction, by_id)
+
+
+def _size(place: _Place) -> int:
+    return prod(place.instruction.shape.dimensions)
+
+
+def _is_one_hot(place: _Place | None, computations: Mapping[int, Any]) -> bool:
+    """Whether a factor holds 1 where an index equals its position, and else 0."""
+    place = _origin(place, computations)
+    if place is not None and place.instruction.opcode == b"select":
+        choices = [_origin(place.operand(index), computations) for index in (1, 2)]
+        if any(choice is None or choice.instruction.opcode != b"constant" for choice in choices):
+            return False
+        place = _origin(place.operand(0), computations)
+    if place is None or place.instruction.opcode != b"compare":
+        return False
+    # Two iotas make an identity matrix, and other comparisons make masks.
+    sides = [_origin(place.operand(index), computations) for index in (0, 1)]
+    iotas = [side is not None and side.instruction.opcode == b"iota" for side in sides]
+    return place.instruction.comparison_direction == b"EQ" and iotas.count(True) == 1
+
+
+def _origin(place: _Place | None, computations: Mapping[int, Any]) -> _Place | None:
+    """The operation that computes the elements of an array."""
+    for _ in range(_MAX_CHAIN):
+        if place is None:
+            return None
+        if place.instruction.opcode == b"fusion":
+            place = _root(place.instruction, computations)
+        elif place.instruction.opcode in _SAME_ELEMENTS:
+            place = place.operand(0)
+        else:
+            return place
+    return None
+
+
+def _root(fusion: Any, computations: Mapping[int, Any]) -> _Place | None:
+    """The operation inside a fusion that computes its result."""
+    ids = fusion.called_computation_ids
+    computation = computations.get(int(ids[0])) if ids else None
+    if computation is None:
+        return None
+    by_id = {int(other.id): other for other in computation.instructions}
+    root = by_id.get(int(computation.root_id))
+    return None if root is None else _Place(root, by_id)

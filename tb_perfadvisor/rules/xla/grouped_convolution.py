@@ -1,0 +1,105 @@
+"""Convolutions whose channels are split into groups."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.tpu.grouped_convolutions import grouped_convolutions, grouping_of
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Use one group, with fewer channels if the model should not grow.",
+        snippet="conv = flax.linen.Conv(channels, (3, 3), feature_group_count=1)",
+        framework="jax",
+        reference="https://flax.readthedocs.io/en/latest/api_reference/flax.linen/layers.html",
+    ),
+    Remedy(
+        text="Use one group, with fewer channels if the model should not grow.",
+        snippet="conv = tf.keras.layers.Conv2D(channels, 3, groups=1)",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/Conv2D",
+    ),
+    Remedy(
+        text="Or make each channel a group of its own and mix channels in a pointwise convolution: "
+        "XLA computes depthwise convolutions on the vector unit.",
+        snippet=(
+            "x = flax.linen.Conv(channels, (3, 3), feature_group_count=channels)(x)\n"
+            "x = flax.linen.Conv(channels, (1, 1))(x)"
+        ),
+        framework="jax",
+        reference="https://flax.readthedocs.io/en/latest/api_reference/flax.linen/layers.html",
+    ),
+)
+
+
+class GroupedConvolution(CostlyOperations):
+    """Grouped convolutions take longer than a convolution of all channels with all channels.
+
+    What it finds
+    -------------
+    Convolutions whose channels are split into groups of several channels, and the copies that
+    rearrange the channels for them. In fusions, they are recognized by the convolution inside.
+    Depthwise convolutions, with one channel per group, do not count: XLA computes them well.
+
+    Why it matters
+    --------------
+    The matrix unit multiplies 128 or 256 channels by as many at a time. A group of fewer channels
+    fills only a part of it, and XLA rearranges the channels before and after. One group often takes
+    less time, although it multiplies more.
+
+    How it is measured
+    ------------------
+    High assumes that a convolution with one group reaches the achievable FLOP/s for its own,
+    larger FLOP count, or the bandwidth of the memory, without copies. Expected assumes that it
+    takes twice as long as that, and that at least a quarter of the time remains. Low is 0.
+
+    When to ignore
+    --------------
+    When the weights cannot change, as in a pretrained model.
+
+    How to verify
+    -------------
+    The convolutions have no `feature_group_count`, and take less time.
+
+    References:
+    ----------
+    OpenXLA, "Operation semantics", on Conv and feature_group_count; Xie et al., "Aggregated
+    residual transformations for deep neural networks" (CVPR 2017).
+    """
+
+    id = "grouped-convolution"
+    title = "Replace grouped convolutions with regular ones"
+
+    minimum_share = Limit(
+        0.03, "share", "A single grouped convolution after the input takes a few percent of a step."
+    )
+
+    activity = "goes into grouped convolutions and their copies"
+    noun = "operation"
+    remaining_share = 0.25
+    expected_of_best = 2.0
+    remedies = _REMEDIES
+
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is a convolution with groups of several channels."""
+        grouping = grouping_of(operation.product) if operation.product is not None else None
+        return grouping is not None and grouping.channels > 1
+
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """The convolutions, and the copies that rearrange their channels."""
+        found = grouped_convolutions(signals)
+        operations = {o.op: o for group in found for o in (group.operation, *group.copies)}
+        return list(operations.values())
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """The time of a convolution with one group; None if unknown, and for copies."""
+        grouping = grouping_of(operation.product) if operation.product is not None else None
+        if grouping is None:
+            return None
+        compute_ns = flop_time_ns(signals, grouping.whole_flop)
+        return None if compute_ns is None else max(compute_ns, needed_ns(signals, operation))

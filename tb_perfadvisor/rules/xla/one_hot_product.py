@@ -1,0 +1,93 @@
+"""Matrix products that only look up rows."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, stored_bytes
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.units import NS_PER_S
+
+_REMEDIES = (
+    Remedy(
+        text="Look the rows up by index.",
+        snippet="vectors = table[ids]  # not jax.nn.one_hot(ids, table.shape[0]) @ table",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.take.html",
+    ),
+    Remedy(
+        text="Look the rows up by index.",
+        snippet="vectors = tf.gather(table, ids)  # not tf.one_hot(ids, vocabulary) @ table",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/gather",
+    ),
+    Remedy(
+        text="Look the rows up by index.",
+        snippet="vectors = torch.nn.functional.embedding(ids, table)",
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/generated/"
+        "torch.nn.functional.embedding.html",
+    ),
+)
+
+
+class OneHotProduct(CostlyOperations):
+    """A product with a one-hot matrix reads the whole table to look up a few rows.
+
+    What it finds
+    -------------
+    Matrix products with an operand that compares indices with their positions (an iota), which
+    makes a one-hot matrix. The operations inside a fusion show it, or the framework's name for them
+    (`one_hot`).
+
+    Why it matters
+    --------------
+    The product multiplies every row of the table by 0 or 1. A gather reads only the rows that are
+    needed. For tables of more than a few hundred rows, it is several times faster.
+
+    How it is measured
+    ------------------
+    High assumes that a gather takes the time to read and write the result. Expected assumes that it
+    takes three times as long, and at least a sixth of the product's time, because it moves small
+    pieces. Low is 0.
+
+    When to ignore
+    --------------
+    When the table is small, or is split over the chips by rows, so that a gather would need
+    communication. In the backward pass, the gradient of a gather is a scatter, which is slow on a
+    TPU: compare whole steps.
+
+    How to verify
+    -------------
+    A gather takes the place of the product, and the step is shorter.
+
+    References:
+    ----------
+    OpenXLA, "Operation semantics", on Gather; JAX documentation, "jax.nn.one_hot".
+    """
+
+    id = "one-hot-product"
+    title = "Look rows up by index instead of multiplying by a one-hot matrix"
+
+    minimum_share = Limit(0.03, "share", "A small table takes less than this either way.")
+
+    activity = "goes into products with one-hot matrices"
+    noun = "product"
+    remaining_share = 1 / 6
+    expected_of_best = 3.0
+    remedies = _REMEDIES
+
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation multiplies by a one-hot matrix."""
+        if operation.product is None:
+            return False
+        return operation.is_one_hot or any("one_hot" in path for path in operation.paths)
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """The time to read and write the result; None if the bandwidth is unknown."""
+        bytes_per_s = achievable_bandwidth(signals)
+        if bytes_per_s is None:
+            return None
+        return 2 * stored_bytes(*operation.instruction.results) / bytes_per_s * NS_PER_S

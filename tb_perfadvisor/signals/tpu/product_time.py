@@ -1,0 +1,114 @@
+"""How often a TPU multiplies a product, and how long one pass takes.
+
+The matrix unit multiplies bfloat16 numbers. By default, XLA rounds 32-bit factors to them.
+`precision=high` splits each factor into two such numbers, which takes three products, and
+`highest` into three, which takes six (source: JAX documentation, "jax.lax.Precision").
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import numpy as np
+
+from tb_perfadvisor.signals.core.hlo import Instruction
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import NS_PER_S
+
+_PASSES = {"high": 3, "highest": 6}
+# Compiled on first use; `re` caches them.
+_WINDOW = r"window=\{([^}]*)\}"
+_NUMBER = r"\d{1,9}"
+
+
+def passes_of(product: Instruction) -> int:
+    """How many products of 16-bit numbers a product takes."""
+    factors = product.operands[:2]
+    # Factors of 16 bits fit already, whatever precision the program asks for.
+    if len(factors) < 2 or any(shape.dtype != "f32" for shape in factors):
+        return 1
+    return max((_PASSES.get(precision, 1) for precision in product.operand_precision), default=1)
+
+
+def products_in_passes(signals: Signals) -> tuple[Int32, Int64]:
+    """Executions of products that take several passes, and how many each takes; shape (n,) each."""
+    passes = np.ones(len(signals.trace.hlo.name), dtype=np.int64)
+    operations = []
+    for operation in xla_operations(signals):
+        if operation.product is not None and passes_of(operation.product) > 1:
+            passes[operation.op] = passes_of(operation.product)
+            operations.append(operation)
+    rows = executions(signals, operations)
+    return rows, passes[signals.trace.operations(rows)]
+
+
+def product_flop(product: Instruction) -> float | None:
+    """FLOP of a matrix product or convolution in one pass; None if the text does not tell.
+
+    Dimensions of the window that only separate groups or batches are not counted.
+    """
+    if not product.results or len(product.operands) < 2:
+        return None
+    left, right = product.operands[:2]
+    elements = product.results[0].elements
+    if product.opcode == "dot":
+        if any(dim >= len(left.dims) for dim in product.contracting):
+            return None
+        return 2.0 * elements * prod(left.dims[dim] for dim in product.contracting)
+    if product.labels is None:
+        return None
+    place = product.labels[1].find("o")
+    outputs = right.dims[place] if 0 <= place < len(right.dims) else 0
+    if not outputs:
+        return None
+    groups, _ = separated_by_window(product)
+    return 2.0 * elements * (right.elements // outputs) / groups
+
+
+def separated_by_window(product: Instruction) -> tuple[int, int]:
+    """The groups or batches that a convolution keeps apart by its window.
+
+    XLA makes a spatial dimension of them. Its window has their number, but the input is dilated so
+    much that the window meets one of them at a time: `size=8 stride=7 lhs_dilate=8`.
+
+    Returns:
+        The number of groups or batches, 1 if there are none; and the number of other dimensions of
+        the window.
+    """
+    sizes, strides, dilations = (
+        _window(product, name) for name in ("size", "stride", "lhs_dilate")
+    )
+    separates = [
+        size > 1 and size == dilation and stride == size - 1
+        for size, stride, dilation in zip(sizes, strides, dilations, strict=True)
+    ]
+    groups = prod(size for size, is_group in zip(sizes, separates, strict=True) if is_group)
+    return groups, separates.count(False)
+
+
+def _window(product: Instruction, name: str) -> list[int]:
+    """A property of each dimension of a convolution's window: `size=3x3x8`."""
+    found = re.search(_WINDOW, product.attributes)
+    parts = dict(part.partition("=")[::2] for part in found[1].split()) if found else {}
+    count = len(re.findall(_NUMBER, parts.get("size", "")))
+    values = [int(value) for value in re.findall(_NUMBER, parts.get(name, ""))]
+    return values if len(values) == count else [1] * count
+
+
+def product_time_ns(signals: Signals, operation: XlaOperation) -> float | None:
+    """The achievable time of the product in an operation; None if it is unknown."""
+    flop = product_flop(operation.product) if operation.product is not None else None
+    return None if flop is None else flop_time_ns(signals, flop)
+
+
+def flop_time_ns(signals: Signals, flop: float) -> float | None:
+    """The achievable time of some FLOP on the matrix unit; None if its rate is unknown."""
+    facts = signals.device_facts
+    peaks = facts.peaks if facts is not None else None
+    rate = peaks.flop_per_s("bf16") if peaks is not None else None
+    if peaks is None or rate is None:
+        return None
+    return flop / (rate * peaks.achievable) * NS_PER_S
