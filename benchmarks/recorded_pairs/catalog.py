@@ -585,7 +585,39 @@ JAX_PAIRS = (
     ),
 )
 
-PAIRS = (*FIRST_PAIRS, *CPU_PAIRS, *JAX_PAIRS)
+# Keras on the CPU.
+KERAS_PAIRS = (
+    RecordedPair(
+        "keras-small-batches",
+        "keras_small",
+        "tensorflow",
+        "fit calls the step for each batch of 8 rows; fixed: for 50 batches at a time",
+        ("single-step-dispatch",),
+    ),
+    RecordedPair(
+        "keras-map-free-cores",
+        "keras_maps",
+        "tensorflow",
+        "a map decodes one image at a time, while the other core idles; fixed: as many as there "
+        "are cores",
+        ("tfdata-sequential-map", "host-preprocessing", "input-stall"),
+    ),
+    RecordedPair(
+        "keras-map-busy-cores",
+        "keras_maps",
+        "tensorflow",
+        "a map decodes one image at a time, while the step uses all cores, so that more calls at "
+        "a time gain nothing; fixed: each image once, and cached",
+        (
+            *_SHARED,
+            "tfdata-uncached-source",
+            "host-preprocessing",
+            "input-stall",
+        ),
+    ),
+)
+
+PAIRS = (*FIRST_PAIRS, *CPU_PAIRS, *JAX_PAIRS, *KERAS_PAIRS)
 
 
 def _tests_by_lot(pairs: Iterable[RecordedPair], seed: int) -> frozenset[str]:
@@ -598,6 +630,7 @@ _TESTS = (
     frozenset(pair.name for pair in FIRST_PAIRS[1::2])
     | _tests_by_lot(CPU_PAIRS, seed=2026)
     | _tests_by_lot(JAX_PAIRS, seed=2026)
+    | _tests_by_lot(KERAS_PAIRS, seed=2026)
 )
 
 
