@@ -28,7 +28,8 @@ def drawn(*, main: str, core: str, modules: str, steps: int = 10) -> str:
     """
 
 
-SLOW = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM")
+SLOW_LANES = {"main": "pppL......", "core": "....XXXXXX", "modules": "....MMMMMM"}
+SLOW = drawn(**SLOW_LANES)
 # One call for all ten steps: the core continues from one to the next by itself.
 FIXED = drawn(main="pppL..,......", core="XXXXXX", modules="MMMMMM,------")
 
@@ -48,9 +49,29 @@ def test_idle_time_inside_a_program_is_left_alone() -> None:
     assert find(SingleStepDispatch, trace) == ()
 
 
-def test_a_few_runs_are_not_enough() -> None:
-    few = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM", steps=9)
+def test_a_few_runs_are_not_enough_unless_each_is_a_step() -> None:
+    few = drawn(**SLOW_LANES, steps=2)
     assert find(SingleStepDispatch, few) == ()
+    assert find(SingleStepDispatch, drawn(**SLOW_LANES, steps=3))
+
+
+def test_fit_with_small_batches() -> None:
+    """As recorded: `fit` calls a function of 0.4 ms for each batch, and takes 0.5 ms around it."""
+    builder = TraceBuilder("tensorflow")
+    for number in range(5):
+        at = us(1000 * number)
+        builder.step(number, at, at + us(1000), name="Profiled batch")
+        call = "EagerExecute: __inference_multi_step_on_iterator_541"
+        builder.annotation(call, at + us(500), at + us(900))
+        builder.operator("dense/MatMul:MatMul", at + us(600), at + us(700), launches=False)
+    (finding,) = find(SingleStepDispatch, builder.build()) or ()
+    # 500 + 100 us of each step of 1,000.
+    assert finding.summary.startswith("No operator runs for 600 µs of each step (60.0 %)")
+    texts = [remedy.text for remedy in finding.remedies]
+    assert texts[0].startswith("Let fit run many steps in each call")
+    assert texts[1].startswith("Give each step more rows")
+    # `fit` compiles the step by itself.
+    assert not any("tf.function" in f"{r.text}{r.snippet}" for r in finding.remedies)
 
 
 def test_long_stretches_of_host_code_are_left_alone() -> None:

@@ -9,6 +9,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
+from tb_perfadvisor.rules.remedies.tensorflow_steps import COMPILED_STEP
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -16,20 +17,7 @@ from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
-    Remedy(
-        text="Put the whole step under one tf.function; XLA then also fuses its operators.",
-        snippet=(
-            "@tf.function(jit_compile=True)\n"
-            "def train_step(batch, labels):\n"
-            "    with tf.GradientTape() as tape:\n"
-            "        loss = loss_fn(labels, model(batch, training=True))\n"
-            "    gradients = tape.gradient(loss, model.trainable_variables)\n"
-            "    optimizer.apply_gradients(zip(gradients, model.trainable_variables))\n"
-            "    return loss"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/function",
-    ),
+    *COMPILED_STEP,
     Remedy(
         text="Put the whole step under one jit: outside a jit, each jax.numpy call is a separate "
         "program.",

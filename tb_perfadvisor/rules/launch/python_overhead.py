@@ -42,7 +42,8 @@ _REMEDIES = (
     *FASTER_PROCESSOR,
     *MOVE_HOST_WORK,
     Remedy(
-        text="Keep Python out of the step: preprocess in tf.data, and compute under tf.function.",
+        text="Keep Python out of the step: preprocess in tf.data, and compute with TensorFlow's "
+        "operators.",
         snippet=(
             "dataset = dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.prefetch(tf.data.AUTOTUNE)"

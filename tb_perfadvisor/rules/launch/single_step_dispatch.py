@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.finding import (
     Saving,
 )
 from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
+from tb_perfadvisor.rules.remedies.tensorflow_steps import LARGER_KERAS_BATCH, STEPS_PER_CALL
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
@@ -26,8 +27,8 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
-_FEWEST_RUNS = 10
-"""Fewer runs do not show that the program continues like this."""
+_FEWEST_RUNS, _FEWEST_MARKED_RUNS = 10, 3
+"""Fewer runs do not show that the program continues like this, unless each is in a marked step."""
 _REMEDIES = (
     Remedy(
         text="Run many steps in one program: stack their batches and scan over them.",
@@ -47,19 +48,8 @@ _REMEDIES = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jit-compilation.html",
     ),
-    Remedy(
-        text="Run many steps per call.",
-        snippet=(
-            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
-            "\n"
-            "@tf.function  # in a custom training loop\n"
-            "def train_steps(iterator):\n"
-            "    for _ in tf.range(50):\n"
-            "        strategy.run(train_step, args=(next(iterator),))"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/tpu",
-    ),
+    *STEPS_PER_CALL,
+    LARGER_KERAS_BATCH,
 )
 
 
@@ -69,8 +59,8 @@ class SingleStepDispatch(Rule):
     What it finds
     -------------
     Idle time between the runs of compiled programs, in gaps of up to two milliseconds, while the
-    host dispatches the next one: a single step in each call, or several small jitted functions in
-    each step.
+    host dispatches the next one: a single step in each call, as in Keras's `fit` with small
+    batches, or several small jitted functions in each step.
 
     Why it matters
     --------------
@@ -121,7 +111,7 @@ class SingleStepDispatch(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
-        if len(runs) < _FEWEST_RUNS or _typical_ns(runs) > self.longest_run_ns:
+        if not _repeats(signals, runs) or _typical_ns(runs) > self.longest_run_ns:
             return
         claims = _between(signals, runs)
         total = total_ns(claims)
@@ -140,6 +130,13 @@ class SingleStepDispatch(Rule):
             evidence=_evidence(signals, claims),
             remedies=_REMEDIES,
         )
+
+
+def _repeats(signals: Signals, runs: ProgramRuns) -> bool:
+    """Whether the runs show how the program goes on."""
+    steps = signals.steps
+    is_marked = not steps.is_inferred and len(runs) >= len(steps) >= _FEWEST_MARKED_RUNS
+    return len(runs) >= (_FEWEST_MARKED_RUNS if is_marked else _FEWEST_RUNS)
 
 
 def _typical_ns(runs: ProgramRuns) -> float:
