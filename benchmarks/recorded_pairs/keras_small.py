@@ -20,7 +20,7 @@ _WARM_UP, _MEASURED, _PROFILED = 400, 2_000, 30
 """Steps. Of calls with several steps, five are recorded."""
 
 
-class _Clock(keras.callbacks.Callback):
+class _Clock(keras.callbacks.Callback):  # type: ignore[misc]
     """Measures the time between two steps, and records the steps from the first on."""
 
     def __init__(self, first: int, steps: int, directory: Path | None) -> None:
