@@ -18,9 +18,8 @@ from tb_perfadvisor.tpu_compiler.compiler import CompiledProgram, Source, compil
 
 ROLES = ("slow", "fixed")
 _SESSION = "2026_01_01_00_00_00"
-_TIME_LIMIT_S = 1200
-_AT_ONCE = 8
-"""Programs of one process: what it compiled is written when it ends."""
+_TIME_LIMIT_S = 120
+"""For a pair: some convolutions take the compiler several minutes."""
 _FACTS = "step.json"
 _SOURCE = """
 import sys
@@ -42,6 +41,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--python", type=Path, required=True, help="with jax and libtpu")
     parser.add_argument("--only", default="", metavar="TEXT", help="only pairs named so")
+    parser.add_argument("--generation", choices=GENERATIONS, action="append")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -53,17 +53,13 @@ def main() -> None:
     pairs = [pair for pair in PAIRS if given.only in pair.name]
     refused = 0
     for number in range(given.rounds):
-        for generation in GENERATIONS:
-            missing = [
-                (pair, role)
-                for pair in pairs
-                if generations_of(pair)[number] == generation
-                for role in roles_of(pair)
-                if not (folder_of(given.directory, pair, generation) / role / _FACTS).exists()
-            ]
-            for begin in range(0, len(missing), _AT_ONCE):
-                part = missing[begin : begin + _AT_ONCE]
-                refused += compile_missing(given.directory, generation, part, given.python)
+        for generation in given.generation or GENERATIONS:
+            for pair in pairs:
+                if generations_of(pair)[number] != generation:
+                    continue
+                folder = folder_of(given.directory, pair, generation)
+                roles = [r for r in roles_of(pair) if not (folder / r / _FACTS).exists()]
+                refused += compile_pair(folder, pair, generation, roles, given.python)
     sys.exit(refused)
 
 
@@ -77,23 +73,20 @@ def folder_of(directory: Path, pair: CompiledPair, generation: str) -> Path:
     return directory / generation / pair.name
 
 
-def compile_missing(
-    directory: Path, generation: str, missing: Sequence[tuple[CompiledPair, str]], python: Path
+def compile_pair(
+    folder: Path, pair: CompiledPair, generation: str, roles: Sequence[str], python: Path
 ) -> int:
-    """Compile programs in one process; returns how many were refused."""
-    if not missing:
+    """Compile the programs of a pair; returns how many were refused."""
+    if not roles:
         return 0
-    folder = str(Path(__file__).resolve().parents[1])
-    sources = [
-        Source(_SOURCE.format(folder=folder, name=pair.name, role=role)) for pair, role in missing
-    ]
+    scripts = str(Path(__file__).resolve().parents[1])
+    sources = [Source(_SOURCE.format(folder=scripts, name=pair.name, role=r)) for r in roles]
     target = generation_named(generation)
     answers = compile_for_tpu(target, sources, time_limit_s=_TIME_LIMIT_S, python=python)
     refused = 0
-    for (pair, role), answer in zip(missing, answers, strict=True):
+    for role, answer in zip(roles, answers, strict=True):
         if isinstance(answer, CompiledProgram):
-            path = folder_of(directory, pair, generation) / role
-            write(path, pair.name, generation, answer)
+            write(folder / role, pair.name, generation, answer)
         else:
             refused += 1
             print(f"{pair.name}, {role}, {generation}: {answer.reason}", file=sys.stderr)

@@ -15,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.asynchronous_dispatch import runs_behind, work_of_dispatches
 from tb_perfadvisor.signals.core.cpu_programs import CpuRuns, runs_of_function
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.jitted_calls import FunctionCalls, most_costly_function, program_of
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
-from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -49,9 +50,6 @@ _ALIKE = 0.5
 """Runs of one function differ less in duration: a shorter run is of another one."""
 _DOMINANT = 0.8
 """A TensorFlow function with a smaller share of the calls' time is one of many."""
-_MOST_PENDING = 1.5
-"""Steps' work that the device may still have to do when the last call returns: that of the last
-step, and part of the one before. With more, the host runs ahead, and its calls are no steps."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -106,7 +104,7 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     in_loop = in_loop[_not_overlapping(trace, in_loop)]
     source = trace.name(int(in_loop[0]))
     source = _without_number(source) or source
-    return _from_rows(
+    markers = _from_rows(
         trace,
         in_loop,
         source=source,
@@ -115,6 +113,16 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         # Steps of sums lie end to end, without the time between them.
         marked_ends=not source.startswith("ProfilerStep") and trace.totals is None,
     )
+    if len(in_loop) < MIN_REPEATS or not runs_behind(timeline, markers.end_ns):
+        return markers
+    on_device = _device_step_line(trace, timeline)
+    if on_device is not None:
+        return replace(on_device, track=markers.track)
+    work = work_of_dispatches(trace, timeline, markers.start_ns, markers.end_ns)
+    if work is None:
+        return markers
+    source = f"the work that each {source} dispatched"
+    return replace(markers, source=source, start_ns=work[0], end_ns=work[1], marked_ends=False)
 
 
 def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -168,9 +176,7 @@ def _jitted_calls(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     returned_ns = int(trace.events.end_ns[calls.rows[-1]])
     if len(runs) >= MIN_REPEATS and int((runs.start_ns >= returned_ns).sum()) > 1:
         return _markers_of_runs(trace, calls, runs)
-    if total_ns(clip(timeline.busy, returned_ns, _NEVER)) > _MOST_PENDING * (
-        total_ns(timeline.busy) / len(calls.rows)
-    ):
+    if runs_behind(timeline, trace.events.end_ns[calls.rows]):
         return None
     markers = _from_rows(
         trace,

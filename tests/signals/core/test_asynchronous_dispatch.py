@@ -1,0 +1,65 @@
+"""Steps whose work runs long after they were dispatched are as long as their work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, run_of, us
+from tb_perfadvisor.trace import KernelFamily, Precision
+
+
+def dispatched(count: int, *, work_us: int, has_step_line: bool) -> Signals:
+    """Steps that the host dispatches within 50 us each, and a device that works for longer."""
+    builder = TraceBuilder("jax", host="host0", path="host0")
+    builder.device("TPU v5e", kind="tpu", memory_bytes=16 * 2**30)
+    at = us(60)
+    for step in range(count):
+        start = step * us(50)
+        builder.step(step, start, start + us(49), thread="python")
+        builder.launch(
+            start + us(10), start + us(40), name="DoEnqueueProgram", thread="python", key=str(step)
+        )
+        builder.xla_op(
+            "fusion.1",
+            at,
+            at + us(work_us),
+            text="%fusion.1 = f32[8,128]{1,0:T(8,128)} fusion(f32[8,128]{1,0:T(8,128)} %x)",
+            family=KernelFamily.ELEMENTWISE,
+            precision=Precision.BITS_32,
+            launched_by=str(step),
+            module="jit_f(1)",
+        )
+        if has_step_line:
+            builder.derived("steps", str(step), at, at + us(work_us), step=step)
+        at += us(work_us + 2)
+    return Signals(run_of(builder.build()))
+
+
+@pytest.mark.parametrize("has_step_line", [False, True])
+def test_a_step_is_as_long_as_its_work(has_step_line: bool) -> None:
+    steps = dispatched(5, work_us=300, has_step_line=has_step_line).steps
+    assert steps.number.tolist() == [0, 1, 2, 3, 4]
+    # 300 us of work and 2 us until the next; the last one ends with its work.
+    assert steps.duration_ns.tolist() == [302_000] * 4 + [300_000]
+    assert steps.track >= 0
+
+
+def test_the_source_says_what_the_steps_are() -> None:
+    on_device = dispatched(5, work_us=300, has_step_line=True).steps
+    assert on_device.source == "the device's Steps line"
+    by_work = dispatched(5, work_us=300, has_step_line=False).steps
+    assert by_work.source.startswith("the work that each ")
+
+
+def test_a_device_that_keeps_up_has_the_steps_of_the_host() -> None:
+    # When the last of five is dispatched, at 249 us, only its work and a part of that before it
+    # are left: the work of the steps takes 5 x 42 us and begins at 60 us.
+    steps = dispatched(5, work_us=40, has_step_line=True).steps
+    assert steps.source != "the device's Steps line"
+    assert steps.duration_ns[0] == 50_000
+
+
+def test_the_queue_explains_what_lies_between_the_runs() -> None:
+    signals = dispatched(5, work_us=300, has_step_line=True)
+    assert signals.host_idle.size == 0
