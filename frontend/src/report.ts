@@ -474,8 +474,9 @@ export interface ComparedRun {
  */
 export interface ComparedTarget {
   run: ComparedRun;
-  verdict: "faster" | "inconclusive" | "no_steps" | "slower";
+  verdict: "faster" | "inconclusive" | "no_steps" | "not_comparable" | "slower";
   headline: string;
+  explanation?: string | null;
   per: "step" | "window";
   change: Change;
   causes: CauseChange[];

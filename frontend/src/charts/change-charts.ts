@@ -1,13 +1,12 @@
 // Charts of what changed from a base run to others.
 import * as Plot from "@observablehq/plot";
-import { causeColor } from "./colors";
 import { formatChange, formatDuration, formatTick } from "../format";
 import type { CauseChange, ComparedTarget } from "../report";
 
 const ROW_PX = 30;
 const NARROW_PX = 560;
 
-/** Each cause's part of the change: savings to the left, losses to the right. */
+/** Each cause's part of the change: less time to the left in green, more to the right in red. */
 export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptions {
   const isNarrow = width < NARROW_PX;
   const most = Math.max(1, ...causes.map(({ change_ns: ns }) => Math.abs(ns)));
@@ -35,7 +34,7 @@ export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptio
       Plot.barX(causes, {
         x: "change_ns",
         y: "label",
-        fill: ({ cause }: CauseChange) => causeColor(cause),
+        fill: ({ change_ns: ns }: CauseChange) => (ns < 0 ? "var(--good)" : "var(--high)"),
         title,
         tip: { format: { x: false, y: false, fill: false }, lineHeight: 1.35 },
       }),

@@ -18,6 +18,7 @@ const VERDICTS: Record<ComparedTarget["verdict"], string> = {
   slower: "Slower",
   inconclusive: "No clear change",
   no_steps: "No steps to compare",
+  not_comparable: "Not comparable",
 };
 const STATUS: Record<FindingChange["status"], string> = {
   fixed: "Fixed",
@@ -90,8 +91,13 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
           <span>
             {run.name} vs. {base.name}
           </span>
-          <span>{describeChange(target)}</span>
+          {target.verdict !== "not_comparable" && <span>{describeChange(target)}</span>}
         </p>
+        {target.explanation && (
+          <p>
+            <Prose text={target.explanation} />
+          </p>
+        )}
       </header>
       {warnings.length > 0 && (
         <ul class="notes card" aria-label="Why the runs may not be comparable">
@@ -116,7 +122,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
           <PlotFigure label={describeCauses(changed)} draw={draw} />
         </section>
       )}
-      <FindingChanges findings={target.findings} />
+      <FindingChanges findings={target.findings} isFaster={target.verdict === "faster"} />
       {(kernels !== null || operators !== null) && (
         <div class="card folds">
           {kernels !== null && <OperationTable changes={kernels} title="Kernels" isOpen={isOnly} />}
@@ -134,7 +140,8 @@ const describeCauses = (causes: ComparedTarget["causes"]): string =>
     .map(({ label, change_ns: ns }) => `${label} ${formatChange(ns)}`)
     .join(", ")}.`;
 
-function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Element | null {
+function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean }): JSX.Element | null {
+  const { findings, isFaster } = props;
   if (findings.length === 0) return null;
   return (
     <section class="card" aria-label="Findings">
@@ -145,16 +152,20 @@ function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Elemen
       <ul class="finding-changes">
         {findings.map((finding) => (
           <li key={finding.rule_id}>
-            <span class={`outcome outcome-${finding.status}`}>
-              {finding.status === "fixed" && <CheckIcon />}
-              {STATUS[finding.status]}
-            </span>
+            {finding.status === "fixed" && !isFaster ? (
+              <span class="outcome">Gone</span>
+            ) : (
+              <span class={`outcome outcome-${finding.status}`}>
+                {finding.status === "fixed" && <CheckIcon />}
+                {STATUS[finding.status]}
+              </span>
+            )}
             <div>
               <p>
                 <Prose text={finding.title} />
               </p>
               <p class="muted">
-                <Prose text={describeFinding(finding)} />
+                <Prose text={describeFinding(finding, isFaster)} />
               </p>
             </div>
           </li>
@@ -164,8 +175,8 @@ function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Elemen
   );
 }
 
-/** The predicted and the achieved change, in words. */
-export function describeFinding(finding: FindingChange): string {
+/** The predicted and the achieved change, in words. What is gone is no success if the step did not get faster. */
+export function describeFinding(finding: FindingChange, isFaster: boolean): string {
   const { predicted, achieved_ns: achieved, is_in_range: isInRange, remaining, reason } = finding;
   const parts: string[] = [];
   if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
@@ -174,7 +185,8 @@ export function describeFinding(finding: FindingChange): string {
     // Two recordings of the same program differ by a few percent.
     const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
     const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", less than predicted";
-    const verdict = isInRange === null ? "" : isInRange ? ", as predicted" : outside;
+    const asPredicted = isInRange ? ", as predicted" : outside;
+    const verdict = isInRange === null ? "" : isFaster ? asPredicted : ", but the step did not get faster";
     const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
     parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
   } else if (finding.status === "fixed" && finding.refines !== null) {

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.differences import differences
+from tb_perfadvisor.report.comparison.differences import differences, incomparable
+from tb_perfadvisor.report.comparison.explanation import explanation
 from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
@@ -58,21 +61,38 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
     before = split_per_step(base.causes, counts.base)
     after = split_per_step(target.causes, counts.target)
     change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
-    verdict = _verdict(change) if has_steps else "no_steps"
     causes = _causes(before, after)
-    return model.ComparedTarget(
+    compared = model.ComparedTarget(
         run=_run(target),
-        verdict=verdict,
-        headline=_headline(verdict, change, base, target),
+        verdict="no_steps",
+        headline="",
         per="step" if has_steps else "window",
         change=change,
         causes=causes,
+        findings=[],
+        kernels=None,
+        operators=None,
+        warnings=differences(base, target),
+    )
+    if (obstacle := incomparable(base, target)) is not None:
+        return replace(
+            compared,
+            verdict="not_comparable",
+            causes=[],
+            headline=f"Not comparable: {obstacle}",
+            change=replace(change, speed_up=None),
+        )
+    verdict = _verdict(change) if has_steps else "no_steps"
+    return replace(
+        compared,
+        verdict=verdict,
+        headline=_headline(verdict, change, base, target),
+        explanation=explanation(verdict, change.base_ns, causes),
         findings=finding_changes(
             base, target, counts, {cause.cause: cause.change_ns for cause in causes}
         ),
         kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
         operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
-        warnings=differences(base, target),
     )
 
 

@@ -35,6 +35,21 @@ def differences(base: RunFacts, target: RunFacts) -> list[model.Difference]:
     ]
 
 
+def incomparable(base: RunFacts, target: RunFacts) -> str | None:
+    """Why the ratio of two runs' times means nothing; None if it may mean something."""
+    before, after = base.setup, target.setup
+    if base.is_synthetic != target.is_synthetic:
+        return "one of the profiles is synthetic, the other was recorded"
+    if before.framework != after.framework:
+        return "the programs use different frameworks"
+    is_same_work = before.batch is not None and before.batch == after.batch
+    if (before.device is None) != (after.device is None) and not (
+        is_same_work and before.world_size == after.world_size
+    ):
+        return "one ran on the CPU, the other did not, and their steps may do different work"
+    return None
+
+
 _Found = Iterator[tuple[str, str]]
 
 

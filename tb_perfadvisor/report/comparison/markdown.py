@@ -55,11 +55,14 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
         f"**{escape(target.headline)}**",
         escape(" · ".join(filter(None, (change_text(target), steps_text(target, base))))),
     ]
+    if target.explanation:
+        blocks.append(escape(target.explanation))
     if target.warnings:
         blocks.append("\n".join(f"- ⚠ {escape(warning.message)}" for warning in target.warnings))
-    blocks.append(_causes(target))
+    if target.causes:
+        blocks.append(_causes(target))
     if target.findings:
-        rows = [finding_cells(finding) for finding in target.findings]
+        rows = [finding_cells(finding, target.verdict) for finding in target.findings]
         blocks.append(grid(("Finding", "Predicted", "Range", "Achieved", "Now"), rows))
         blocks.append(ACHIEVED_MEANS)
         reasons = [

@@ -13,7 +13,7 @@ import msgspec
 
 from tb_perfadvisor.report.model import Basis, Generator, Severity
 
-Verdict = Literal["faster", "slower", "inconclusive", "no_steps"]
+Verdict = Literal["faster", "slower", "inconclusive", "no_steps", "not_comparable"]
 Per = Literal["step", "window"]
 OperationStatus = Literal["added", "removed", "slower", "faster"]
 FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
@@ -60,7 +60,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     change_share: float | None
     """Of the base's time."""
     speed_up: float | None
-    """The base's time over the target's."""
+    """The base's time over the target's; null if the runs are not comparable."""
     confidence: float
     """Of the interval: 0.95."""
     low_ns: int | None
@@ -154,16 +154,19 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     headline: str
     """One sentence."""
+    explanation: str | None = None
+    """What grew, and what shrank, if the step did not get faster; null otherwise."""
     per: Per
     change: Change
     causes: list[CauseChange]
-    """The largest change first."""
+    """The largest change first; empty if the runs are not comparable."""
     findings: list[FindingChange]
-    """The base's in its order, then the target's new ones."""
+    """The base's in its order, then the target's new ones; empty if the runs are not comparable."""
     kernels: OperationChanges | None
-    """Null on the CPU, and if the files contain totals over more than the steps."""
+    """Null on the CPU, if the files contain totals over more than the steps, and if the runs are not
+    comparable."""
     operators: OperationChanges | None
-    """Null if one of the profiles has none."""
+    """Null if one of the profiles has none, or if the runs are not comparable."""
     warnings: list[Difference]
 
 

@@ -109,17 +109,21 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
     parts: list[RenderableType] = [
         Text.assemble((plain(target.run.name), "bold cyan"), (f" vs. {plain(base.name)}", "cyan")),
         WrappedText(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
-        WrappedText(change_text(target), style="dim"),
-        *(WrappedText(steps, style="dim") for steps in (steps_text(target, base),) if steps),
+        *(
+            WrappedText(line, style="dim")
+            for line in (change_text(target), steps_text(target, base))
+            if line
+        ),
+        *(WrappedText(text) for text in (target.explanation,) if text),
         *(
             WrappedText(f"! {plain(warning.message)}", style="yellow")
             for warning in target.warnings
         ),
-        Text(),
-        _causes(target, width),
     ]
+    if target.causes:
+        parts += [Text(), _causes(target, width)]
     if target.findings:
-        parts += [Text(), _findings(target.findings)]
+        parts += [Text(), _findings(target)]
     for heading, changes in (("Kernel", target.kernels), (_operators(target), target.operators)):
         if changes is not None and changes.rows:
             parts += [Text(), _operation_changes(heading, changes, width)]
@@ -185,11 +189,14 @@ def _bars(changes: Sequence[int], width: int) -> list[Text]:
     return bars
 
 
-def _findings(findings: Sequence[model.FindingChange]) -> RenderableType:
+def _findings(target: model.ComparedTarget) -> RenderableType:
+    findings = target.findings
     table = _grid("Finding", "Predicted", "Range", "Achieved", "Now")
     for finding in findings:
-        *cells, now = finding_cells(finding)
+        *cells, now = finding_cells(finding, target.verdict)
         style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
+        if finding.status == "fixed" and target.verdict != "faster":
+            style = ""
         table.add_row(*map(WrappedText, cells), WrappedText(now, style=style))
     reasons = [
         WrappedText(f"{finding.rule_id}: {plain(finding.reason)}", style="dim")

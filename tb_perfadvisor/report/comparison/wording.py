@@ -31,8 +31,10 @@ def less_or_more(change_ns: int) -> str:
 
 
 def change_text(target: model.ComparedTarget) -> str:
-    """The change and its confidence interval."""
+    """The change and its confidence interval; empty if the runs are not comparable."""
     change = target.change
+    if target.verdict == "not_comparable":
+        return ""
     if change.change_share is None:
         return "the base contains no work"
     per = "per step" if target.per == "step" else "in total"
@@ -83,8 +85,14 @@ def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
     return rows
 
 
-def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str]:
-    """Rule, predicted saving, its range, achieved saving, and current state."""
+def finding_cells(
+    finding: model.FindingChange, verdict: model.Verdict
+) -> tuple[str, str, str, str, str]:
+    """Rule, predicted saving, its range, achieved saving, and current state.
+
+    What is gone counts as fixed only if the step got faster.
+    """
+    is_faster = verdict == "faster"
     predicted, remaining = finding.predicted, finding.remaining
     expected = achieved = span = UNKNOWN
     if predicted is not None:
@@ -99,7 +107,7 @@ def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str
                 achieved += f" ({finding.achieved_ns / predicted.expected_ns * 100:.0f} %)"
     left = format_duration(remaining.expected_ns) if remaining is not None else ""
     state = {
-        "fixed": "fixed",
+        "fixed": "fixed" if is_faster else "gone",
         "unknown": f"{left} left" if left else "unknown",
         "new": f"new: {left}" if left else "new",
         "changed": f"{left} left" if left else "changed",
@@ -189,7 +197,7 @@ def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
 
 def speed_up(target: model.ComparedTarget) -> str:
     """The base's time divided by the target's, with `≈` if the change is not clear."""
-    if target.change.speed_up is None or target.verdict == "no_steps":
+    if target.change.speed_up is None or target.verdict in ("no_steps", "not_comparable"):
         return UNKNOWN
     approximately = "" if target.verdict in ("faster", "slower") else "≈ "
     return f"{approximately}{target.change.speed_up:.2f}×"
