@@ -163,8 +163,8 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingChange]
     """The base's in its order, then the target's new ones; empty if the runs are not comparable."""
     kernels: OperationChanges | None
-    """Null on the CPU, if the files contain totals over more than the steps, and if the runs are not
-    comparable."""
+    """Null on the CPU, if the files contain totals over more than the steps, or if the runs are
+    not comparable."""
     operators: OperationChanges | None
     """Null if one of the profiles has none, or if the runs are not comparable."""
     warnings: list[Difference]

@@ -37,15 +37,22 @@ def test_loader_workers_that_slow_the_step_down() -> None:
 @pytest.mark.parametrize(
     ("base", "target", "expected"),
     [
-        ({"input": 50, "python": 50}, {"input": 90, "python": 50}, "Waiting for input grew by 40.0 ms."),
-        ({"copies": 20, "compute-16": 80}, {"copies": 5, "compute-16": 95},
-         "Exposed copies fell by 15.0 ms, but compute, 16-bit grew by 15.0 ms."),
+        (
+            {"input": 50, "python": 50},
+            {"input": 90, "python": 50},
+            "Waiting for input grew by 40.0 ms.",
+        ),
+        (
+            {"copies": 20, "compute-16": 80},
+            {"copies": 5, "compute-16": 95},
+            "Exposed copies fell by 15.0 ms, but compute, 16-bit grew by 15.0 ms.",
+        ),
         # Less than a hundredth of the step.
         ({"input": 50, "python": 500}, {"input": 46, "python": 504}, None),
         # Faster.
         ({"input": 90, "python": 10}, {"input": 5, "python": 20}, None),
     ],
-)  # fmt: skip
+)
 def test_what_grew(base: dict[str, int], target: dict[str, int], expected: str | None) -> None:
     assert compared(base, target).explanation == expected
 
