@@ -106,27 +106,29 @@ def _named(number: int) -> Callable[[Any], Any]:
 
 
 def _tiny(role: Role, corrections: list[Callable[[Any], Any]]) -> Callable[[], None]:
-    weights, batch, state = _weights(256, 1024, 1024, 256), jnp.ones((192, 256)), jnp.ones((32, 32))
+    weights, batch = _weights(128, 256, 256, 128), jnp.ones((192, 128))
+    state = jnp.ones((32, 32))
     jitted = [jax.jit(correction) for correction in corrections]
-    update = jax.jit(_update)
 
-    def update_and_correct(weights: list[Any], batch: Any, state: Any) -> Any:
-        weights, _ = _update(weights, batch)
+    def update(weights: list[Any], state: Any) -> list[Any]:
+        return _update(weights, batch * jnp.mean(state))[0]
+
+    def correct_and_update(weights: list[Any], state: Any) -> tuple[list[Any], Any]:
         for correction in corrections:
             state = correction(state)
-        return weights, state
+        return update(weights, state), state
 
-    all_at_once = jax.jit(update_and_correct)
+    update_alone, all_at_once = jax.jit(update), jax.jit(correct_and_update)
 
     def step() -> None:
         nonlocal weights, state
         if role == "fixed":
-            weights, state = all_at_once(weights, batch, state)
+            weights, state = all_at_once(weights, state)
         else:
-            weights, _ = update(weights, batch)
             for correction in jitted:
                 state = correction(state)
-        jax.block_until_ready((weights, state))
+            weights = update_alone(weights, state)
+        jax.block_until_ready(weights)
 
     return step
 

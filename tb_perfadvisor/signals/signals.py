@@ -164,7 +164,11 @@ class Signals:
         """Calls that wait for the device, and the idle time that they induce."""
         window = self.attribution
         return find_synchronizations(
-            self.trace, self.host_idle, window.window_start_ns, window.window_end_ns
+            self.trace,
+            self.host_idle,
+            window.window_start_ns,
+            window.window_end_ns,
+            on_cpu=self.device.is_host_only,
         )
 
     @property

@@ -91,10 +91,10 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, kind != EventKind.DEVICE_ANNOTATION)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
-    if need in (Need.LAUNCH_LINKS, Need.ORIGINS):
+    if need in (Need.LAUNCH_LINKS, Need.LAUNCHED_WORK, Need.ORIGINS):
         none = np.full(len(trace.events), -1)
         unlinked = replace(trace, events=_changed(trace.events, launched_by=none))
-        if need is Need.LAUNCH_LINKS:
+        if need is not Need.ORIGINS:
             return unlinked
         return replace(unlinked, hlo_events=empty_table(HloEventTable))
     if need in (Need.MEMORY, Need.MEMORY_CHANGES):

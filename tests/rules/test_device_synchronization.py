@@ -5,9 +5,9 @@ import pytest
 from tb_perfadvisor.rules.finding import Finding, Saving, Table
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.rules.savings import synchronization
-from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import host
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.testing.symbols import Symbol, host
+from tb_perfadvisor.trace import EventKind, Trace
 from tests.support.cuda_executor import Item, Launch, Operation, Played, Work, play
 
 SLOW = """
@@ -178,3 +178,75 @@ def test_the_table_names_the_source_line_if_stacks_were_recorded() -> None:
         table = finding.evidence[0]
         assert isinstance(table, Table)
         assert table.rows == (row,)
+
+
+def fetching(host_ms: float, *, frame: str = "", call: str = "np.asarray(jax.Array)") -> Trace:
+    """JAX on the CPU: four steps of 8 ms of work, a fetch until 0.5 ms after it, and host code.
+
+    The fetch is a range of its own, and another one inside it.
+    """
+    builder, at = TraceBuilder("jax"), 0.0
+    for number in range(4):
+        builder.step(number, ms(at), ms(at + 8.6 + host_ms))
+        builder.annotation("PjitFunction(step)", ms(at), ms(at + 0.1))
+        work = Symbol(EventKind.OPERATOR, "dot.1", hlo={"module": "jit_step(7)"})
+        builder.add(work, ms(at + 0.1), ms(at + 8.1), thread="pool")
+        if frame:
+            builder.host(EventKind.PYTHON, "$train.py:31 loop", ms(at + 0.1), ms(at + 8.6))
+            builder.host(EventKind.PYTHON, frame, ms(at + 0.1), ms(at + 8.6))
+        builder.synchronize(ms(at + 0.1), ms(at + 8.6), name=call)
+        builder.synchronize(ms(at + 0.2), ms(at + 8.2), name="CommonPjRtBuffer::Await")
+        at += 8.6 + host_ms
+    return builder.build()
+
+
+def test_a_fetch_in_each_step_of_jax_on_the_cpu() -> None:
+    (finding,) = find(DeviceSynchronization, fetching(1.0)) or ()
+    saving = finding.saving
+    assert saving is not None
+    # After the work, 0.5 ms in the call, then 1 ms of host code and 0.1 until the next run, which
+    # share the cores: in three steps, and in the last one the call alone.
+    assert saving.high_ns == ms(3 * 1.6)
+    assert saving.expected_ns == ms(3 * (0.5 + 1.1 / 2))
+    assert saving.low_ns == 0
+    assert finding.summary == (
+        "Waiting for results costs 788 µs of each step (8.2 %), because the host cannot run ahead"
+        " (0.8 waits per step, mostly reading results (float(), jax.device_get(), np.asarray()));"
+        " up to 1.20 ms of each step (12.5 %) if the host code after them does not need what they"
+        " copy."
+    )
+
+
+def test_long_host_code_after_a_fetch_on_the_cpu_has_its_own_finding() -> None:
+    (finding,) = find(DeviceSynchronization, fetching(3.0)) or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == ms(3 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("frame", "call", "cause"),
+    [
+        ("$array.py:298 __float__", "np.asarray(jax.Array)", "float(), int() or .item()"),
+        ("$array.py:294 __bool__", "np.asarray(jax.Array)", "arrays as conditions (if x:)"),
+        ("$array.py:328 __format__", "np.asarray(jax.Array)", "printing arrays"),
+        ("$api.py:2277 device_get", "np.asarray(jax.Array)", "jax.device_get()"),
+        ("$api.py:2476 f", "$api.py:3154 block_until_ready", "block_until_ready()"),
+    ],
+)
+def test_names_how_jax_waits_and_where(frame: str, call: str, cause: str) -> None:
+    # Frames and calls as JAX 0.10 records them.
+    (finding,) = find(DeviceSynchronization, fetching(1.0, frame=frame, call=call)) or ()
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    (site, *_) = table.rows
+    facts = dict(zip((column.key for column in table.columns), site, strict=True))
+    assert (facts["cause"], facts["source"]) == (cause, "train.py:31 loop")
+
+
+def test_programs_of_pytorch_on_the_cpu_do_not_wait() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |ooooSSpp..|ooooSSpp..|
+    """
+    assert find(DeviceSynchronization, trace) is None

@@ -130,6 +130,39 @@ def test_the_typical_duration_is_weighted_by_time() -> None:
     assert find(SingleStepDispatch, mixed) == ()
 
 
+def _around_a_long_program(short_runs: int) -> Trace:
+    """Ten steps: short programs of 20 us, 30 us apart, then one of 4 ms and a gap of 200 us."""
+    builder, at = TraceBuilder("jax"), 0
+    for step in range(10):
+        begin = at
+        for number in range(short_runs):
+            hlo = {"module": f"jit__lambda({number})"}
+            builder.annotation("PjitFunction(<lambda>)", us(at), us(at + 30))
+            symbol = Symbol(EventKind.OPERATOR, "tanh.3", hlo=hlo)
+            builder.add(symbol, us(at + 30), us(at + 50), thread="pool")
+            at += 50
+        builder.annotation("PjitFunction(update)", us(at), us(at + 30))
+        symbol = Symbol(EventKind.OPERATOR, "dot.1", hlo={"module": "jit_update(999)"})
+        builder.add(symbol, us(at + 30), us(at + 4_030), thread="pool")
+        at += 4_200
+        builder.step(step, us(begin), us(at))
+    return builder.build()
+
+
+def test_many_short_programs_beside_a_long_one() -> None:
+    # After each of 151 runs the next one begins 30 us later, except for the first of each step,
+    # which follows the long one: 151 x 30 = 4,530 us of 151 x 50 + 4,200 = 11,750.
+    (finding,) = find(SingleStepDispatch, _around_a_long_program(151)) or ()
+    assert finding.summary == (
+        "No operator runs for 4.53 ms of each step (38.6 %) between programs that are dispatched"
+        " one at a time (151 runs per step of 20.0 µs on average)."
+    )
+    # Converting inputs and reporting results take a few programs, too.
+    settings = {"minimum_share": 0.01}
+    assert find(SingleStepDispatch, _around_a_long_program(9), settings=settings) == ()
+    assert find(SingleStepDispatch, _around_a_long_program(10), settings=settings)
+
+
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.41}) == ()
     assert len(find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.39}) or ()) == 1

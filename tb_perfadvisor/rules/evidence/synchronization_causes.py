@@ -1,4 +1,4 @@
-"""Known causes of waits for the device in PyTorch programs, and what to write instead.
+"""Known causes of waits for the device, and what to write instead.
 
 Sources: PyTorch documentation, "Performance Tuning Guide", `torch.nonzero`,
 `torch.use_deterministic_algorithms`; aten/src/ATen/native/TensorAdvancedIndexing.cpp, where the
@@ -7,6 +7,7 @@ deterministic `scatter_add_` copies strides from the host; torch/amp/grad_scaler
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -15,11 +16,12 @@ from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.remedies.copies import COPY_TO_PINNED, PINNED_MEMORY
 from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
 from tb_perfadvisor.rules.remedies.precision import NO_LOSS_SCALING
-from tb_perfadvisor.rules.remedies.results import READ_RARELY
+from tb_perfadvisor.rules.remedies.results import READ_ARRAYS_RARELY, READ_RARELY
 from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 
+_ASYNC_DISPATCH = "https://docs.jax.dev/en/latest/async_dispatch.html"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
@@ -68,6 +70,16 @@ def _remedy(text: str, snippet: str, reference: str = _TUNING) -> tuple[Remedy, 
     return (Remedy(text=text, snippet=snippet, framework="pytorch", reference=reference),)
 
 
+def _jax_remedy(text: str, snippet: str, reference: str = _ASYNC_DISPATCH) -> tuple[Remedy, ...]:
+    return (Remedy(text=text, snippet=snippet, framework="jax", reference=reference),)
+
+
+def _reads_jax_array(functions: str) -> Callable[[WaitCallSite], bool]:
+    """Whether the frame around a wait is one of some functions of JAX that read an array."""
+    pattern = re.compile(rf"^\$(array|array_methods|api)\.py:\d+ ({functions})$")
+    return lambda site: bool(pattern.match(site.frame))
+
+
 def _is_deterministic_gather(site: WaitCallSite) -> bool:
     # A gather that is not deterministic scatters with atomics and needs nothing from the host.
     from_host = site.copies == CopyDirection.HOST_TO_DEVICE
@@ -104,6 +116,44 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         _remedy(
             "Don't print or format device tensors in the step.",
             "if step % 100 == 0:\n    print(f'{value.item():.4f}')",
+        ),
+    ),
+    SynchronizationCause(
+        "float(), int() or .item()",
+        _reads_jax_array(r"__(float|int|index|complex)__|tolist|_item"),
+        READ_ARRAYS_RARELY,
+    ),
+    SynchronizationCause(
+        "arrays as conditions (if x:)",
+        _reads_jax_array("__bool__"),
+        _jax_remedy(
+            "Decide on the device, or decide rarely: an array in a Python condition waits for its "
+            "value.",
+            "# instead of: if loss > limit: updates = clip(updates)\n"
+            "updates = jax.lax.cond(loss > limit, clip, lambda updates: updates, updates)",
+            "https://docs.jax.dev/en/latest/control-flow.html",
+        ),
+    ),
+    SynchronizationCause(
+        "printing arrays",
+        _reads_jax_array("__(format|str|repr)__"),
+        READ_ARRAYS_RARELY,
+    ),
+    SynchronizationCause("jax.device_get()", _reads_jax_array("device_get"), READ_ARRAYS_RARELY),
+    SynchronizationCause(
+        "reading results (float(), jax.device_get(), np.asarray())",
+        lambda site: "np.asarray(jax.Array)" in site.calls,
+        READ_ARRAYS_RARELY,
+    ),
+    SynchronizationCause(
+        "block_until_ready()",
+        lambda site: any("block_until_ready" in call for call in site.calls),
+        _jax_remedy(
+            "Remove block_until_ready from the loop: JAX waits by itself for what a program needs. "
+            "To bound how far the host runs ahead, wait for an earlier step.",
+            "state, loss = train_step(state, batch)\n"
+            "jax.block_until_ready(previous_loss)  # of the step before\n"
+            "previous_loss = loss",
         ),
     ),
     SynchronizationCause(

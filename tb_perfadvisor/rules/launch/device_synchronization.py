@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.evidence.synchronization import (
 from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.results import READ_ARRAYS_RARELY
 from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
@@ -48,12 +49,7 @@ _NOT_PYTORCH = (
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
     ),
-    Remedy(
-        text="Read results back only every few hundred steps: float() and np.asarray() wait.",
-        snippet="if step % 100 == 0:\n    print(float(jax.device_get(loss)))",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
+    *READ_ARRAYS_RARELY,
 )
 
 
@@ -63,8 +59,10 @@ class DeviceSynchronization(Rule):
     What it finds
     -------------
     Calls that wait for the device (stream, event and device synchronization, blocking copies)
-    after which the device idles until new work has been launched. They are listed by call site,
-    with the module, the source line and the known cause where the profile shows them.
+    after which the device idles until new work has been launched. In JAX, these are `float()`,
+    `jax.device_get()`, `np.asarray()` and `block_until_ready()`, also if the program runs on the
+    CPU. They are listed by call site, with the module, the source line and the known cause where
+    the profile shows them.
 
     Why it matters
     --------------
@@ -87,6 +85,9 @@ class DeviceSynchronization(Rule):
     to the host. In the table, what the waits induce and the rest add up to the expected saving.
 
     If the profile cannot be replayed, expected and high are the idle time that the waits induce.
+    On the CPU, the time after a wait counts only if the next program runs within two milliseconds:
+    longer stretches of host code have findings of their own. Half of it is expected to go, because
+    the host shares its cores with the work that it would overlap.
     The duration of a call costs nothing while the device works. Waiting for input is not counted;
     without a replay, neither are time between steps and queued work.
 
@@ -110,7 +111,7 @@ class DeviceSynchronization(Rule):
     title = "Stop waiting for the device inside the step"
     category = "launch"
     reads_sums = True
-    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.LAUNCHED_WORK,)
     is_preview = False
 
     minimum_share = Limit(
@@ -127,10 +128,13 @@ class DeviceSynchronization(Rule):
             return
         sites = wait_call_sites(signals)
         costly = tuple(site for site in sites if site.induced_ns > 0) or sites
+        subject = "Waiting for the device"
+        if signals.device.is_host_only:
+            subject = "Waiting for results"
         specific = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(
             summary=(
-                f"Waiting for the device costs {per_step(saving.expected_ns, signals)}, because the"
+                f"{subject} costs {per_step(saving.expected_ns, signals)}, because the"
                 " host cannot run ahead"
                 f" ({count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)})"
                 f"{if_not_needed(saving, signals)}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -23,12 +24,22 @@ from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
-from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
+from tb_perfadvisor.trace.intervals import (
+    Intervals,
+    intersect,
+    last_before,
+    minus,
+    total_ns,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
 _FEWEST_RUNS, _FEWEST_MARKED_RUNS = 10, 3
 """Fewer runs do not show that the program continues like this, unless each is in a marked step."""
+_MANY_PER_STEP = 10
+"""Programs around a long one: converting inputs and reporting results take a few."""
 _REMEDIES = (
     Remedy(
         text="Run many steps in one program: stack their batches and scan over them.",
@@ -70,8 +81,10 @@ class SingleStepDispatch(Rule):
 
     How it is measured
     ------------------
-    The idle time that the host causes outside the runs of programs that take up to a millisecond,
-    minus what synchronizations, operators dispatched one by one, and callbacks induce. High and
+    The idle time that the host causes outside the runs of programs, if a typical program takes up
+    to a millisecond, minus what synchronizations, operators dispatched one by one, and callbacks
+    induce. If longer programs run as well, ten or more short ones per step are required, and only
+    the idle time after these counts. High and
     expected are all of it, or what the steps save in a replay without it: with fifty steps per
     call, a fiftieth is left. Low is half of it, because the batches of all those steps must still
     be provided. On the CPU low is 0, because recording a short operator takes as long as running
@@ -111,20 +124,26 @@ class SingleStepDispatch(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
-        if not _repeats(signals, runs) or _typical_ns(runs) > self.longest_run_ns:
+        length_ns = runs.end_ns - runs.start_ns
+        if not _repeats(signals, runs):
             return
         claims = _between(signals, runs)
+        if _typical_ns(length_ns) > self.longest_run_ns:
+            is_short = length_ns <= self.longest_run_ns
+            if is_short.sum() < _MANY_PER_STEP * signals.steps.count:
+                return
+            claims = _after(claims, runs, is_short)
+            length_ns = length_ns[is_short]
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
         low_ns = 0 if signals.device.is_host_only else total // 2
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
-        mean_ns = total_ns(runs.spans) / len(runs)
         yield Finding(
             summary=(
                 f"{subject} for {per_step(total, signals)} between programs that are dispatched"
-                f" one at a time ({count_per_step(len(runs), 'run', signals)} of"
-                f" {format_duration(mean_ns)} on average)."
+                f" one at a time ({count_per_step(len(length_ns), 'run', signals)} of"
+                f" {format_duration(float(length_ns.mean()))} on average)."
             ),
             saving=Saving(low_ns, total, total, claims, "measured", (Remove(claims),)),
             evidence=_evidence(signals, claims),
@@ -139,13 +158,20 @@ def _repeats(signals: Signals, runs: ProgramRuns) -> bool:
     return len(runs) >= (_FEWEST_MARKED_RUNS if is_marked else _FEWEST_RUNS)
 
 
-def _typical_ns(runs: ProgramRuns) -> float:
+def _typical_ns(length_ns: Int64) -> float:
     """The mean duration of programs, weighted by duration.
 
-    Among many short programs, one that takes most of the time counts most.
+    Among a few short programs, one that takes most of the time counts most.
     """
-    length = (runs.end_ns - runs.start_ns).astype(float)
+    length = length_ns.astype(float)
     return float((length**2).sum() / max(length.sum(), 1.0))
+
+
+def _after(gaps: Intervals, runs: ProgramRuns, chosen: NDArray[np.bool_]) -> Intervals:
+    """The gaps that follow some of the runs."""
+    order = np.argsort(runs.end_ns, kind="stable")
+    before = last_before(runs.end_ns[order], gaps[:, 0])
+    return gaps[(before >= 0) & chosen[order][np.maximum(before, 0)]]
 
 
 def _between(signals: Signals, runs: ProgramRuns) -> Intervals:

@@ -129,7 +129,8 @@ class StepGap(Rule):
         low_ns = max(total_ns(activity.covered), min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
-        what = f", mostly in {activity.names[0]}" if activity.names else ""
+        is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
+        what = f", mostly in {activity.names[0]}" if is_explained else ""
         yield Finding(
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"

@@ -138,3 +138,15 @@ KEEP_NUMBERS = variants(
     ),
 )
 """Keep no tensors, and what they hold, from step to step."""
+
+READ_ARRAYS_RARELY = (
+    Remedy(
+        text="Keep results on the device, and read them every hundredth step: float() and "
+        "jax.device_get() wait until they are computed.",
+        snippet="if step % 100 == 0:\n    print(float(loss))  # other steps don't wait",
+        framework="jax",
+        change="read-results",
+        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+)
+"""Read values of JAX programs back rarely."""

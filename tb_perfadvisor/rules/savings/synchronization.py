@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, total_ns, union
-from tb_perfadvisor.whatif import Async, Simulation, simulation
+from tb_perfadvisor.whatif import Async, Remove, Simulation, simulation
 
 
 def saving_without_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
@@ -48,7 +48,14 @@ def saving_without_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
                 fix,
                 unproven_ns=expected_ns - freed_ns,
             )
-    return Saving(low_ns, total_ns(induced), total_ns(induced), induced, "measured")
+    high_ns = total_ns(induced)
+    if not signals.device.is_host_only:
+        return Saving(low_ns, high_ns, high_ns, induced, "measured")
+    inside_ns = total_ns(intersect(induced, _inside(signals, chosen)))
+    # What the host does after the wait would share the cores with the work that it overlaps.
+    expected_ns = inside_ns + (high_ns - inside_ns) // 2
+    low_ns = min(low_ns, expected_ns)
+    return Saving(low_ns, expected_ns, high_ns, induced, "measured", (Remove(induced),))
 
 
 def most_saved_ns(signals: Signals) -> int:
@@ -59,6 +66,11 @@ def most_saved_ns(signals: Signals) -> int:
 def _closable_idle(signals: Signals) -> Intervals:
     # Without the waits the host runs ahead, which may close any idle that it causes later.
     return signals.attribution.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
+
+
+def _inside(signals: Signals, chosen: NDArray[np.bool_]) -> Intervals:
+    events, rows = signals.trace.events, signals.synchronizations.row[chosen]
+    return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def _induced_idle(signals: Signals, chosen: NDArray[np.bool_]) -> Intervals:

@@ -33,6 +33,10 @@ _FRAME = re.compile(
 _FRAMEWORK_FILE = re.compile(
     r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
     r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
+    # XLA's tracer leaves directories out: JAX's and NumPy's own files by name.
+    r"|^(tree_util|array_methods|array_constructors|api_util|stages|partial_eval|linear_util"
+    r"|compiler|mlir|xla_bridge|lax_numpy|tensor_contractions|reductions|indexing|ufuncs|literals"
+    r"|numeric|shape_base|multiarray|fromnumeric|_methods)\.py$"
 )
 
 

@@ -6,6 +6,9 @@ launched the next kernel. That idle time, from the return of the call to the sta
 device event launched after it, is its cost. The cost is never more than the call's duration:
 without the call, the host would have been ahead by that much. Further idle time comes from slow
 launching.
+
+JAX dispatches asynchronously on the CPU, too: there, the threads that run programs take the place
+of the device.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.signals.core.cpu_programs import cpu_runs
+from tb_perfadvisor.signals.core.jitted_calls import top_level_calls
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -26,6 +31,9 @@ _BLOCKING_COPY = re.compile(
     r"^(cudaMemcpy|cudaMemcpy2D|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?|hipMemcpy|hipMemcpyWithStream"
     r"|hipMemcpy(DtoH|HtoD))$"
 )
+_LONGEST_DISPATCH_NS = 2_000_000
+"""On the CPU, what the host does for longer than this before it runs the next program is more than
+dispatching, and has another cause."""
 
 
 class Synchronizations(Struct, frozen=True):
@@ -49,7 +57,12 @@ class Synchronizations(Struct, frozen=True):
 
 
 def find_synchronizations(
-    trace: Trace, host_idle: Intervals, window_start_ns: int, window_end_ns: int
+    trace: Trace,
+    host_idle: Intervals,
+    window_start_ns: int,
+    window_end_ns: int,
+    *,
+    on_cpu: bool = False,
 ) -> Synchronizations:
     """The waits of the used window.
 
@@ -58,6 +71,7 @@ def find_synchronizations(
         host_idle: Idle time that the host causes in the middle of steps.
         window_start_ns: Start of the used window.
         window_end_ns: End of the used window.
+        on_cpu: Whether the program uses no device.
     """
     events = trace.events
     rows = waiting_calls(trace)
@@ -65,30 +79,28 @@ def find_synchronizations(
     returns = events.end_ns[rows]
     resumed = np.full(len(rows), -1, dtype=np.int64)
     next_launch = np.full(len(rows), -1, dtype=np.int32)
-    device_rows = np.flatnonzero(events.launched_by >= 0)
-    launcher = events.launched_by[device_rows]
-    # The first device event of each launch: in reverse order of start, the first one is written
-    # last.
-    first_event = np.full(len(events), -1, dtype=np.int64)
-    first_event[launcher[::-1]] = device_rows[::-1]
-    launching = np.flatnonzero(first_event >= 0)
+    launching, begins_ns = _calls_of_programs(trace) if on_cpu else _launches(trace)
     for track in distinct(events.track[rows]).tolist():
         on_track_wait = events.track[rows] == track
-        on_track = launching[events.track[launching] == track]
+        is_on_track = events.track[launching] == track
+        on_track, begins = launching[is_on_track], begins_ns[is_on_track]
         if len(on_track) == 0:
             continue
         slot = np.searchsorted(events.start_ns[on_track], returns[on_track_wait], side="left")
         is_resumed = slot < len(on_track)
-        following = on_track[np.minimum(slot, len(on_track) - 1)]
-        next_launch[on_track_wait] = np.where(is_resumed, following, -1)
-        start = events.start_ns[first_event[following]]
-        resumed[on_track_wait] = np.where(is_resumed, start, -1)
+        slot = np.minimum(slot, len(on_track) - 1)
+        next_launch[on_track_wait] = np.where(is_resumed, on_track[slot], -1)
+        resumed[on_track_wait] = np.where(is_resumed, begins[slot], -1)
     begun = events.start_ns[rows]
     known = resumed > returns
     # Idle time inside the call (the device was done before the call ended) is induced as well:
     # without the call, the host would have launched by then.
     lead = returns + events.duration_ns[rows]
     end = np.where(known, np.minimum(resumed, lead), returns)
+    if on_cpu:
+        last_return = _last_return(next_launch, returns)
+        dispatches = resumed - last_return <= _LONGEST_DISPATCH_NS
+        end = np.where(dispatches, end, np.minimum(end, last_return))
     launched_any = resumed >= 0
     rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
     # A copy and the synchronization after it wait for the same work: the copy has emptied the
@@ -105,8 +117,37 @@ def find_synchronizations(
     )
 
 
+def _launches(trace: Trace) -> tuple[Int32, Int64]:
+    """The calls that launched device events, by start, and when their first event begins."""
+    events = trace.events
+    device_rows = np.flatnonzero(events.launched_by >= 0)
+    # In reverse order of start, the first event of each launch is written last.
+    first_event = np.full(len(events), -1, dtype=np.int64)
+    first_event[events.launched_by[device_rows][::-1]] = device_rows[::-1]
+    launching = np.flatnonzero(first_event >= 0)
+    return launching.astype(np.int32), events.start_ns[first_event[launching]]
+
+
+def _calls_of_programs(trace: Trace) -> tuple[Int32, Int64]:
+    """The calls that run programs on the CPU, by start, and when the next run begins."""
+    calls, runs = top_level_calls(trace), cpu_runs(trace)
+    slot = np.searchsorted(runs.start_ns, trace.events.start_ns[calls])
+    has_run = slot < len(runs)
+    return calls[has_run], runs.start_ns[slot[has_run]]
+
+
+def _last_return(next_launch: Int32, returns: Int64) -> Int64:
+    """For each wait, when the last of the waits before the same launch returns."""
+    _, group = unique_inverse(next_launch)
+    last = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, group, returns)
+    return last[group]
+
+
 def waiting_calls(trace: Trace) -> Int32:
     """Rows of the calls that return only when the device has finished something, by start.
+
+    A wait inside another one, as in JAX's `np.asarray`, is a part of it.
 
     Besides synchronizations, these are blocking copies: copies whose call blocks by name, and all
     copies from the device to pageable memory, even if the call is asynchronous by name. Source:
@@ -121,8 +162,18 @@ def waiting_calls(trace: Trace) -> Int32:
     ]
     to_host = trace.events.launched_by[to_host]
     parts = (
-        trace.rows(EventKind.SYNCHRONIZE),
+        _outermost(trace, trace.rows(EventKind.SYNCHRONIZE)),
         launches[is_in(names, blocking)],
         to_host[to_host >= 0],
     )
     return distinct(np.concatenate(parts)).astype(np.int32)
+
+
+def _outermost(trace: Trace, rows: Int32) -> Int32:
+    """The rows that begin after all earlier rows of their thread have ended."""
+    events, keep = trace.events, np.ones(len(rows), dtype=bool)
+    for track in distinct(events.track[rows]).tolist():
+        on_track = np.flatnonzero(events.track[rows] == track)
+        reach = np.maximum.accumulate(events.end_ns[rows[on_track]])
+        keep[on_track[1:]] = events.start_ns[rows[on_track[1:]]] >= reach[:-1]
+    return rows[keep]

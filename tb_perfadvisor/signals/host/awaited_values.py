@@ -23,6 +23,8 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 READING_NS = 150_000
 """Reading, comparing, adding or printing a few numbers takes Python some tens of microseconds.
 Working on the contents of a tensor takes longer."""
+_READS_ARRAY = "np.asarray(jax.Array)"
+"""`float()`, `.tolist()` and `jax.device_get()` call it, too (jax/_src/array.py)."""
 TIMES_USUAL = 10
 """On a slow host, such as one that records stacks, everything between two launches takes longer."""
 
@@ -66,9 +68,11 @@ def _is_copied(signals: Signals) -> NDArray[np.bool_]:
     """Whether each wait may hand a value to the host.
 
     Waits without a launch in between, such as a copy and its synchronization, hand over together.
+    JAX names the call that hands a value over.
     """
     trace, waits = signals.trace, signals.synchronizations
     events, copies = trace.events, trace.copies
+    hands_over = np.array([name == _READS_ARRAY for name in trace.strings], dtype=np.bool_)
     to_host = copies.row[copies.direction == CopyDirection.DEVICE_TO_HOST]
     launch = events.launched_by[to_host]
     copied_ns = np.sort(events.start_ns[np.where(launch >= 0, launch, to_host)])
@@ -82,7 +86,7 @@ def _is_copied(signals: Signals) -> NDArray[np.bool_]:
         group = np.cumsum(begins) - 1
         last = np.append(np.flatnonzero(begins)[1:] - 1, len(on_track) - 1)
         is_copied[on_track] = (np.diff(before[last], prepend=0) > 0)[group]
-    return is_copied
+    return is_copied | hands_over[events.name[waits.row]]
 
 
 def _usual_ns(signals: Signals) -> Int64:

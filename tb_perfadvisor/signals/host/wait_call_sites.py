@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -16,9 +18,14 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 _DEEPEST = 12
 """Operators call each other a few levels deep."""
 
-# PyTorch frames that show why operators were called. Sources: torch/_tensor_str.py,
-# torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py.
-_TELLING = ("torch/_tensor_str.py(", "amp/grad_scaler.py(")
+# Frames that show why operators were called or arrays were read. Sources: torch/_tensor_str.py,
+# torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py; jax/_src/array.py,
+# jax/_src/numpy/array_methods.py, jax/_src/api.py.
+_TELLING = re.compile(
+    r"torch/_tensor_str\.py\(|amp/grad_scaler\.py\("
+    r"|^\$array\.py:\d+ (__(float|int|index|complex|bool|format|str|repr)__|tolist)$"
+    r"|^\$array_methods\.py:\d+ _item$|^\$api\.py:\d+ device_get$"
+)
 _CHECKS_GRADIENTS = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
@@ -39,7 +46,7 @@ class WaitCallSite(Struct, frozen=True):
     copies: CopyDirection
     """What the innermost operator copies."""
     frame: str
-    """The PyTorch frame that shows what the operators are for; empty if unknown."""
+    """The frame of the framework that shows what the wait is for; empty if unknown."""
     checks_gradients: bool
     """Whether they follow a check of gradients for infinities."""
     count: int
@@ -134,12 +141,11 @@ def _copied(signals: Signals, rows: Int32) -> Int32:
 
 
 def _telling(trace: Trace, rows: Int32) -> Int32:
-    names = [
-        index for index, text in enumerate(trace.strings) if any(part in text for part in _TELLING)
-    ]
+    events = trace.events
+    frames = distinct(events.name[trace.rows(EventKind.PYTHON)]).tolist()
+    names = [index for index in frames if _TELLING.search(trace.strings[index])]
     if not names:
         return np.full(len(rows), -1, dtype=np.int32)
-    events = trace.events
     is_telling = is_in(events.name, names) & (events.kind == EventKind.PYTHON)
     return nearest(events.parent, is_telling)[rows]
 

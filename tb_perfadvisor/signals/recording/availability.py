@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.recording.visibility import (
 )
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
+from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.workload.workload import workload
@@ -70,6 +71,14 @@ def _knows_host_memory(signals: Signals) -> bool:
 def _links_launches(signals: Signals) -> bool:
     launched_by = signals.trace.events.launched_by[signals.device.rows]
     return bool((launched_by >= 0).any())
+
+
+def _runs_programs_on_cpu(signals: Signals) -> bool:
+    return (
+        signals.device.is_host_only
+        and signals.trace.source.framework == "jax"
+        and len(program_runs(signals)) > 0
+    )
 
 
 def _knows_precision(signals: Signals) -> bool:
@@ -180,6 +189,10 @@ CHECKS: dict[Need, Check] = {
     Need.LAUNCH_LINKS: Check(
         _links_launches, "device events are not linked to their launches", of_device=True
     ),
+    Need.LAUNCHED_WORK: Check(
+        lambda s: _runs_programs_on_cpu(s) or _links_launches(s),
+        "device events are not linked to their launches",
+    ),
     Need.ORIGINS: Check(
         lambda s: len(s.trace.hlo_events.row) > 0 or _links_launches(s),
         "device work is linked neither to its launches nor to XLA operations",
@@ -233,8 +246,11 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
 
 def _reason(signals: Signals, need: Need) -> str | None:
     check = CHECKS[need]
-    if signals.device.is_missing and (check.of_device or need is Need.WORK):
+    of_device = check.of_device
+    if need is Need.LAUNCHED_WORK:
+        of_device = not _runs_programs_on_cpu(signals)
+    if signals.device.is_missing and (of_device or need is Need.WORK):
         return "the profile has no events of the device"
-    if signals.device.is_host_only and check.of_device:
+    if signals.device.is_host_only and of_device:
         return CPU_ONLY
     return None if check.is_met(signals) else check.reason

@@ -261,6 +261,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.EVENTS: (_said("Record an xplane, with TensorFlow 2.4 or later."),),
     Need.HOST_EVENTS: (_torch("Record with ProfilerActivity.CPU."), _HOST_TRACER),
     Need.LAUNCH_LINKS: _BOTH,
+    Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (
         _torch("A server gets its input as requests: it has no loader to record.", Part.SERVER),

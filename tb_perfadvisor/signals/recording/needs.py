@@ -18,6 +18,8 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    LAUNCHED_WORK = "launched-work"
+    """Which call launched which work, on a device or, by JAX, on the CPU."""
     ORIGINS = "origins"
     """Where device work comes from: a launch by an operator, or an XLA operation."""
     PYTHON_FRAMES = "python-frames"
@@ -89,6 +91,7 @@ CPU_ONLY = "the program ran on the CPU alone"
 
 SUMMED: dict[Need, str] = {
     Need.LAUNCH_LINKS: "the files contain only sums, not which call launched which kernel",
+    Need.LAUNCHED_WORK: "the files contain only sums, not which call launched which kernel",
     Need.EVENTS: "the files contain only sums, no single events",
     Need.HOST_EVENTS: "the files contain only sums of device time, nothing about the host",
     Need.KERNELS: "the files contain only sums of device time, no single kernels",
