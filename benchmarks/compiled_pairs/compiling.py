@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from collections.abc import Sequence
@@ -14,13 +15,15 @@ from compiled_tpu import generation_named, schedule_of
 from compiled_pairs.catalog import GENERATIONS, PAIRS, CompiledPair, generations_of, pair_named
 from tb_perfadvisor.testing.compiled import write_compiled
 from tb_perfadvisor.testing.compiled.profile import step_ps
-from tb_perfadvisor.tpu_compiler.compiler import CompiledProgram, Source, compile_for_tpu
+from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
+from tb_perfadvisor.tpu_compiler.kernels import kernels_of
+from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module
 
 ROLES = ("slow", "fixed")
 _SESSION = "2026_01_01_00_00_00"
-_TIME_LIMIT_S = 120
+_TIME_LIMIT_S = 600
 """For a pair: some convolutions take the compiler several minutes."""
-_FACTS = "step.json"
+_FACTS, _PROGRAM = "step.json", "program.json.gz"
 _SOURCE = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -41,6 +44,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--python", type=Path, required=True, help="with jax and libtpu")
     parser.add_argument("--only", default="", metavar="TEXT", help="only pairs named so")
+    parser.add_argument("--time-limit", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--generation", choices=GENERATIONS, action="append")
     parser.add_argument(
         "--rounds",
@@ -49,7 +53,19 @@ def main() -> None:
         choices=range(1, len(GENERATIONS) + 1),
         help="for how many generations each pair is compiled",
     )
+    parser.add_argument("--rewrite", action="store_true", help="only write the profiles again")
     given = parser.parse_args()
+    if given.rewrite:
+        for path in given.directory.glob(f"*/*/*/{_PROGRAM}"):
+            stored = gzip.decompress(path.read_bytes())
+            program = msgspec.json.decode(stored, type=CompiledProgram)
+            # How kernels are timed may have changed since.
+            bundles = {k.name: k.bundle_cycles for k in program.kernels if k.bundle_cycles}
+            generation = generation_named(program.generation)
+            kernels = kernels_of(parse_module(program.hlo_text), bundles, generation)
+            program = msgspec.structs.replace(program, kernels=kernels)
+            write(path.parent, path.parts[-3], path.parts[-4], program)
+        return
     pairs = [pair for pair in PAIRS if given.only in pair.name]
     refused = 0
     for number in range(given.rounds):
@@ -59,7 +75,8 @@ def main() -> None:
                     continue
                 folder = folder_of(given.directory, pair, generation)
                 roles = [r for r in roles_of(pair) if not (folder / r / _FACTS).exists()]
-                refused += compile_pair(folder, pair, generation, roles, given.python)
+                python, limit_s = given.python, given.time_limit
+                refused += compile_pair(folder, pair, generation, roles, python, limit_s)
     sys.exit(refused)
 
 
@@ -74,7 +91,12 @@ def folder_of(directory: Path, pair: CompiledPair, generation: str) -> Path:
 
 
 def compile_pair(
-    folder: Path, pair: CompiledPair, generation: str, roles: Sequence[str], python: Path
+    folder: Path,
+    pair: CompiledPair,
+    generation: str,
+    roles: Sequence[str],
+    python: Path,
+    time_limit_s: int,
 ) -> int:
     """Compile the programs of a pair; returns how many were refused."""
     if not roles:
@@ -82,7 +104,7 @@ def compile_pair(
     scripts = str(Path(__file__).resolve().parents[1])
     sources = [Source(_SOURCE.format(folder=scripts, name=pair.name, role=r)) for r in roles]
     target = generation_named(generation)
-    answers = compile_for_tpu(target, sources, time_limit_s=_TIME_LIMIT_S, python=python)
+    answers = compile_for_tpu(target, sources, time_limit_s=time_limit_s, python=python)
     refused = 0
     for role, answer in zip(roles, answers, strict=True):
         if isinstance(answer, CompiledProgram):
@@ -100,8 +122,7 @@ def write(path: Path, name: str, generation: str, program: CompiledProgram) -> N
     session = path / "plugins" / "profile" / _SESSION
     session.mkdir(parents=True, exist_ok=True)
     (session / "host0.xplane.pb").write_bytes(write_compiled(schedule))
-    (path / "module.txt").write_text(program.hlo_text, encoding="utf-8")
-    (path / "kernels.json").write_bytes(msgspec.json.encode(program.kernels))
+    (path / _PROGRAM).write_bytes(gzip.compress(msgspec.json.encode(program)))
     facts = {"step_ns": step_ps(schedule) / 1000, "compiler": schedule.compiler}
     (path / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
 

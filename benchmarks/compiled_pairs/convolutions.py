@@ -42,7 +42,7 @@ def _bottleneck(groups: int) -> Program:
         "middle": kernel(3, 256 // groups, 256),
         "out": kernel(1, 256, 512),
     }
-    return training(loss, parameters, Array((64, 28, 28, 512)))
+    return training(loss, parameters, Array((16, 16, 16, 512)))
 
 
 def grouped_convolution(role: Role) -> Program:
@@ -63,7 +63,7 @@ def stem_of_3_channels(role: Role) -> Program:
         return convolve(x, parameters["next"], 2)
 
     stem = kernel(7, 3, 64) if role == "slow" else kernel(4, 12, 64)
-    images = Array((64, 224, 224, 3) if role == "slow" else (64, 112, 112, 12))
+    images = Array((32, 128, 128, 3) if role == "slow" else (32, 64, 64, 12))
     return Program(classify, (images, {"stem": stem, "next": kernel(3, 64, 128)}), donated=())
 
 
@@ -84,7 +84,7 @@ def max_pool(role: Role) -> Program:
         return mean_square(x)
 
     parameters = [kernel(3, 64, 128), kernel(3, 128, 128)]
-    return training(loss, parameters, Array((64, 56, 56, 64)))
+    return training(loss, parameters, Array((32, 32, 32, 64)))
 
 
 def unfused_normalization(role: Role) -> Program:
@@ -108,7 +108,7 @@ def unfused_normalization(role: Role) -> Program:
         return mean_square(x)
 
     parameters = [(kernel(3, 128, 128), Array((128,)), Array((128,)))]
-    return training(loss, parameters, Array((64, 28, 28, 128)))
+    return training(loss, parameters, Array((32, 16, 16, 128)))
 
 
 def depthwise(role: Role) -> Program:
@@ -122,7 +122,7 @@ def depthwise(role: Role) -> Program:
 
     separable = {"depthwise": kernel(3, 1, 256), "pointwise": kernel(1, 256, 256)}
     parameters = separable if role == "slow" else {"regular": kernel(3, 256, 256)}
-    return Program(filter_images, (Array((32, 28, 28, 256)), parameters), donated=())
+    return Program(filter_images, (Array((32, 16, 16, 256)), parameters), donated=())
 
 
 def channels_of_60(role: Role) -> Program:
@@ -135,7 +135,7 @@ def channels_of_60(role: Role) -> Program:
         return x
 
     parameters = [kernel(3, channels, channels)] * 2
-    return Program(filter_images, (Array((32, 56, 56, channels)), parameters))
+    return Program(filter_images, (Array((32, 32, 32, channels)), parameters))
 
 
 def image_transposes(role: Role) -> Program:
@@ -150,7 +150,7 @@ def image_transposes(role: Role) -> Program:
             x = jax.nn.relu(x)
         return x
 
-    shape = (32, 128, 28, 28) if role == "slow" else (32, 28, 28, 128)
+    shape = (32, 128, 16, 16) if role == "slow" else (32, 16, 16, 128)
     return Program(filter_images, (Array(shape), [kernel(3, 128, 128)] * 2))
 
 
@@ -162,4 +162,4 @@ def convolutional_net(role: Role) -> Program:
             x = x + convolve(jax.nn.relu(convolve(x, first)), second)
         return mean_square(x)
 
-    return training(loss, [(kernel(3, 256, 256), kernel(3, 256, 256))], Array((64, 28, 28, 256)))
+    return training(loss, [(kernel(3, 256, 256), kernel(3, 256, 256))], Array((32, 16, 16, 256)))

@@ -46,7 +46,7 @@ def late_all_reduce(role: Role) -> Program:
         gradients = jax.tree.map(lambda g: jax.lax.pmean(g, CHIPS), gradients)
         return descend(layers, gradients)
 
-    arguments = ([dense_parameters(1024, 4096)] * 2, Array((4 * 2048, 1024), spec=_SPLIT))
+    arguments = ([dense_parameters(512, 2048)] * 2, Array((4 * 2048, 512), spec=_SPLIT))
     return Program(train_step, arguments, chips=4, options=_OVERLAP if role == "fixed" else {})
 
 
@@ -67,7 +67,7 @@ def reduce_each_micro_batch(role: Role) -> Program:
             gradients = jax.tree.map(lambda g: jax.lax.pmean(g, CHIPS), gradients)
         return descend(layers, gradients)
 
-    arguments = ([dense_parameters(1024, 4096)] * 2, Array((4 * 8192, 1024), spec=_SPLIT))
+    arguments = ([dense_parameters(512, 2048)], Array((4 * 8192, 512), spec=_SPLIT))
     return Program(train_step, arguments, chips=4)
 
 
@@ -88,10 +88,10 @@ def gathered_weights(role: Role) -> Program:
         return x
 
     layer = {
-        "up": Array((2048, 8192), spec=_SPLIT),
-        "down": Array((8192, 2048), spec=_SPLIT),
+        "up": Array((1024, 4096), spec=_SPLIT),
+        "down": Array((4096, 1024), spec=_SPLIT),
     }
-    x = Array((4 * 2048, 2048), spec=_SPLIT)
+    x = Array((4 * 2048, 1024), spec=_SPLIT)
     options = _OVERLAP if role == "fixed" else {}
     return Program(predict, (x, [layer] * 2), chips=4, result=_SPLIT, options=options)
 
@@ -108,10 +108,10 @@ def tensor_parallel_in_32_bits(role: Role) -> Program:
         return x
 
     layer = {
-        "up": Array((2048, 8192), spec=_SPLIT_SECOND),
-        "down": Array((8192, 2048), spec=_SPLIT),
+        "up": Array((1024, 4096), spec=_SPLIT_SECOND),
+        "down": Array((4096, 1024), spec=_SPLIT),
     }
-    return Program(predict, (Array((4096, 2048)), [layer] * 2), chips=4)
+    return Program(predict, (Array((4096, 1024)), [layer] * 2), chips=4)
 
 
 def sharded_training(role: Role) -> Program:
@@ -122,5 +122,5 @@ def sharded_training(role: Role) -> Program:
         gradients = jax.tree.map(lambda g: jax.lax.pmean(g, CHIPS), gradients)
         return descend(layers, gradients)
 
-    arguments = ([dense_parameters(1024, 4096)] * 2, Array((4 * 16_384, 1024), spec=_SPLIT))
+    arguments = ([dense_parameters(512, 2048)], Array((4 * 32_768, 512), spec=_SPLIT))
     return Program(train_step, arguments, chips=4, options=_OVERLAP)

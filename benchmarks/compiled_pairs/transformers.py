@@ -20,7 +20,7 @@ from compiled_pairs.program import (
     training,
 )
 
-_FEATURES = 1024
+_FEATURES = 512
 
 
 def _block(parameters: Any, x: Any) -> Any:
@@ -30,8 +30,8 @@ def _block(parameters: Any, x: Any) -> Any:
 def _parameters(layers: int) -> list[Any]:
     return [
         {
-            "attention": attention_parameters(_FEATURES, 8, 128),
-            "dense": dense_parameters(_FEATURES, 4096),
+            "attention": attention_parameters(_FEATURES, 4, 128),
+            "dense": dense_parameters(_FEATURES, 2048),
         }
     ] * layers
 
@@ -42,7 +42,7 @@ def _network(block: Callable[[Any, Any], Any], layers: int = 1) -> Program:
             x = block(layer, x)
         return mean_square(x)
 
-    return training(loss, _parameters(layers), Array((4, 1024, _FEATURES)))
+    return training(loss, _parameters(layers), Array((4, 512, _FEATURES)))
 
 
 def transformer_block(role: Role) -> Program:
@@ -63,7 +63,7 @@ def recomputed_layers(role: Role) -> Program:
             x = jax.checkpoint(dense)(parameters, x) if role == "slow" else dense(parameters, x)
         return mean_square(x)
 
-    return training(loss, [dense_parameters(1024, 4096)] * 2, Array((4096, 1024)))
+    return training(loss, [dense_parameters(512, 2048)] * 2, Array((8192, 512)))
 
 
 def host_offload(role: Role) -> Program:
@@ -88,13 +88,13 @@ def host_offload(role: Role) -> Program:
 
         return mean_square(jax.lax.scan(apply, x, layers)[0])
 
-    layers = {"up": Array((6, _FEATURES, 4096)), "down": Array((6, 4096, _FEATURES))}
+    layers = {"up": Array((6, _FEATURES, 2048)), "down": Array((6, 2048, _FEATURES))}
     return training(loss, layers, Array((16_384, _FEATURES)))
 
 
 def decode_loop(role: Role) -> Program:
     """Eight words are decoded, with caches that are updated in place."""
-    heads, width, length = 8, 128, 1024
+    heads, width, length = 4, 128, 1024
 
     def attend(parameters: Any, cache: Any, x: Any, position: Any) -> Any:
         query, key, value = (jnp.einsum("bm,mhd->bhd", x, parameters[name]) for name in "qkv")

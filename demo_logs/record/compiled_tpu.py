@@ -22,6 +22,7 @@ _FREE = frozenset(
         *("partition-id", "replica-id", "opt-barrier", "domain", "add-dependency"),
     }
 )
+_ALLOCATION = 'custom_call_target="AllocateBuffer"'
 _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|async-collective)"
 )
@@ -82,7 +83,7 @@ class _Schedule:
         started: set[str] = set()
         found = []
         for instruction in self._module.computations[computation]:
-            if instruction.opcode in _FREE:
+            if instruction.opcode in _FREE or _ALLOCATION in instruction.line:
                 continue
             operation = self._operation(instruction, started)
             if operation.transfer_ps:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import zip_longest
 from math import prod
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction
 
@@ -19,6 +21,8 @@ _CALLED = r"\b(?:calls|body|condition|to_apply)=%?([\w.\-]+)"
 _BODY = r"\bbody=%?([\w.\-]+)"
 _CALLS = r"\bcalls=%?([\w.\-]+)"
 _TRIPS = r'"known_trip_count":\{"n":"(\d{1,18})"\}'
+_CONDITION = r"\bcondition=%?([\w.\-]+)"
+_LIMIT = r" constant\((\d{1,18})\)"
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
 _WINDOW = r"window=\{([^}]*)\}"
 
@@ -104,33 +108,46 @@ class HloModule(Struct, frozen=True, dict=True):
     def _fusion_bytes(
         self, instruction: HloInstruction, members: tuple[HloInstruction, ...]
     ) -> int:
-        """Bytes of a fusion: of operands that it only slices, those of the slices."""
-        total = 0
-        updated = set()
-        roots = [member for member in members if member.is_root]
-        results = list(instruction.parsed.results)
-        if len(roots) == 1 and roots[0].opcode == "dynamic-update-slice":
-            # The update is written in place.
-            names = roots[0].parsed.operand_names
-            updated.add(names[0] if names else "")
-            total += sum(_moved(shape, results[0]) for shape in roots[0].parsed.operands[1:2])
-            results = []
-        total += sum(_bytes(shape) for shape in results)
+        """Bytes of a fusion: of operands that it only slices, or updates in place, those parts."""
+        by_name = {member.name: member for member in members}
+
+        def origin(name: str) -> str:
+            while name in by_name and by_name[name].opcode == "bitcast":
+                name = by_name[name].parsed.operand_names[0]
+            return name
+
+        root = next((member for member in members if member.is_root), members[-1])
+        names = root.parsed.operand_names if root.opcode == "tuple" else (root.name,)
+        outputs = [by_name.get(origin(name)) for name in names]
+        total, updated = 0, set()
+        for shape, output in zip_longest(instruction.parsed.results, outputs):
+            if shape is None:
+                continue
+            if output is not None and output.opcode == "dynamic-update-slice":
+                updated.add((output.name, origin(output.parsed.operand_names[0])))
+                total += sum(_moved(part, shape) for part in output.parsed.operands[1:2])
+            else:
+                total += _bytes(shape)
+        uses: dict[str, list[HloInstruction]] = {}
+        for member in members:
+            if member.opcode not in ("bitcast", "tuple"):
+                for name in {origin(name) for name in member.parsed.operand_names}:
+                    if (member.name, name) not in updated:
+                        uses.setdefault(name, []).append(member)
+        in_place = {name for _, name in updated}
         for position, shape in enumerate(instruction.parsed.operands):
             parameter = next(
                 (m for m in members if m.opcode == "parameter" and f"({position})" in m.line), None
             )
-            if parameter is None:
+            readers = uses.get(parameter.name, []) if parameter else []
+            if parameter is None or not (readers or parameter.name in in_place):
                 total += _bytes(shape)
-                continue
-            if parameter.name in updated:
-                continue
-            uses = [m for m in members if parameter.name in m.parsed.operand_names]
-            if uses and all(
-                use.opcode in _PARTIAL_READS and use.parsed.operand_names[0] == parameter.name
-                for use in uses
+            elif all(
+                reader.opcode in _PARTIAL_READS
+                and origin(reader.parsed.operand_names[0]) == parameter.name
+                for reader in readers
             ):
-                total += sum(_moved(part, shape) for use in uses for part in use.parsed.results)
+                total += sum(_moved(part, shape) for r in readers for part in r.parsed.results)
             else:
                 total += _bytes(shape)
         return total
@@ -160,7 +177,30 @@ def parse_module(text: str) -> HloModule:
                 members.append(instruction)
     if entry not in computations:
         raise ValueError("the text has no entry computation")
-    return HloModule(computations, entry)
+    counted = {
+        name: tuple(_with_trips(member, computations) for member in members)
+        for name, members in computations.items()
+    }
+    return HloModule(counted, entry)
+
+
+def _with_trips(
+    instruction: HloInstruction, computations: Mapping[str, tuple[HloInstruction, ...]]
+) -> HloInstruction:
+    """A loop with the number that its condition compares the counter with, as it counts from 0.
+
+    TPU programs rarely note the number of trips.
+    """
+    condition = re.search(_CONDITION, instruction.line)
+    if instruction.opcode != "while" or instruction.trips is not None or condition is None:
+        return instruction
+    members = computations.get(condition[1], ())
+    limits = {m.name: int(found[1]) for m in members if (found := re.search(_LIMIT, m.line))}
+    for member in members:
+        names = member.parsed.operand_names
+        if member.opcode == "compare" and "direction=LT" in member.line and names[-1] in limits:
+            return replace(instruction, trips=limits[names[-1]])
+    return instruction
 
 
 def _instruction(

@@ -126,3 +126,57 @@ def test_flop_of_products(text: str, flop: int) -> None:
 def test_text_without_an_entry_is_no_module() -> None:
     with pytest.raises(ValueError, match="no entry"):
         parse_module("HloModule jit_f")
+
+
+LOOP = """\
+HloModule jit_scan, is_scheduled=true
+
+%fused_computation.2 (param_0: bf16[512,8,128], param_1: s32[], param_2: bf16[8,128], param_3: bf16[512,8,128]) -> (bf16[512,8,128], bf16[8,128]) {
+  %param_0 = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1 = s32[]{:T(128)S(6)} parameter(1)
+  %param_2 = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} parameter(2)
+  %param_3 = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} parameter(3)
+  %constant.2 = s32[]{:T(128)} constant(0)
+  %dynamic-slice.2 = bf16[1,8,128]{2,1,0:T(8,128)(2,1)} dynamic-slice(%param_3, %param_1, %constant.2, %constant.2), dynamic_slice_sizes={1,8,128}
+  %bitcast.1 = bf16[8,128]{1,0:T(8,128)(2,1)} bitcast(%dynamic-slice.2)
+  %add.1 = bf16[8,128]{1,0:T(8,128)(2,1)} add(%bitcast.1, %param_2)
+  %bitcast.2 = bf16[1,8,128]{2,1,0:T(8,128)(2,1)} bitcast(%add.1)
+  %dynamic-update-slice.1 = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} dynamic-update-slice(%param_0, %bitcast.2, %param_1, %constant.2, %constant.2)
+  ROOT %tuple.2 = (bf16[512,8,128]{2,1,0:T(8,128)(2,1)}, bf16[8,128]{1,0:T(8,128)(2,1)S(1)}) tuple(%dynamic-update-slice.1, %add.1)
+}
+
+%condition (arg.2: (s32[], bf16[512,8,128])) -> pred[] {
+  %constant.21 = s32[]{:T(128)} constant(512)
+  %arg.2 = (s32[]{:T(128)}, bf16[512,8,128]{2,1,0:T(8,128)(2,1)}) parameter(0)
+  %get-tuple-element.45 = s32[]{:T(128)} get-tuple-element(%arg.2), index=0
+  ROOT %lt.2 = pred[]{:T(512)} compare(%get-tuple-element.45, %constant.21), direction=LT
+}
+
+%body (arg.3: (s32[], bf16[512,8,128])) -> (s32[], bf16[512,8,128]) {
+  %arg.3 = (s32[]{:T(128)}, bf16[512,8,128]{2,1,0:T(8,128)(2,1)}) parameter(0)
+  %state = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} custom-call()
+  %index = s32[]{:T(128)S(6)} get-tuple-element(%arg.3), index=0
+  %rows = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} get-tuple-element(%arg.3), index=1
+  %fusion.3 = (bf16[512,8,128]{2,1,0:T(8,128)(2,1)}, bf16[8,128]{1,0:T(8,128)(2,1)S(1)}) fusion(%rows, %index, %state, %rows), kind=kLoop, calls=%fused_computation.2
+  ROOT %tuple.3 = (s32[]{:T(128)}, bf16[512,8,128]{2,1,0:T(8,128)(2,1)}) tuple(%index, %rows)
+}
+
+ENTRY %main.5 (x.1: bf16[512,8,128]) -> bf16[512,8,128] {
+  %x.1 = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %loop = (s32[]{:T(128)}, bf16[512,8,128]{2,1,0:T(8,128)(2,1)}) while(%tuple.9), condition=%condition, body=%body
+  ROOT %done = bf16[512,8,128]{2,1,0:T(8,128)(2,1)} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_a_loop_that_counts_up_to_a_constant_has_as_many_trips() -> None:
+    module = parse_module(LOOP)
+    assert [runs for i, runs in module.executed if i.name == "fusion.3"] == [512]
+
+
+def test_a_fusion_that_updates_one_of_its_results_in_place_moves_only_the_update() -> None:
+    module = parse_module(LOOP)
+    (fusion,) = [i for i, _ in module.executed if i.name == "fusion.3"]
+    # It reads one row of 8 x 128 16-bit numbers, writes one, and its index is 512 bytes; the state
+    # is on the chip (S(1)).
+    assert module.hbm_bytes(fusion) == 2 * 8 * 128 * 2 + 512

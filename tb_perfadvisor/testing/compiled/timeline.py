@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from tb_perfadvisor.testing.compiled.schedule import Channel, CompiledOperation
 
-_SHORTEST_PS = 20_000
-"""A start or a done that finds its transfer finished takes some cycles, but not none."""
+_SHORTEST_PS = 1_000
+"""A start, or a done that finds its transfer finished, takes some cycles, but not none."""
 
 
 class Execution(Struct, frozen=True):

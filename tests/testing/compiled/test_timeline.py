@@ -7,8 +7,8 @@ import pytest
 from tb_perfadvisor.testing.compiled import CompiledOperation, Timeline, play
 
 US = 1_000_000
-SHORT = 20_000
-"""Of a start, or of a done that waits for nothing: 20 ns."""
+SHORT = 1_000
+"""Of a start, or of a done that waits for nothing: 1 ns."""
 
 
 def work(name: str, duration_us: int, memory_us: int = 0) -> CompiledOperation:
@@ -57,7 +57,7 @@ def test_work_that_uses_the_memory_leaves_the_rest_of_it_to_transfers() -> None:
 
 def test_transfers_of_one_channel_queue_and_those_of_others_do_not() -> None:
     timeline = play([start("s", 5), start("t", 5), done("e", "t")])
-    # Both take 10 us, of which one start covers 20 ns.
+    # Both take 10 us, of which one start covers 1 ns.
     assert durations(timeline)["e"] == 10 * US - SHORT
     apart = play([start("s", 5), start("t", 5, "host"), done("e", "t")])
     assert durations(apart)["e"] == 5 * US
