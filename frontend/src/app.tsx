@@ -1,10 +1,11 @@
 // The whole tab: the capture picker, the navigation and the current page.
 import type { JSX } from "preact";
 import type { CaptureList } from "./state/answers";
-import { captures, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
+import { captures, isLinkDead, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
 import { ComparePage } from "./pages/compare";
 import { EmptyPage } from "./pages/empty";
 import { Failure } from "./widgets/failure";
+import { WarningIcon } from "./widgets/icons";
 import { Loading } from "./widgets/loading";
 import { FilesPage } from "./pages/files";
 import { InputPage } from "./pages/input";
@@ -59,6 +60,7 @@ function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
 function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   const id = selectedId.value;
   const current = report.value;
+  if (isLinkDead.value) return <DeadLink />;
   if (id === null || current.state === "loading") return <Loading />;
   if (current.state === "running") return <AnalysisProgress progress={current.progress} />;
   if (current.state === "failed") {
@@ -79,4 +81,18 @@ function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
     default:
       return <ReportPage {...shared} rejected={rejected} />;
   }
+}
+
+function DeadLink(): JSX.Element {
+  return (
+    <section class="card failure" role="alert">
+      <WarningIcon />
+      <div>
+        <h1>The linked profile is not here</h1>
+        <p class="muted">
+          Its files were moved or deleted, or the link belongs to another logdir. Choose a profile above.
+        </p>
+      </div>
+    </section>
+  );
 }

@@ -171,6 +171,28 @@ def test_shared_link_opens_the_same_finding(
     assert "p.perf_advisor.view=kernels" in page.url
 
 
+def test_back_returns_and_a_dead_link_shows_no_other_profile(
+    board: Callable[..., str], visitor: Visitor, logs: Path
+) -> None:
+    shutil.copytree(ROOT / "demo_logs" / FIXED, logs / FIXED)
+    server = board("--logdir", str(logs))
+    page, tab = visitor.page, visitor.tab()
+    headlines = [report_at(server, item["id"])["headline"] for item in captures_at(server)]
+    page.goto(f"{server}/#perf_advisor")
+    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
+    tab.get_by_role("combobox", name="Capture").select_option(captures_at(server)[1]["id"])
+    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
+    assert "finding=" not in page.url
+    page.go_back()
+    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
+
+    page.goto(f"{server}/?again#perf_advisor&p.perf_advisor.capture=0123456789abcdef")
+    tab.get_by_role("heading", name="The linked profile is not here").wait_for(timeout=40_000)
+    assert tab.get_by_role("heading", level=1).count() == 1
+    tab.get_by_role("combobox", name="Capture").select_option(captures_at(server)[1]["id"])
+    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
+
+
 def test_every_export_format_downloads(
     board: Callable[..., str], visitor: Visitor, browser: Any, logs: Path, tmp_path: Path
 ) -> None:

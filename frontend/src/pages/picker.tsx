@@ -51,6 +51,11 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
           value={selected?.id ?? ""}
           onChange={({ currentTarget }) => selectCapture(currentTarget.value)}
         >
+          {selected === undefined && (
+            <option value="" disabled>
+              Choose a profile
+            </option>
+          )}
           {runs.map(([run, members]) => {
             const [only] = members;
             // A run with one capture needs no heading.

@@ -72,7 +72,8 @@ export function writeLink(key: string, value: string): void {
   if ((readLink(host.location.hash)[key] ?? "") === value) return;
   try {
     const storage = host.tensorboard?.tf_storage;
-    if (storage?.setString) storage.setString(PREFIX + key, value);
+    // TensorBoard's storage would leave `key=` behind.
+    if (storage?.setString && value) storage.setString(PREFIX + key, value);
     else host.history.replaceState(host.history.state, "", withLinkValue(host.location.hash, key, value));
   } catch {
     // The tab works without links.

@@ -25,6 +25,9 @@ export const selectedCapture = computed<Capture | undefined>(() =>
     : undefined,
 );
 
+/** Whether the link names a capture that is not in the logdir. */
+export const isLinkDead = signal(false);
+
 let listing: AbortController | null = null;
 let loading: AbortController | null = null;
 let shownRun: string | undefined;
@@ -49,14 +52,20 @@ export async function loadCaptures(): Promise<void> {
   }
 }
 
-/** Keeps the selected capture; if it is gone (its files moved), selects another of the same run. */
+/**
+ * Keeps the selected capture; if it is gone (its files moved), selects another of the same run. A link
+ * to a capture that is not there shows no other one in its place.
+ */
 function chooseCapture({ captures: available, scan }: CaptureList): void {
   const ids = new Set(available.map(({ id }) => id));
   if (selectedId.value !== null && (ids.has(selectedId.value) || scan.is_scanning)) return;
   readPage();
   const linked = readLink().capture;
+  const isFound = linked !== undefined && ids.has(linked);
+  const isMissing = linked !== undefined && !isFound && shownRun === undefined;
+  isLinkDead.value = isMissing && !scan.is_scanning;
   const next = available.find(({ run }) => run === shownRun) ?? available[0];
-  const id = linked !== undefined && ids.has(linked) ? linked : next?.id;
+  const id = isFound ? linked : isMissing ? undefined : next?.id;
   if (id === undefined) {
     selectedId.value = null;
     return;
@@ -73,6 +82,7 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
   loading?.abort();
   const { signal } = (loading = new AbortController());
   selectedId.value = id;
+  isLinkDead.value = false;
   report.value = { state: "loading" };
   openFindings.value = new Set(open);
   for await (const _ of attempts(signal)) {
@@ -171,8 +181,10 @@ export function openLink(): void {
   readPage();
   const { capture, finding } = readLink();
   const available = captures.value.state === "ready" ? captures.value.value.captures : [];
-  if (capture && capture !== selectedId.value && available.some(({ id }) => id === capture)) {
-    void showCapture(capture, finding ? [finding] : []);
+  // Before another one was chosen, the first capture was on screen without being in the URL.
+  const id = capture || available[0]?.id;
+  if (id && id !== selectedId.value && available.some((candidate) => candidate.id === id)) {
+    void showCapture(id, finding ? [finding] : []);
   } else if (finding && !openFindings.value.has(finding)) {
     openFindings.value = new Set([...openFindings.value, finding]);
   }
