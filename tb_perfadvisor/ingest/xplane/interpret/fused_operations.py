@@ -24,8 +24,8 @@ _PRODUCTS: Final = (b"dot", b"convolution")
 _SAME_ELEMENTS: Final = frozenset(
     {b"bitcast", b"broadcast", b"convert", b"copy", b"reshape", b"transpose"}
 )
-# Fusions have up to a few hundred operations, and come from a few lines of the program.
-_MAX_OPERATIONS: Final = 2000
+# A fusion contains a few others, and comes from a few lines of the program.
+_MAX_COMPUTATIONS: Final = 50
 _MAX_PATHS: Final = 40
 _MAX_CHAIN: Final = 16
 
@@ -51,6 +51,10 @@ class _Place(Struct, frozen=True):
     instruction: Any
     by_id: Mapping[int, Any]
 
+    @classmethod
+    def of(cls, instruction: Any, computation: Any) -> _Place:
+        return cls(instruction, {int(other.id): other for other in computation.instructions})
+
     def operands(self) -> list[Any]:
         return [self.by_id.get(int(id_)) for id_ in self.instruction.operand_ids]
 
@@ -69,20 +73,22 @@ def fused_operations(fusion: Any, computations: Mapping[int, Any]) -> FusedOpera
     """
     opcodes: set[bytes] = set()
     paths: dict[bytes, None] = {}
-    products: list[_Place] = []
-    elements = 0
-    for place in islice(_inside(fusion, computations), _MAX_OPERATIONS):
-        opcode = place.instruction.opcode
-        opcodes.add(opcode)
-        if opcode not in _PLUMBING:
-            paths[place.instruction.metadata.op_name] = None
-            elements = max(elements, _size(place))
-        if opcode in _PRODUCTS:
-            products.append(place)
-    product = max(products, key=_size, default=None)
+    product: _Place | None = None
+    product_elements = elements = 0
+    for computation in _inside(fusion, computations):
+        for instruction in computation.instructions:
+            opcode = instruction.opcode
+            if opcode in _PLUMBING:
+                continue
+            opcodes.add(opcode)
+            paths[instruction.metadata.op_name] = None
+            size = prod(instruction.shape.dimensions)
+            elements = max(elements, size)
+            if opcode in _PRODUCTS and size > product_elements:
+                product, product_elements = _Place.of(instruction, computation), size
     named = [decoded(path) for path in islice(filter(None, paths), _MAX_PATHS)]
     return FusedOperations(
-        opcodes=" ".join(sorted(decoded(opcode) for opcode in opcodes - _PLUMBING)),
+        opcodes=" ".join(sorted(map(decoded, opcodes))),
         paths="\n".join(named),
         product=product_line(product.instruction, product.operands()) if product else "",
         elements=elements,
@@ -91,24 +97,19 @@ def fused_operations(fusion: Any, computations: Mapping[int, Any]) -> FusedOpera
     )
 
 
-def _inside(fusion: Any, computations: Mapping[int, Any]) -> Iterator[_Place]:
-    """The instructions of a fusion, those of fusions inside it included."""
+def _inside(fusion: Any, computations: Mapping[int, Any]) -> Iterator[Any]:
+    """The computations of a fusion, those of fusions inside it included."""
     pending, seen = [int(id_) for id_ in fusion.called_computation_ids], set[int]()
-    while pending:
+    while pending and len(seen) < _MAX_COMPUTATIONS:
         number = pending.pop()
         computation = computations.get(number)
         if computation is None or number in seen:
             continue
         seen.add(number)
-        by_id = {int(other.id): other for other in computation.instructions}
+        yield computation
         for instruction in computation.instructions:
             if instruction.opcode == b"fusion":
                 pending += [int(id_) for id_ in instruction.called_computation_ids]
-            yield _Place(instruction, by_id)
-
-
-def _size(place: _Place) -> int:
-    return prod(place.instruction.shape.dimensions)
 
 
 def _is_one_hot(place: _Place | None, computations: Mapping[int, Any]) -> bool:
@@ -147,6 +148,6 @@ def _root(fusion: Any, computations: Mapping[int, Any]) -> _Place | None:
     computation = computations.get(int(ids[0])) if ids else None
     if computation is None:
         return None
-    by_id = {int(other.id): other for other in computation.instructions}
-    root = by_id.get(int(computation.root_id))
-    return None if root is None else _Place(root, by_id)
+    ids_to_instructions = {int(other.id): other for other in computation.instructions}
+    root = ids_to_instructions.get(int(computation.root_id))
+    return None if root is None else _Place(root, ids_to_instructions)

@@ -22,7 +22,7 @@ _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
 # Look into the fusions that take this share of a core's time, the costliest first. The others are
 # too many and too short to matter to any advice.
 _INSPECTED_SHARE: Final = 0.99
-_MAX_INSPECTED: Final = 1000
+_MAX_INSPECTED: Final = 500
 
 
 class _Facts(Struct, frozen=True):
