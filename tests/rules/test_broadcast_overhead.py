@@ -61,6 +61,14 @@ EXPANDED = (
         (PAIRS, "broadcast convolution multiply reduce", 2048 * 2048 * 256, False),
         (EXPANDED, "broadcast subtract", 512 * 1024 * 128, True),
         (EXPANDED, "iota subtract", 512 * 1024 * 128, False),
+        # Nearly every fusion broadcasts constants. This one reads as much as it writes.
+        (
+            "%fusion.25 = pred[16384,512]{1,0:T(32,128)(4,1)S(1)} fusion(u32[16384,512]"
+            "{1,0:T(8,128)S(1)} %rng-bit-generator.3), kind=kLoop",
+            "add broadcast compare or",
+            16384 * 512,
+            False,
+        ),
     ],
 )
 def test_fusions_are_found_by_what_is_inside(

@@ -39,6 +39,13 @@ def test_names_the_kernel_and_its_place_on_the_roofline() -> None:
     assert "reaches 16.1 % of its achievable rate (bound by compute)" in finding.summary
 
 
+def test_no_kernel_is_faster_than_its_work_allows() -> None:
+    # In a twentieth of the time: 1.29 ms of work in 0.4.
+    fast = SLOW.replace("cell 1ms", "cell 50us")
+    (finding,) = find(DominantKernel, fast, legend=LEGEND, device=H100) or ()
+    assert "which is as fast as its work allows (bound by compute)" in finding.summary
+
+
 def test_roofline_is_unknown_without_shapes() -> None:
     (finding,) = find(DominantKernel, SLOW, device=H100) or ()
     assert "reaches" not in finding.summary

@@ -9,7 +9,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.compute.slow_matmul import SlowMatmul
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import kernel, operator
+from tb_perfadvisor.testing.symbols import device_alphabet, kernel, operator, xla_op
 from tb_perfadvisor.trace import Device, KernelFamily, Precision
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
@@ -86,6 +86,21 @@ def test_fires_only_beyond_the_limits() -> None:
         assert (
             find(SlowMatmul, SLOW, legend=legend(), device=H100, settings={name: passes_at}) == ()
         )
+
+
+def test_products_that_xla_compiles_for_a_tpu_pass() -> None:
+    # 2 x 1,024 x 1,024 x 1,024 FLOP in 6 ms are a thousandth of what the device achieves.
+    trace = """
+        cell 1ms
+        step  |..........|..........|
+        main  |LSSSSSSSSS|LSSSSSSSSS|
+        tpu 0 |XXXXXXYYYY|XXXXXXYYYY|
+    """
+    text = device_alphabet("tpu")["X"].hlo["text"]
+    product = xla_op(
+        "fusion.1", text, family=KernelFamily.MATMUL, flop=2 * 1024**3, traffic_bytes=6 * 1024**2
+    )
+    assert find(SlowMatmul, trace, legend={"X": product}, device="TPU v5e") == ()
 
 
 @pytest.mark.corpus

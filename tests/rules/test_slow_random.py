@@ -61,6 +61,20 @@ def test_names_inside_a_fusion_count() -> None:
     assert find(SlowRandom, SLOW, legend=symbols)
 
 
+@pytest.mark.parametrize(
+    ("opcodes", "is_found"),
+    [
+        # Threefry in software, and bits of the hardware generator turned into numbers.
+        ("add convolution or shift-left shift-right-logical xor", True),
+        ("add or shift-right-logical", False),
+    ],
+)
+def test_uniform_numbers_are_slow_in_software(opcodes: str, is_found: bool) -> None:
+    path = "jit(train_step)/jvp(jit(_bernoulli))/jit(_uniform)/add"
+    fusion = xla_op("fusion.3", FUSION, inside_opcodes=opcodes, inside_paths=path)
+    assert bool(find(SlowRandom, SLOW, legend={"s": fusion})) == is_found
+
+
 def test_a_product_in_the_same_fusion_keeps_its_time() -> None:
     slow = SLOW.replace("cell 1ms", "cell 200us")
     fusion = xla_op("iota_reduce_fusion", SAMPLED, inside_paths=GUMBEL, product=LOGITS)

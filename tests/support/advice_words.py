@@ -33,7 +33,8 @@ NEEDS = {
 """Words (regular expressions), and the parts that justify them: one must be present."""
 
 UNLESS = {
-    r"\.cuda\(|torch\.cuda|pin_memory|['\"]cuda['\"]|GPU:0|GPU graph": "CPU",
+    r"\.cuda\(|torch\.cuda|pin_memory|['\"]cuda['\"]|GPU:0|GPU graph": "CPU|TPU",
+    r"NCCL|nccl|nvidia-smi|xla_gpu|\bCUDA_|NVLink|InfiniBand|GPUs?\b": "TPU",
     r"torch\.compile\(|torch_compile=True|dynamo_backend|compile_repeated_blocks"
     r"|--compile": "torch.compile|GPU graphs",
     r"reduce-overhead|cudagraphs\b|CUDA graph|enforce_eager": "GPU graphs",

@@ -28,6 +28,7 @@ _REMEDIES = (
         ),
         framework="pytorch",
         needs=(Part.DATA_PARALLEL,),
+        unless=(Part.TPU,),
         change="process-per-device",
         reference="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html",
     ),

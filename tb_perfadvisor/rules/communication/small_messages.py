@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, 
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.units import format_duration
 
@@ -38,7 +39,16 @@ _REMEDIES = (
             'os.environ["XLA_FLAGS"] = "--xla_gpu_all_reduce_combine_threshold_bytes=134217728"'
         ),
         framework="jax",
+        needs=(Part.GPU,),
+        change="combined-messages",
         reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
+    ),
+    Remedy(
+        text="Reduce the whole gradient tree in one call, so that XLA can combine the messages.",
+        snippet='grads = jax.lax.pmean(grads, axis_name="data")',
+        framework="jax",
+        change="combined-messages",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.pmean.html",
     ),
     Remedy(
         text="Pack gradients before reducing them.",

@@ -14,9 +14,11 @@ from tb_perfadvisor.rules.remedies.kernels import AUTOTUNE, LIBRARY_BENCHMARK
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.achievable_time import LATENCY_BOUND
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.units import format_share
 
@@ -37,6 +39,7 @@ _REMEDIES = (
         text="Let XLA try more kernels for these shapes.",
         snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=4"',
         framework="jax",
+        needs=(Part.GPU,),
         reference="https://openxla.org/xla/flags_guidance",
     ),
     Remedy(
@@ -74,7 +77,8 @@ class SlowMatmul(Rule):
 
     When to ignore
     --------------
-    When the shapes cannot be changed and autotuning has been tried.
+    When the shapes cannot be changed and autotuning has been tried. TPUs are left out: XLA compiles
+    each product itself, and fuses it with other work.
 
     How to verify
     -------------
@@ -105,6 +109,10 @@ class SlowMatmul(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when slow matrix kernels take a good part of the step."""
+        # A TPU has no library of kernels to choose from: XLA writes each product itself, and fuses
+        # it with other work.
+        if has_tiled_layouts(signals):
+            return
         rooflines, kernels = roofline(signals), matrix_kernels(signals)
         achievable_ns = rooflines.achievable_ns[kernels.entry]
         achieved = achievable_ns / np.maximum(kernels.duration_ns, 1)

@@ -36,7 +36,7 @@ _REMEDIES = (
             "lengths, offsets, weights = packed.to(device, non_blocking=True).unbind()"
         ),
         framework="pytorch",
-        unless=(*SERVERS, Part.CPU_ONLY),
+        unless=(*SERVERS, Part.CPU_ONLY, Part.TPU),
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
     Remedy(

@@ -38,7 +38,7 @@ _PINNED = Remedy(
         "on_device = staging.to(device, non_blocking=True)"
     ),
     framework="pytorch",
-    unless=(Part.CPU_ONLY,),
+    unless=(Part.CPU_ONLY, Part.TPU),
     reference="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
 )
 _NOT_PYTORCH = (
@@ -47,6 +47,7 @@ _NOT_PYTORCH = (
         snippet="TF_GPU_ALLOCATOR=cuda_malloc_async python train.py",
         language="bash",
         framework="tensorflow",
+        unless=(Part.TPU,),
         reference="https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth",
     ),
     Remedy(
@@ -54,7 +55,15 @@ _NOT_PYTORCH = (
         snippet="XLA_PYTHON_CLIENT_PREALLOCATE=true python train.py",
         language="bash",
         framework="jax",
+        unless=(Part.TPU,),
         reference="https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
+    ),
+    Remedy(
+        text="Let each step reuse the memory of its arguments.",
+        snippet="train_step = jax.jit(train_step, donate_argnums=0)",
+        framework="jax",
+        needs=(Part.TPU,),
+        reference="https://docs.jax.dev/en/latest/buffer_donation.html",
     ),
 )
 

@@ -166,7 +166,7 @@ REPLAY_INPUTS = (
             "next_input = prepare(next(batches))  # while the device replays\n"
             "copied.synchronize()\n"
             "pinned_input.copy_(next_input)",
-            unless=(*SERVERS, Part.CPU_ONLY),
+            unless=(*SERVERS, Part.CPU_ONLY, Part.TPU),
             reference=_CUDA_GRAPHS,
         ),
     ),

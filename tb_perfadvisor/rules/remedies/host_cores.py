@@ -13,7 +13,7 @@ OWN_CORES = (
         language="bash",
         framework="pytorch",
         needs=(Part.SEVERAL_DEVICES,),
-        unless=SERVERS,
+        unless=(*SERVERS, Part.TPU),
         reference="https://docs.pytorch.org/docs/main/elastic/numa.html",
     ),
     Remedy(
@@ -24,7 +24,7 @@ OWN_CORES = (
         reference="https://docs.pytorch.org/docs/stable/torch_environment_variables.html",
     ),
     Remedy(
-        text="Start the process on cores that no other process uses, near its GPU.",
+        text="Start the process on cores that no other process uses, near its device.",
         snippet="numactl --physcpubind=0-15 --preferred=0 python train.py",
         language="bash",
         reference="https://man7.org/linux/man-pages/man8/numactl.8.html",

@@ -64,14 +64,16 @@ OVERLAP_TENSOR_PARALLEL: Final = variants(
 FEWER_TENSOR_PARALLEL_RANKS: Final = variants(
     "tensor-parallel-size",
     Remedy(
-        text="If the model fits on fewer GPUs, use fewer tensor-parallel ranks and more replicas.",
+        text="If the model fits on fewer devices, use fewer tensor-parallel ranks and more "
+        "replicas.",
         snippet="vllm serve MODEL --tensor-parallel-size 2 --data-parallel-size 4",
         language="bash",
         needs=(Part.VLLM,),
         reference=_VLLM_DOCS,
     ),
     Remedy(
-        text="If the model fits on fewer GPUs, use fewer tensor-parallel ranks and more replicas.",
+        text="If the model fits on fewer devices, use fewer tensor-parallel ranks and more "
+        "replicas.",
         snippet="python -m sglang.launch_server --model-path MODEL --tp-size 2 --dp-size 4",
         language="bash",
         needs=(Part.SGLANG,),

@@ -13,8 +13,7 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.units import NS_PER_S
 
 EXPANSION = 8
-"""A fusion that writes this many times the bytes that it reads mostly writes repeated values. Casts
-write up to four times as many."""
+"""A fusion that writes this many times the elements that it reads mostly repeats them."""
 PAIRS = 16
 """A fusion that computes this many times the elements that it reads and writes combines each with
 many others, as a matrix product does."""
@@ -46,9 +45,9 @@ class BroadcastOverhead(CostlyOperations):
     What it finds
     -------------
     Broadcasts of whole arrays that XLA executes as separate operations, not inside the operation
-    that uses them; fusions that expand their operands to eight times the bytes or more; and fusions
-    that multiply and sum over pairs of elements, as a matrix product would. Constants that fill an
-    array do not count.
+    that uses them; fusions that expand their operands to eight times the elements or more; and
+    fusions that multiply and sum over pairs of elements, as a matrix product would. Constants that
+    fill an array do not count.
 
     Why it matters
     --------------
@@ -97,11 +96,12 @@ class BroadcastOverhead(CostlyOperations):
             return True
         if "broadcast" not in operation.inside or operation.inside & _OTHER_WORK:
             return False
-        if operation.inside >= {"multiply", "reduce"}:
-            return operation.inside_elements >= PAIRS * _elements(operation)
         results = operation.instruction.results
-        is_expanding = stored_bytes(*results) >= EXPANSION * stored_bytes(*operands)
-        return is_expanding and "reduce" not in operation.inside
+        if operation.inside >= {"multiply", "reduce"}:
+            return operation.inside_elements >= PAIRS * _elements(*results, *operands)
+        if "reduce" in operation.inside:
+            return False
+        return _elements(*results) >= EXPANSION * _elements(*operands)
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
         """The time of what a fusion still has to do: read its operands, and multiply them."""
@@ -109,16 +109,12 @@ class BroadcastOverhead(CostlyOperations):
         if operation.opcode == "broadcast" or bytes_per_s is None:
             return None
         instruction = operation.instruction
-        kept = instruction.operands if "reduce" not in operation.inside else _arrays(operation)
-        memory_ns = stored_bytes(*kept) / bytes_per_s * NS_PER_S
-        product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements)
-        return max(memory_ns, product_ns or 0.0) if "reduce" in operation.inside else memory_ns
+        kept, product_ns = instruction.operands, None
+        if "reduce" in operation.inside:
+            kept = (*instruction.results, *kept)
+            product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements)
+        return max(stored_bytes(*kept) / bytes_per_s * NS_PER_S, product_ns or 0.0)
 
 
-def _arrays(operation: XlaOperation) -> tuple[Shape, ...]:
-    return (*operation.instruction.results, *operation.instruction.operands)
-
-
-def _elements(operation: XlaOperation) -> int:
-    """Elements of all arrays that an operation reads and writes."""
-    return sum(shape.elements for shape in _arrays(operation))
+def _elements(*shapes: Shape) -> int:
+    return sum(shape.elements for shape in shapes)

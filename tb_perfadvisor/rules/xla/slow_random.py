@@ -21,6 +21,10 @@ _SLOW = (
     r"|jit\(_?(?:truncated_)?(?:normal|gamma|poisson|beta|dirichlet)(?:_real)?\)"
 )
 
+# Threefry mixes bits by rotations. XLA names the result after what it is used for.
+_ROTATIONS = frozenset({"shift-left", "shift-right-logical", "xor"})
+_DRAWN = _SLOW + r"|(?i:uniform|bernoulli|random_bits|dropout|randint)"
+
 _REMEDIES = (
     Remedy(
         text="Use the hardware generator.",
@@ -78,7 +82,7 @@ class SlowRandom(CostlyOperations):
 
     minimum_share = Limit(0.02, "share", "Dropout with a fast generator takes less than this.")
 
-    activity = "goes into drawing random numbers"
+    activity = "goes into operations that draw random numbers"
     noun = "operation"
     remaining_share = 0.5
     expected_of_best = 1.6
@@ -86,7 +90,8 @@ class SlowRandom(CostlyOperations):
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation draws from a slow distribution or with a slow generator."""
-        return any(re.search(_SLOW, path) for path in operation.paths)
+        pattern = _DRAWN if operation.inside >= _ROTATIONS else _SLOW
+        return any(re.search(pattern, path) for path in operation.paths)
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
         """The time of the operation without drawing: of its bytes, and of the product inside."""

@@ -255,7 +255,8 @@ def _frozen(column: NDArray[Scalar]) -> NDArray[Scalar]:
 def _add_recorded(columns: _Columns, trace: Trace, rows: Int32) -> None:
     """Add the work that the file itself records for its operations."""
     hlo = trace.hlo
-    has_work = (hlo.flop >= 0) & (hlo.traffic_bytes > 0)
+    # All arrays of an operation on a TPU may be on the chip.
+    has_work = (hlo.flop >= 0) & (hlo.traffic_bytes >= 0) & (hlo.flop + hlo.traffic_bytes > 0)
     if not has_work.any():
         return
     op = trace.operations(rows)

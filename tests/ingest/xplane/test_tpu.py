@@ -304,6 +304,22 @@ def test_operations_with_their_work() -> None:
     assert trace.collectives.size_bytes.tolist() == [ARRAY_BYTES]
 
 
+def test_bytes_on_the_chip_are_no_traffic() -> None:
+    drawing = Drawing()
+    tpu = drawing.plane("/device:TPU:0", device_type_string="TPU v6 Lite")
+    line = drawing.line(tpu, "XLA Ops")
+    shared = {"flops": 4096, "bytes_accessed": 3 * 2048}
+    for number, (left, right) in enumerate((("", ""), ("S(1)", ""), ("S(1)", "S(1)"))):
+        array = "bf16[8,128]{1,0:T(8,128)(2,1)"
+        text = f"%add.{number} = {array}S(1)}} add({array}{left}}} %a, {array}{right}}} %b)"
+        if not left:
+            text = text.replace("S(1)", "")
+        drawing.event(tpu, line, text, 10 * number, 5, display=f"add.{number}", shared=shared)
+    trace = drawing.read()
+    # Three arrays of 8 x 128 x 2 B = 2,048 B: all in the device's memory, one of them, none.
+    assert trace.hlo.traffic_bytes.tolist() == [3 * 2048, 2048, 0]
+
+
 def test_peaks_come_from_the_device_plane() -> None:
     (device,) = tpu_xspace().read().devices
     assert (device.index, device.name, device.kind) == (3, "TPU v6 Lite", "tpu")

@@ -85,6 +85,9 @@ class Operation(Struct, frozen=True):
     group_size: int
     copy_direction: CopyDirection
     copy_bytes: int
+    memory_bytes: int
+    """Bytes of its arrays in the device's memory, without padding, if others are on the chip; else
+    -1."""
 
 
 def parse_operation(text: str, *, name: str = "", category: str = "", path: str = "") -> Operation:
@@ -133,7 +136,16 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         group_size=_group_size(text),
         copy_direction=_copy_direction(opcode or name, results, operands),
         copy_bytes=-1 if is_start or not results else results[0].size_bytes,
+        memory_bytes=_memory_bytes([*results, *operands]),
     )
+
+
+def _memory_bytes(arrays: list[Shape]) -> int:
+    """Bytes in the device's memory; -1 if no array is on the chip."""
+    # Flags and scalars, which are in other memories on the chip, move no bytes worth counting.
+    if not any(shape.space not in (0, _HOST) and shape.rank for shape in arrays):
+        return -1
+    return sum(shape.size_bytes for shape in arrays if not shape.space)
 
 
 def _shapes(text: str) -> list[Shape]:

@@ -99,6 +99,9 @@ class TpuOperations:
             path=_text(path),
         )
         operation = parse_operation(text, name=name, category=_text(category), path=_text(path))
+        if operation.memory_bytes >= 0:
+            # Stated bytes include those of arrays on the chip.
+            facts = replace(facts, traffic_bytes=min(facts.traffic_bytes, operation.memory_bytes))
         if is_costly and operation.opcode == "fusion":
             facts = replace(facts, inside=self._programs.look_inside(module, operation.name))
         return replace(operation, precision=_precision(operation, facts)), facts
