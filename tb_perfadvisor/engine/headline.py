@@ -33,7 +33,7 @@ def headline(
     """
     steps, attribution = signals.steps, signals.attribution
     if attribution.window_ns == 0:
-        return "The profile contains no work to analyze"
+        return "The profile is empty: nothing was recorded"
     whole = (
         f"each {format_duration(attribution.window_ns / steps.count)} step"
         if len(steps)

@@ -101,7 +101,7 @@ def _on_other_workers(signals: Signals) -> list[Note]:
 def _on_steps(signals: Signals) -> list[Note]:
     notes = []
     steps = signals.steps
-    if len(steps) == 0:
+    if len(steps) == 0 and len(signals.trace.events):
         reason = (
             "All steps of the profile are partial"
             if steps.excluded
@@ -115,7 +115,7 @@ def _on_steps(signals: Signals) -> list[Note]:
                 hint_for(Need.STEPS, workload(signals)),
             )
         )
-    elif len(steps) < FEW_STEPS:
+    elif 0 < len(steps) < FEW_STEPS:
         count = "One step is" if len(steps) == 1 else f"{len(steps)} steps are"
         notes.append(
             Note(

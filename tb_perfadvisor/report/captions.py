@@ -31,7 +31,7 @@ def make_caption(
     parts = [
         _program(framework, workload),
         *([" + ".join(workload.parallelism)] if workload.parallelism else []),
-        "CPU" if worker.device is None else _device(worker.device),
+        *([_device(worker.device)] if worker.events else []),
     ]
     count = world_size or len(workers)
     if count > 1:
@@ -50,7 +50,9 @@ def _program(framework: str, workload: model.WorkloadInfo) -> str:
     return name if workload.mode == "unknown" else f"{name}, {workload.mode}"
 
 
-def _device(device: model.DeviceInfo) -> str:
+def _device(device: model.DeviceInfo | None) -> str:
+    if device is None:
+        return "CPU"
     if device.used is None:
         return f"no events of the {device.name or 'device'}"
     name = device.name or "unknown device"

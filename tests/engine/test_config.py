@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     ids=["select", "ignore", "limits"],
 )
 def test_an_unknown_rule_is_refused(config: Config) -> None:
-    with pytest.raises(UsageError, match=r"no rule 'input-stal'. `perfadvisor rules` lists"):
+    with pytest.raises(UsageError, match=r"no rule 'input-stal'. Did you mean 'input-stall'"):
         config.rules()
 
 

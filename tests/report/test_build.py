@@ -130,7 +130,7 @@ HEALTHY = """
 @pytest.mark.parametrize(
     ("trace", "headline"),
     [
-        (TraceBuilder().build(), "The profile contains no work to analyze"),
+        (TraceBuilder().build(), "The profile is empty: nothing was recorded"),
         (
             TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
             "This profile contains no device events, so the device's time is unknown",

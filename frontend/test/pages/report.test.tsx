@@ -36,6 +36,16 @@ test("precision that no kernel shows is unknown, not 0", () => {
   assert.equal(number?.absent, "unknown");
 });
 
+test("an empty profile says so and shows how to record one", () => {
+  const report = readSample("cpu");
+  report.overview.window_ns = 0;
+  report.headline = "The profile is empty: nothing was recorded";
+  const html = renderToString(<ReportPage report={report} captureId="1" rejected={[]} />);
+  assert.match(html, /nothing was recorded/);
+  assert.match(html, /profiler\.step\(\)/);
+  assert.doesNotMatch(html, /Where the/);
+});
+
 test("the report page of each sample renders without NaN or undefined", () => {
   for (const name of ["train", "healthy", "cpu"]) {
     const html = renderToString(<ReportPage report={readSample(name)} captureId={name} rejected={[]} />);

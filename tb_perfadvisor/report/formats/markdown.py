@@ -58,8 +58,14 @@ def head_blocks(report: model.Report) -> list[str]:
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
         *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
-        grid(("Where the time goes", "Time", "Share"), breakdown),
-        grid(("Key number", "Value"), key_numbers(report)),
+        *(
+            [
+                grid(("Where the time goes", "Time", "Share"), breakdown),
+                grid(("Key number", "Value"), key_numbers(report)),
+            ]
+            if report.overview.window_ns
+            else []
+        ),
         *_program(report.workload),
     ]
 

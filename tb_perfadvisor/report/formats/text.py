@@ -72,16 +72,14 @@ def _report(report: model.Report) -> RenderableType:
         WrappedText(report.headline, style="bold"),
         WrappedText(caption_line(report), style="dim"),
         *_first(report),
-        Text(),
-        _breakdown(report),
-        Text(),
-        _numbers(report),
     ]
+    if report.overview.window_ns:
+        parts += [Text(), _breakdown(report), Text(), _numbers(report)]
     for index, finding in enumerate(report.findings, start=1):
         parts += [Text(), _finding(index, finding, report)]
-    if not report.findings:
+    if not report.findings and report.overview.window_ns:
         parts += [Text(), WrappedText("Nothing to change.", style="green")]
-    parts += [Text(), _outcomes(report)]
+    parts += [Text(), _outcomes(report)] if report.overview.window_ns else [Text()]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()

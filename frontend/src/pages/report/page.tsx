@@ -9,6 +9,7 @@ import { FindingList } from "../../findings/list";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "../../widgets/notes";
+import { Recording } from "../recording";
 
 interface Props {
   report: Report;
@@ -17,6 +18,7 @@ interface Props {
 }
 
 export function ReportPage({ report, captureId, rejected }: Props): JSX.Element {
+  if (report.overview.window_ns === 0) return <EmptyReport report={report} />;
   return (
     <>
       <Headline report={report} />
@@ -27,6 +29,22 @@ export function ReportPage({ report, captureId, rejected }: Props): JSX.Element 
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
       <Checks outcomes={report.outcomes} />
       <Details report={report} rejected={rejected} />
+    </>
+  );
+}
+
+/** A profile in which nothing was recorded: what happened, and how to record it. */
+function EmptyReport({ report }: { report: Report }): JSX.Element {
+  return (
+    <>
+      <Headline report={report} />
+      <Problems notes={report.notes} />
+      <section class="card" aria-labelledby="recording">
+        <div class="card-head">
+          <h2 id="recording">Record a profile</h2>
+        </div>
+        <Recording />
+      </section>
     </>
   );
 }

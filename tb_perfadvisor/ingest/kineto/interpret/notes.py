@@ -16,10 +16,11 @@ def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
         notes.append(
             Note(
                 "empty-profile",
-                "warning",
-                "The profile has no events.",
-                "Call prof.step() in the loop, and let the schedule reach an active step before "
-                "the program ends.",
+                "error",
+                "The profiler recorded no events.",
+                "With a schedule, the program must run long enough to reach an active step: "
+                "prof.step() ends a step. Without a schedule, call the code inside the profiler's "
+                "`with` block.",
             )
         )
     if collected.unknown_categories:
