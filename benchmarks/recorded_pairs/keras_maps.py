@@ -26,13 +26,21 @@ def _encoded() -> Any:
     return tf.constant([tf.io.encode_png(image).numpy() for image in _IMAGES])
 
 
+def _one_call_at_a_time() -> Any:
+    """TensorFlow would run a map without a number of calls in parallel by itself."""
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    options.experimental_optimization.map_and_batch_fusion = False
+    return options
+
+
 def free_cores(role: Role) -> Any:
     """A map of one call at a time, or of one for each core."""
     encoded = _encoded()
     calls = None if role == "slow" else tf.data.AUTOTUNE
     numbers = tf.data.Dataset.range(10_000_000)
     images = numbers.map(lambda number: _prepared(encoded, number), num_parallel_calls=calls)
-    return images.batch(BATCH_SIZE).prefetch(2)
+    return images.batch(BATCH_SIZE).prefetch(2).with_options(_one_call_at_a_time())
 
 
 def busy_cores(role: Role) -> Any:
@@ -41,7 +49,7 @@ def busy_cores(role: Role) -> Any:
     images = tf.data.Dataset.range(64).map(lambda number: _prepared(encoded, number))
     if role == "fixed":
         images = images.cache()
-    return images.repeat().batch(BATCH_SIZE).prefetch(2)
+    return images.repeat().batch(BATCH_SIZE).prefetch(2).with_options(_one_call_at_a_time())
 
 
 def _fit_ns(name: str, role: Role, directory: Path | None) -> int:

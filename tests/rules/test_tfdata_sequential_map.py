@@ -98,6 +98,52 @@ def test_a_tiny_function_is_not_worth_a_thread() -> None:
     assert find(TfdataSequentialMap, SLOW, settings=settings, **options) == ()
 
 
+# On the CPU, a map runs ahead of the step all the time, on a thread of its own.
+ON_CPU = """
+    cell 1ms
+    step   |..........|..........|
+    fetch  |DD........|DD........|
+    pool 1 |..OOOOOOOO|..OOOOOOOO|
+    pool 2 |{second}|{second}|
+    ahead  |RRRRRRRRRR|RRRRRRRRRR|
+    ahead  |MMMMMMMMMM|MMMMMMMMMM|
+    ahead  |FFFFFFFFFF|FFFFFFFFFF|
+    pool 3 |EEEEEEEEEE|EEEEEEEEEE|
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "cores", "expected_ms", "high_ms"),
+    [
+        # The step waits 2 of 10 ms, and two threads compute for 8: one of two cores idles for 2 ms,
+        # so that the same work takes 1 ms less on both.
+        ("..OOOOOOOO", 2, 1.0, 1.0),
+        # Two of three cores idle for 2 ms: 4 / 3.
+        ("..OOOOOOOO", 3, 4 / 3, 4 / 3),
+        # With many cores, the whole wait goes.
+        ("..........", 16, 2.0, 2.0),
+    ],
+)
+def test_more_calls_save_no_more_than_idle_cores_allow(
+    second: str, cores: int, expected_ms: float, high_ms: float
+) -> None:
+    symbols = legend(cores=cores)
+    (finding,) = find(
+        TfdataSequentialMap,
+        ON_CPU.format(second=second),
+        legend=symbols,
+        framework="tensorflow",
+    ) or ()  # fmt: skip
+    assert finding.saving is not None
+    assert finding.saving.expected_ns / 2e6 == pytest.approx(expected_ms, abs=1e-5)
+    assert finding.saving.high_ns / 2e6 == pytest.approx(high_ms, abs=1e-5)
+
+
+def test_without_idle_cores_more_calls_save_nothing() -> None:
+    text = ON_CPU.format(second="OOOOOOOOOO")
+    assert find(TfdataSequentialMap, text, legend=legend(cores=2), framework="tensorflow") == ()
+
+
 def test_on_a_recording(corpus: Path) -> None:
     # 32 calls of 2 ms and more in a step of 84 ms, of which 66.5 ms wait for input.
     (finding,) = (

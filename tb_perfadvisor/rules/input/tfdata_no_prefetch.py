@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_evi
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.rules.savings.input_rate import REALIZED_SHARE
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.input.core_sharing import overlap_limit
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, total_ns
@@ -91,7 +92,9 @@ class TfdataNoPrefetch(Rule):
                 continue
             nodes = pipelines.below(root)
             claims = stalls_of(pipelines, nodes)
-            saved_ns = _hidden_ns(signals, claims)
+            most_ns = saved_ns = _hidden_ns(signals, claims)
+            if (limit := overlap_limit(signals)) is not None:
+                most_ns, saved_ns = min(most_ns, limit.high_ns), min(saved_ns, limit.expected_ns)
             if self.is_minor(saved_ns, signals):
                 continue
             yield Finding(
@@ -103,7 +106,7 @@ class TfdataNoPrefetch(Rule):
                 saving=Saving(
                     int(REALIZED_SHARE * saved_ns) if signals.device.is_host_only else saved_ns,
                     saved_ns,
-                    saved_ns,
+                    max(most_ns, saved_ns),
                     claims,
                     "measured",
                     (Remove(claims),),

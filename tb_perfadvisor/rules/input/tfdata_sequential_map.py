@@ -16,6 +16,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.input.core_sharing import overlap_limit
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import clip, total_ns
@@ -67,6 +68,10 @@ class TfdataSequentialMap(Rule):
     would save, because the cores may be busy. Maps inside a parallel interleave already run in
     parallel.
 
+    In a program on the CPU, the step needs the cores as well. More calls at a time save no more
+    than the time that cores idle, divided by their number. An operator is recorded on one thread,
+    but three quarters of the time of the step's operators count as time on all cores.
+
     When to ignore
     --------------
     When the function computes in Python: its calls take turns (see python-fed-input).
@@ -114,6 +119,11 @@ class TfdataSequentialMap(Rule):
             if self.is_minor(stall_ns, signals):
                 continue
             saved_ns = min(stall_ns, round(_work_ns(signals, node) * (1 - calls / cores)))
+            most_ns = stall_ns
+            if (limit := overlap_limit(signals)) is not None:
+                most_ns, saved_ns = min(most_ns, limit.high_ns), min(saved_ns, limit.expected_ns)
+            if self.is_minor(saved_ns, signals):
+                continue
             call_count = "one call" if calls == 1 else f"{calls} calls"
             yield Finding(
                 summary=(
@@ -126,7 +136,7 @@ class TfdataSequentialMap(Rule):
                         saved_ns,
                     ),
                     saved_ns,
-                    stall_ns,
+                    max(most_ns, saved_ns),
                     claims,
                     "modeled",
                 ),

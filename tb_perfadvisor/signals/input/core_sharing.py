@@ -107,7 +107,26 @@ def _with_processes(signals: Signals, workers: WorkerBatches) -> CoreSharing:
     )
 
 
-def _with_threads(signals: Signals, cores: int) -> CoreSharing:
+class _Threads(Struct, frozen=True):
+    """How many threads run in each stretch of the used window; columns of shape (stretches,)."""
+
+    length_ns: Float
+    inputs: Float
+    """Threads of the pipelines that compute."""
+    pythons: Float
+    """Threads in Python functions; one of them runs at a time."""
+    likely: Float
+    """Threads of input, with the part of Python functions that likely computes."""
+    steps: Float
+    """Threads that run operators of the step."""
+    most_steps: Float
+    """The same if operators use all cores."""
+    shared: Intervals
+    """When the step computes while input is prepared."""
+
+
+@memoized
+def _threads(signals: Signals) -> _Threads:
     window = signals.attribution
     start, end = window.window_start_ns, window.window_end_ns
     computing, python = _input_threads(signals)
@@ -116,39 +135,82 @@ def _with_threads(signals: Signals, cores: int) -> CoreSharing:
         np.concatenate([[start, end], *(part.ravel() for part in (*computing, *python, *steps))])
     )
     edges = edges[(edges >= start) & (edges <= end)]
-    at, length = edges[:-1], np.diff(edges).astype(np.float64)
-    input_threads, python_threads, step_threads = (
-        _running(threads, at) for threads in (computing, python, steps)
-    )
-    python_threads = np.minimum(python_threads, 1.0)  # the others wait for Python's lock
-    input_ns = float((input_threads * length).sum())
-    python_ns = float((python_threads * length).sum())
-    step_ns = float((step_threads * length).sum())
-    # Threads share cores, so together they compute no longer than the cores do.
-    crowding = max((input_ns + python_ns + step_ns) / max(cores * (end - start), 1), 1.0)
-    length = np.where(step_threads > 0, length, 0.0)
-    likely = input_threads + python_threads * _python_share(signals)
-
-    def lost_ns(threads: Float, step_threads: Float) -> float:
-        """The cores' time that these threads of input take from those of the step."""
-        taking = np.maximum(threads - np.maximum(cores - step_threads, 0), 0)
-        return float((np.minimum(taking, cores) * length).sum()) / cores
-
-    most_threads = np.maximum(step_threads, min(cores, MOST_THREADS))
-    certain_ns = lost_ns(input_threads, step_threads) / crowding
-    likely_ns = lost_ns(likely, step_threads) / crowding
-    possible_ns = lost_ns(likely, most_threads) / crowding
+    at = edges[:-1]
+    inputs, pythons, of_step = (_running(threads, at) for threads in (computing, python, steps))
+    pythons = np.minimum(pythons, 1.0)  # the others wait for Python's lock
+    most = min(tfdata(signals).cores or 1, MOST_THREADS)
     shared = intersect(join(*computing, *python), join(*steps))
-    shared = clip(union(shared[:, 0], shared[:, 1]), start, end)
-    high_ns = min(lost_ns(input_threads + python_threads, most_threads), total_ns(shared))
+    return _Threads(
+        length_ns=np.diff(edges).astype(np.float64),
+        inputs=inputs,
+        pythons=pythons,
+        likely=inputs + pythons * _python_share(signals),
+        steps=of_step,
+        most_steps=np.where(of_step > 0, np.maximum(of_step, most), 0.0),
+        shared=clip(union(shared[:, 0], shared[:, 1]), start, end),
+    )
+
+
+def _with_threads(signals: Signals, cores: int) -> CoreSharing:
+    threads = _threads(signals)
+    input_ns = float((threads.inputs * threads.length_ns).sum())
+    python_ns = float((threads.pythons * threads.length_ns).sum())
+    step_ns = float((threads.steps * threads.length_ns).sum())
+    # Threads share cores, so together they compute no longer than the cores do.
+    window_ns = signals.attribution.window_ns
+    crowding = max((input_ns + python_ns + step_ns) / max(cores * window_ns, 1), 1.0)
+    length_ns = np.where(threads.steps > 0, threads.length_ns, 0.0)
+
+    def lost_ns(inputs: Float, steps: Float) -> float:
+        """The cores' time that these threads of input take from those of the step."""
+        taking = np.maximum(inputs - np.maximum(cores - steps, 0), 0)
+        return float((np.minimum(taking, cores) * length_ns).sum()) / cores
+
+    certain_ns = lost_ns(threads.inputs, threads.steps) / crowding
+    likely_ns = lost_ns(threads.likely, threads.steps) / crowding
+    possible_ns = lost_ns(threads.likely, threads.most_steps) / crowding
+    most_inputs = threads.inputs + threads.pythons
+    high_ns = min(lost_ns(most_inputs, threads.most_steps), total_ns(threads.shared))
     return CoreSharing(
         cores=cores,
         input_ns=int(input_ns + python_ns),
         python_ns=int(python_ns),
-        shared=shared,
+        shared=threads.shared,
         low_ns=int(min(CERTAIN_PART * certain_ns, high_ns)),
         expected_ns=int(min(_mean(likely_ns, possible_ns), high_ns)),
         high_ns=int(high_ns),
+    )
+
+
+class OverlapLimit(Struct, frozen=True):
+    """The most that preparing more input at a time can save, as totals over the used window.
+
+    Input and step need the same processor time as before, so at best all cores are busy all the
+    time: what is saved is the time that cores idle now, divided by their number.
+    """
+
+    expected_ns: int
+    high_ns: int
+    """If operators use no more cores than the threads that they are seen on, and Python functions
+    only wait."""
+
+
+@memoized
+def overlap_limit(signals: Signals) -> OverlapLimit | None:
+    """What idle cores allow; None with a device, or if their number is unknown."""
+    cores = tfdata(signals).cores
+    if cores is None or not signals.device.is_host_only:
+        return None
+    threads = _threads(signals)
+
+    def idle_ns(inputs: Float, steps: Float) -> float:
+        idle = np.maximum(cores - inputs - steps, 0.0)
+        return float((idle * threads.length_ns).sum()) / cores
+
+    likely_ns = idle_ns(threads.likely, threads.steps)
+    possible_ns = idle_ns(threads.likely, threads.most_steps)
+    return OverlapLimit(
+        int(_mean(likely_ns, possible_ns)), int(idle_ns(threads.inputs, threads.steps))
     )
 
 
