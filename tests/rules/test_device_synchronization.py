@@ -250,3 +250,37 @@ def test_programs_of_pytorch_on_the_cpu_do_not_wait() -> None:
         main   |ooooSSpp..|ooooSSpp..|
     """
     assert find(DeviceSynchronization, trace) is None
+
+
+def dispatched(*, waits: bool) -> Trace:
+    """JAX on a TPU: calls on the main thread, which another one launches; 3 ms of work each."""
+    builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu")
+    period_ms = 4 if waits else 3
+    for number in range(6):
+        at = period_ms * number
+        builder.step(number, ms(at), ms(at + period_ms))
+        builder.annotation("PjitFunction(step)", ms(at), ms(at + 0.4))
+        builder.launch(
+            ms(at + 0.5), ms(at + 0.6), name="DoEnqueueProgram", thread="tasks", key=f"run {number}"
+        )
+        begins = at + 0.7
+        builder.derived(
+            "modules",
+            "jit_step(7)",
+            ms(begins),
+            ms(begins + 3),
+            launched_by=f"run {number}",
+        )
+        builder.xla_op("fusion.1", ms(begins), ms(begins + 3), launched_by=f"run {number}")
+        if waits:
+            builder.synchronize(ms(at + 0.4), ms(at + 3.9), name="$api.py:3154 block_until_ready")
+    return builder.build()
+
+
+def test_synchronous_dispatch_on_a_tpu() -> None:
+    # From the end of a run to the next one: 0.2 ms in the wait, then 0.1 + 0.7.
+    (finding,) = find(DeviceSynchronization, dispatched(waits=True)) or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == pytest.approx(5 * ms(1.0), rel=0.05)
+    assert "mostly block_until_ready()" in finding.summary
+    assert find(DeviceSynchronization, dispatched(waits=False)) == ()

@@ -80,9 +80,16 @@ def find_synchronizations(
     resumed = np.full(len(rows), -1, dtype=np.int64)
     next_launch = np.full(len(rows), -1, dtype=np.int32)
     launching, begins_ns = _calls_of_programs(trace) if on_cpu else _launches(trace)
+    # On a TPU, JAX launches what a thread calls on threads of its own. (So it does with several
+    # GPUs, but there a wait may last because other devices start late.)
+    on_tpu = any(device.kind == "tpu" for device in trace.devices)
+    callers = events.track[top_level_calls(trace)] if on_tpu else rows[:0]
+    dispatching = set(distinct(callers).tolist())
     for track in distinct(events.track[rows]).tolist():
         on_track_wait = events.track[rows] == track
         is_on_track = events.track[launching] == track
+        if track in dispatching:
+            is_on_track = np.ones(len(launching), dtype=bool)
         on_track, begins = launching[is_on_track], begins_ns[is_on_track]
         if len(on_track) == 0:
             continue

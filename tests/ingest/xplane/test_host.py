@@ -166,6 +166,54 @@ def test_calls_of_jitted_functions_that_compile_are_compilation() -> None:
     assert found["PjitFunction(add)"] == found["PjitFunction(run)"] == "ANNOTATION"
 
 
+@pytest.mark.parametrize(
+    ("frame", "is_input"),
+    [
+        ("$train.py:13 batches", True),
+        ("$train.py:13 make_batch", True),
+        ("$data.py:40 __next__", True),
+        ("$loader.py:7 get_training_examples", True),
+        ("$pipeline.py:7 data_generator", True),
+        ("$builtins next", True),
+        ("$train.py:20 train_batch", False),
+        ("$metrics.py:5 log_batch_metrics", False),
+        ("$train.py:31 run", False),
+        ("$metrics.py:5 log_metrics", False),
+    ],
+)
+def test_frames_that_make_batches_between_steps_of_jax_are_fetches(
+    frame: str, *, is_input: bool
+) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    for start in (0, 100_000):
+        drawing.event(host, line, frame, start, 20_000)
+        drawing.event(host, line, "PjitFunction(convert_element_type)", start + 15_000, 1_000)
+        drawing.event(host, line, "PjitFunction(step)", start + 30_000, 50_000)
+    assert (kinds(drawing.read())[frame] == "INPUT_WAIT") == is_input
+
+
+@pytest.mark.parametrize("inside", ["PjitFunction(step)", "np.asarray(jax.Array)"])
+def test_frames_that_run_or_await_steps_are_no_fetches(inside: str) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    drawing.event(host, line, "$train.py:13 next_batch", 0, 90_000)
+    drawing.event(host, line, inside, 10_000, 50_000)
+    drawing.event(host, line, "PjitFunction(step)", 100_000, 50_000)
+    assert kinds(drawing.read())["$train.py:13 next_batch"] == "PYTHON"
+
+
+def test_what_a_step_fetches_while_it_is_traced_is_no_input() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    drawing.event(host, line, "PjitFunction(step)", 0, 90_000)
+    drawing.event(host, line, "$builtins next", 10_000, 20_000)
+    assert kinds(drawing.read())["$builtins next"] == "PYTHON"
+
+
 def test_marks_of_the_tracer_are_dropped() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")

@@ -19,6 +19,7 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import contains, union
 from tb_perfadvisor.trace.tables import Int64
 
 # Events of the tracer itself, and events that other tables contain.
@@ -30,6 +31,16 @@ _DROPPED: Final = re.compile(
 _FETCHING_FRAME: Final = re.compile(
     r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
     r"(__next__|next|get_next|_next_internal)$"
+)
+# Functions of the program that make a batch, by what people call them. In a JAX program nothing
+# else tells them from other code between two steps.
+_DATA: Final = r"(mini_?)?batch|data|sample|example|input|token|sequence|image|pair|shard|epoch"
+_BATCH_MAKING_FRAME: Final = re.compile(
+    r"\$(builtins next$|[^:]*\.py:\d+ ("
+    rf"_*(get|make|load|read|fetch|draw|sample|prepare|create|build|gen(erate)?|produce|next|random"
+    rf"|preprocess|augment|collate|decode|tokenize|shuffle|stack|iter(ate)?|yield)_(\w+_)?({_DATA})"
+    rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
+    r"|stream)|batch|augment(ed)?|collate(_fn)?|next_batch|__next__)$)"
 )
 _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
@@ -96,6 +107,14 @@ _COLLECTIVE_OP: Final = re.compile(
 # Kinds by name that stats and threads override.
 _IS_TENTATIVE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
 _JITTED_CALL: Final = re.compile(r"PjitFunction\(")
+# Making a batch may convert and move arrays.
+_LIBRARY_CALL: Final = re.compile(
+    r"PjitFunction\((convert_element_type|stage|concatenate|stack|asarray|astype|reshape|_multi_slice"
+    r"|broadcast_in_dim|expand_dims|squeeze|_squeeze|true_divide|divide|multiply|subtract|add|take"
+    r"|_take|gather|_where|pad|_pad|_uniform|_normal|_normal_real|_randint|_threefry_\w+)\)$"
+)
+# Taking the next element of a list takes less: it shows no input pipeline.
+_SHORTEST_FETCH_NS: Final = 10_000
 # Threads with a single purpose.
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
@@ -165,6 +184,7 @@ def _add_line(
     collective = _mark_thunks(line, kind)
     _mark_traced_calls(line, kind)
     _mark_compiling_calls(line, kind)
+    _mark_batch_making(line, kind)
     if _COMPILE_THREAD.match(line.name):
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
     if _INPUT_THREAD.match(line.name):
@@ -272,8 +292,7 @@ def _mark_compiling_calls(line: Line, kind: NDArray[np.uint8]) -> None:
     compiling = kind == EventKind.COMPILE
     if not compiling.any():
         return
-    named = [row for row in distinct(line.row).tolist() if _JITTED_CALL.match(line.names[row])]
-    calls = np.flatnonzero(is_in(line.row, named) & (kind == EventKind.ANNOTATION))
+    calls = np.flatnonzero(_named(line, _JITTED_CALL) & (kind == EventKind.ANNOTATION))
     if not calls.size:
         return
     start, end = line.start_ns[calls], (line.start_ns + line.duration_ns)[calls]
@@ -284,6 +303,30 @@ def _mark_compiling_calls(line: Line, kind: NDArray[np.uint8]) -> None:
     compiles_at = np.sort(line.start_ns[compiling])
     compiles = np.searchsorted(compiles_at, end) > np.searchsorted(compiles_at, start)
     kind[calls[is_outermost & compiles]] = EventKind.COMPILE
+
+
+def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
+    """Classify Python frames that make batches between calls of jitted functions as fetches.
+
+    A frame that calls a jitted function of the program, or waits for one, does the step's work.
+    """
+    frames = _named(line, _BATCH_MAKING_FRAME) & (kind == EventKind.PYTHON)
+    called = _named(line, _JITTED_CALL)
+    if not frames.any() or not called.any():
+        return
+    start, end = line.start_ns, line.start_ns + line.duration_ns
+    own = called & ~_named(line, _LIBRARY_CALL)
+    step_at = np.sort(start[own | (kind == EventKind.SYNCHRONIZE)])
+    working = union(start[called], end[called])
+    frames &= np.searchsorted(step_at, end) == np.searchsorted(step_at, start)
+    frames &= ~contains(working, start) & (line.duration_ns >= _SHORTEST_FETCH_NS)
+    kind[frames] = EventKind.INPUT_WAIT
+
+
+def _named(line: Line, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Which events have a name that matches a pattern."""
+    rows = distinct(line.row).tolist()
+    return is_in(line.row, [row for row in rows if pattern.match(line.names[row])])
 
 
 def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
