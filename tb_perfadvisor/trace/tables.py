@@ -102,6 +102,9 @@ class CollectiveTable(Struct, frozen=True):
     dtype: Int32
     group_size: Int32
     group: Int32
+    neighbors: Int32
+    """Members next to each in a torus: two along each axis of the mesh that the group spans, one
+    along an axis of two; -1 if unknown."""
     description: Int32
     """String: what the program calls the group, such as `mesh_tp`; `default_pg` is all ranks."""
     sequence: Int64

@@ -284,7 +284,9 @@ def test_links_are_per_direction() -> None:
 def test_direct_links() -> None:
     # A V100 in a DGX-1 has six NVLinks to four neighbors, an MI300X one Infinity Fabric link to
     # each of seven. NVSwitch gives any two A100 or newer the full bandwidth.
+    # A TPU has two links for each dimension of its torus: two on v5e and v6e, three on v4 and v5p.
     expected = {"V100 SXM2 16GB": 6, "MI300X": 7, "A100 SXM4 80GB": None, "H100 SXM5 80GB": None}
+    expected |= {"TPU v4": 6, "TPU v5e": 4, "TPU v5p": 6, "TPU v6e (Trillium)": 4}
     assert {name: BY_NAME[name].direct_links for name in expected} == expected
 
 

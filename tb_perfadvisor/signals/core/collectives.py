@@ -36,6 +36,8 @@ class Collectives(Struct, frozen=True):
     dtype: TextColumn
     group_size: Int64
     """-1 when unknown."""
+    neighbors: Int32
+    """Members next to each in a torus; -1 when unknown."""
     duration_ns: Int64
     exposed_ns: Int64
     """The part of each that no compute covers; where two overlap, both count it."""
@@ -159,6 +161,7 @@ def describe_collectives(
         size_bytes=table.size_bytes[keep],
         dtype=TextColumn(trace.strings, table.dtype[keep]),
         group_size=np.where(group_size > 0, group_size, fallback),
+        neighbors=table.neighbors[keep],
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, events.start_ns[row], events.end_ns[row]),
         transfer_ns=_transfer_ns(row, transfers, recorded_transfer),

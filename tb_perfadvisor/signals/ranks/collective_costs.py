@@ -75,7 +75,8 @@ def link_of_group(signals: Signals) -> Float64:
 def link_of(signals: Signals, collectives: Collectives) -> Float64:
     """Bandwidth of the link that each of some collectives uses; NaN if unknown; shape (n,).
 
-    Without a switch, a device in a group of n devices can use at most n - 1 of its links.
+    Without a switch, a device in a group of n devices can use at most n - 1 of its links. In a
+    torus of TPUs, it uses the two links along each axis of the mesh that the group spans.
     """
     bandwidth = link_bandwidth_bytes_per_s(signals)
     ranks = np.maximum(collectives.group_size, 2).astype(np.float64)
@@ -85,7 +86,11 @@ def link_of(signals: Signals, collectives: Collectives) -> Float64:
     is_given = signals.options.link_bandwidth_bytes_per_s is not None
     if is_given or facts is None or facts.direct_links is None:
         return np.full(len(ranks), bandwidth)
-    return np.asarray(bandwidth * np.minimum((ranks - 1) / facts.direct_links, 1.0))
+    links = ranks - 1
+    if facts.link == "ici":
+        neighbors = np.where(collectives.neighbors > 0, collectives.neighbors, 2)
+        links = np.minimum(links, neighbors)
+    return np.asarray(bandwidth * np.minimum(links / facts.direct_links, 1.0))
 
 
 @memoized

@@ -255,18 +255,18 @@ def _frozen(column: NDArray[Scalar]) -> NDArray[Scalar]:
 def _add_recorded(columns: _Columns, trace: Trace, rows: Int32) -> None:
     """Add the work that the file itself records for its operations."""
     hlo = trace.hlo
-    # All arrays of an operation on a TPU may be on the chip.
-    has_work = (hlo.flop >= 0) & (hlo.traffic_bytes >= 0) & (hlo.flop + hlo.traffic_bytes > 0)
+    # All arrays of an operation on a TPU may be on the chip. Operations that compute nothing state
+    # no FLOP.
+    flop, traffic_bytes = np.nan_to_num(hlo.flop), np.nan_to_num(hlo.traffic_bytes)
+    has_work = (hlo.traffic_bytes >= 0) & (flop + traffic_bytes > 0)
     if not has_work.any():
         return
     op = trace.operations(rows)
-    is_recorded = np.append(has_work, np.False_)[op] & (trace.events.kind[rows] == EventKind.KERNEL)
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    is_recorded = np.append(has_work, np.False_)[op] & (trace.events.kind[rows] == EventKind.KERNEL)
+    is_recorded &= (np.append(hlo.flop, np.nan)[op] >= 0) | ~is_in(family, MATRIX_FAMILIES)
     op = op[is_recorded]
-    columns.flop[is_recorded], columns.traffic_bytes[is_recorded] = (
-        hlo.flop[op],
-        hlo.traffic_bytes[op],
-    )
+    columns.flop[is_recorded], columns.traffic_bytes[is_recorded] = flop[op], traffic_bytes[op]
     columns.matrix[is_recorded] = is_in(family[is_recorded], MATRIX_FAMILIES)
 
 

@@ -43,27 +43,53 @@ def test_a_collective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "size"),
+    ("groups", "size", "neighbors"),
     [
-        ("replica_groups=mesh['axis_0'=4] {'axis_0'}", 4),
-        ("replica_groups=mesh['axis_0'=2,'axis_1'=8] {'axis_1'}", 8),
-        ("replica_groups=mesh['x'=2,'y'=4,'z'=16] {'x','z'}", 32),
+        # As libtpu 0.0.52 writes it for four chips.
+        ("replica_groups=mesh['axis_0'=4] {'axis_0'}", 4, 2),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=8] {'axis_1'}", 8, 2),
+        # An axis of two chips has one link.
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=8] {'axis_0'}", 2, 1),
+        ("replica_groups=mesh['x'=2,'y'=4,'z'=16] {'x','z'}", 32, 3),
         # Half of an axis of eight.
-        ("replica_groups=mesh['x'=8] {'x':(2)4}", 4),
-        ("replica_groups=mesh['x'=2,'y'=2], device_ids=([0,2,1,3]) {'y'}", 2),
-        ("replica_groups=mesh['x'=8] {'other'}", -1),
-        ("replica_groups={{0,1},{2,3}}", 2),
-        ("replica_groups=[4,2]<=[8]", 2),
-        ("replica_groups={}", -1),
+        ("replica_groups=mesh['x'=8] {'x':(2)4}", 4, 2),
+        ("replica_groups=mesh['x'=2,'y'=2], device_ids=([0,2,1,3]) {'y'}", 2, 1),
+        ("replica_groups=mesh['x'=8] {'other'}", -1, -1),
+        ("replica_groups={{0,1,2},{3,4,5}}", 3, 2),
+        ("replica_groups=[4,2]<=[8]", 2, 1),
+        # Both last axes of a mesh of 2 x 4 x 8, and its first one.
+        ("replica_groups=[2,32]<=[2,4,8]", 32, 4),
+        ("replica_groups=[32,2]<=[2,4,8]T(1,2,0)", 2, 1),
+        # Part of an axis.
+        ("replica_groups=[4,4]<=[2,8]", 4, 2),
+        ("replica_groups={}", -1, -1),
     ],
 )
-def test_size_of_a_group(groups: str, size: int) -> None:
-    # As libtpu 0.0.52 writes it for four chips.
+def test_size_of_a_group(groups: str, size: int, neighbors: int) -> None:
     operation = parse_operation(
         "%all-reduce.1 = f32[1024]{0:T(1024)} all-reduce(f32[1024]{0:T(1024)} %x), channel_id=1, "
         f"{groups}, use_global_device_ids=true, to_apply=%add"
     )
-    assert operation.group_size == size
+    assert (operation.group_size, operation.neighbors) == (size, neighbors)
+
+
+def test_the_wait_for_a_collective_has_the_group_of_its_start() -> None:
+    drawing = Drawing()
+    tpu = drawing.plane("/device:TPU:0", device_type_string="TPU v6 Lite")
+    line = drawing.line(tpu, "XLA Ops")
+    array = "f32[1024]{0:T(1024)}"
+    for number, text in enumerate(
+        (
+            f"%all-reduce-start.1 = {array} all-reduce-start({array} %x), channel_id=1, "
+            "replica_groups=mesh['axis_0'=4] {'axis_0'}, to_apply=%add",
+            f"%all-reduce-done.1 = {array} all-reduce-done({array} %all-reduce-start.1)",
+        )
+    ):
+        name = text.partition(" = ")[0].lstrip("%")
+        drawing.event(tpu, line, text, 10 * number, 5, display=name)
+    trace = drawing.read()
+    assert trace.collectives.group_size.tolist() == [4, 4]
+    assert trace.collectives.neighbors.tolist() == [2, 2]
 
 
 # Recorded on a TPU v5 (XProf's table of a training).

@@ -13,17 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from tb_perfadvisor.ingest.xplane.interpret.replica_groups import group_axes
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 
 _OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
 _SHAPE: Final = re.compile(r"\b(pred|token|opaque|(?:bf|f|s|u|c)\d+\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
-_GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d{1,18}),(\d{1,18})\]")
-_GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
-# The axes of a mesh: `mesh['data'=2,'model'=4] {'model'}`. `'model':(2)2` is a part of an axis
-# (source: MeshAxesReplicaGroupList::ToString, xla/hlo/ir/replica_group.cc).
-_GROUPS_MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
-_MESH_AXIS: Final = re.compile(r"'?([^,'=]+)'?=(\d{1,18})")
-_GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,18}\)(\d{1,18}))?")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
     r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
@@ -83,6 +77,8 @@ class Operation(Struct, frozen=True):
     collective_bytes: int
     collective_dtype: str
     group_size: int
+    neighbors: int
+    """Members next to each in a torus, by the mesh axes that the group spans; -1 if unknown."""
     copy_direction: CopyDirection
     copy_bytes: int
     memory_bytes: int
@@ -113,6 +109,7 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     else:
         kind = _kind(label, opcode, name, collective, text)
     is_start = "-start" in (opcode or name)
+    axes = group_axes(text)
     is_contraction = "convolution" in label or opcode in ("dot", "convolution")
     target = _CONTRACTING_TARGET.search(text) if opcode == "custom-call" else None
     is_contraction |= target is not None
@@ -133,7 +130,8 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         collective=collective,
         collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
         collective_dtype=results[0].dtype if results else "",
-        group_size=_group_size(text),
+        group_size=min(prod(axes), 2**31 - 1) if axes else -1,
+        neighbors=sum(1 if size == 2 else 2 for size in axes if size > 1) if axes else -1,
         copy_direction=_copy_direction(opcode or name, results, operands),
         copy_bytes=-1 if is_start or not results else results[0].size_bytes,
         memory_bytes=_memory_bytes([*results, *operands]),
@@ -301,28 +299,6 @@ def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) 
     if opcode.endswith("-done"):
         return result or -1
     return max(result, sum(shape.size_bytes for shape in operands)) or -1
-
-
-def _group_size(text: str) -> int:
-    if "replica_groups=" not in text:
-        return -1
-    match = _GROUPS_IOTA.search(text)
-    if match:
-        return min(int(match[2]), 2**31 - 1)
-    match = _GROUPS_MESH.search(text)
-    if match:
-        return _group_size_in_mesh(match[1], match[2])
-    match = _GROUPS_LIST.search(text)
-    return len(match[1].split(",")) if match and match[1] else -1
-
-
-def _group_size_in_mesh(mesh: str, group: str) -> int:
-    """The product of the sizes of the group's axes; -1 if the mesh lacks one of them."""
-    size_of = {name: int(size) for name, size in _MESH_AXIS.findall(mesh)}
-    sizes = [
-        int(part) if part else size_of.get(name, -1) for name, part in _GROUP_AXIS.findall(group)
-    ]
-    return min(prod(sizes), 2**31 - 1) if sizes and min(sizes) > 0 else -1
 
 
 def _copied(opcode: str, results: list[Shape], operands: list[Shape]) -> tuple[Shape, Shape] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
 # too many and too short to matter to any advice.
 _INSPECTED_SHARE: Final = 0.99
 _MAX_INSPECTED: Final = 500
+
+
+_LAST_OPERAND: Final = re.compile(r"%([\w.\-]+)\)(?:,|$)")
 
 
 class _Facts(Struct, frozen=True):
@@ -86,7 +90,7 @@ class TpuOperations:
                 known = self._parsed[key] = self._parse(key, is_costly=is_costly)
             pairs.append(known)
         operations, facts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        return operations, self._rows_of(operations, facts)
+        return _with_groups_of_starts(operations, facts), self._rows_of(operations, facts)
 
     def _parse(self, key: tuple[Any, ...], *, is_costly: bool) -> tuple[Operation, _Facts]:
         text, name, module, category, path, flop, traffic_bytes, source = key
@@ -139,6 +143,25 @@ class TpuOperations:
             one_hot=[int(i.is_one_hot) if i and i.product else -1 for i in insides],
         ).tolist()
         return rows
+
+
+def _with_groups_of_starts(operations: list[Operation], facts: list[_Facts]) -> list[Operation]:
+    """Give each done half of a collective the group of its start, which alone has it."""
+    starts = {
+        (fact.module, operation.name): operation
+        for operation, fact in zip(operations, facts, strict=True)
+        if operation.collective and operation.group_size > 0
+    }
+    found = []
+    for operation, fact in zip(operations, facts, strict=True):
+        names = _LAST_OPERAND.search(fact.text) if operation.opcode.endswith("-done") else None
+        start = starts.get((fact.module, names[1])) if names else None
+        if operation.collective and operation.group_size < 0 and start is not None:
+            groups = {"group_size": start.group_size, "neighbors": start.neighbors}
+            found.append(replace(operation, **groups))
+        else:
+            found.append(operation)
+    return found
 
 
 def interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:

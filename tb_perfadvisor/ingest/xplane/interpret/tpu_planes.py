@@ -119,6 +119,7 @@ def _add_attributes(
             of_collective
         ],
         group_size=_column(operations, "group_size")[of_collective],
+        neighbors=_column(operations, "neighbors")[of_collective],
     )
 
 
