@@ -21,8 +21,9 @@ from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module
 
 ROLES = ("slow", "fixed")
 _SESSION = "2026_01_01_00_00_00"
-_TIME_LIMIT_S = 600
-"""For a pair: some convolutions take the compiler several minutes."""
+_TIME_LIMIT_S = 1800
+_AT_ONCE = 8
+"""Programs of one process. A program takes the compiler seconds to minutes."""
 _FACTS, _PROGRAM = "step.json", "program.json.gz"
 _SOURCE = """
 import sys
@@ -43,8 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--python", type=Path, required=True, help="with jax and libtpu")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only pairs named so")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="only pairs named so")
     parser.add_argument("--time-limit", type=int, default=_TIME_LIMIT_S, metavar="S")
+    parser.add_argument("--at-once", type=int, default=_AT_ONCE, metavar="N")
     parser.add_argument("--generation", choices=GENERATIONS, action="append")
     parser.add_argument(
         "--rounds",
@@ -66,17 +68,21 @@ def main() -> None:
             program = msgspec.structs.replace(program, kernels=kernels)
             write(path.parent, path.parts[-3], path.parts[-4], program)
         return
-    pairs = [pair for pair in PAIRS if given.only in pair.name]
+    pairs = [pair for pair in PAIRS if any(text in pair.name for text in given.only or [""])]
     refused = 0
     for number in range(given.rounds):
         for generation in given.generation or GENERATIONS:
-            for pair in pairs:
-                if generations_of(pair)[number] != generation:
-                    continue
-                folder = folder_of(given.directory, pair, generation)
-                roles = [r for r in roles_of(pair) if not (folder / r / _FACTS).exists()]
-                python, limit_s = given.python, given.time_limit
-                refused += compile_pair(folder, pair, generation, roles, python, limit_s)
+            missing = [
+                (pair, role)
+                for pair in pairs
+                if generations_of(pair)[number] == generation
+                for role in roles_of(pair)
+                if not (folder_of(given.directory, pair, generation) / role / _FACTS).exists()
+            ]
+            for begin in range(0, len(missing), given.at_once):
+                part = missing[begin : begin + given.at_once]
+                limit_s = given.time_limit
+                refused += compile_part(given.directory, generation, part, given.python, limit_s)
     sys.exit(refused)
 
 
@@ -90,25 +96,22 @@ def folder_of(directory: Path, pair: CompiledPair, generation: str) -> Path:
     return directory / generation / pair.name
 
 
-def compile_pair(
-    folder: Path,
-    pair: CompiledPair,
+def compile_part(
+    directory: Path,
     generation: str,
-    roles: Sequence[str],
+    part: Sequence[tuple[CompiledPair, str]],
     python: Path,
     time_limit_s: int,
 ) -> int:
-    """Compile the programs of a pair; returns how many were refused."""
-    if not roles:
-        return 0
+    """Compile programs in one process; returns how many were refused."""
     scripts = str(Path(__file__).resolve().parents[1])
-    sources = [Source(_SOURCE.format(folder=scripts, name=pair.name, role=r)) for r in roles]
+    sources = [Source(_SOURCE.format(folder=scripts, name=p.name, role=role)) for p, role in part]
     target = generation_named(generation)
     answers = compile_for_tpu(target, sources, time_limit_s=time_limit_s, python=python)
     refused = 0
-    for role, answer in zip(roles, answers, strict=True):
+    for (pair, role), answer in zip(part, answers, strict=True):
         if isinstance(answer, CompiledProgram):
-            write(folder / role, pair.name, generation, answer)
+            write(folder_of(directory, pair, generation) / role, pair.name, generation, answer)
         else:
             refused += 1
             print(f"{pair.name}, {role}, {generation}: {answer.reason}", file=sys.stderr)

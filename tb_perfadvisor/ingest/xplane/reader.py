@@ -32,6 +32,7 @@ from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import add_tpu_plane, has
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
 _ENVIRONMENT: Final = "Task Environment"
+_LONGEST_NAME: Final = 100
 # The time of a line is either wall-clock time (after 2001) or relative to the profile's start.
 _EARLIEST_WALL_CLOCK_NS: Final = 10**18
 
@@ -71,6 +72,7 @@ class _Reader:
         self._profile_start_ns: int | None = None
         self._has_shapes = False
         self._is_synthetic = False
+        self._estimated_by = ""
         self._places: dict[str, Place] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
         self._damage.planes += [
@@ -128,6 +130,9 @@ class _Reader:
         if plane.name == METADATA:
             self._programs.add(plane)
         elif plane.name == _ENVIRONMENT:
+            estimated_by = plane.stats.get("perfadvisor_estimated_by")
+            if isinstance(estimated_by, str):
+                self._estimated_by = estimated_by[:_LONGEST_NAME]
             start = plane.stats.get("profile_start_time")
             if isinstance(start, int) and 0 < start < 2**62:
                 self._profile_start_ns = start
@@ -195,6 +200,15 @@ class _Reader:
 
     def _notes(self, moved: list[int]) -> tuple[Note, ...]:
         notes = []
+        if self._estimated_by:
+            notes.append(
+                Note(
+                    "estimated-durations",
+                    "info",
+                    "This program was compiled, but no device ran it: all durations are estimates "
+                    f"of {self._estimated_by}.",
+                )
+            )
         if moved:
             names = ", ".join(str(index) for index in sorted(moved))
             notes.append(
