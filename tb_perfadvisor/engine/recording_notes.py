@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
 from tb_perfadvisor.signals.core.steps import EARLIER_WORK
 from tb_perfadvisor.signals.host.device_graphs import graph_captures
@@ -11,6 +11,7 @@ from tb_perfadvisor.signals.recording.completeness import compiling, lost_launch
 from tb_perfadvisor.signals.recording.hints import (
     DEVICE_EVENTS,
     SKIP_WARM_UP,
+    UNSEEN_INPUT,
     WAIT_AFTER,
     WAIT_BEFORE,
     first_fitting,
@@ -27,6 +28,8 @@ its edges."""
 COMPILING_SHARE = 0.05
 """If 5 % of the analyzed time is warm-up, everything said about the rest is off by as much."""
 FIRST_CALL_SHARE = COMPILING_SHARE
+INPUT_SHARE = 0.05
+"""The same limit as that of input-stall."""
 RECORDING_SHARE = 0.05
 """Less than 5 % is within the usual variation of steps."""
 
@@ -41,6 +44,7 @@ def recording_notes(signals: Signals) -> list[Note]:
         *_on_first_calls(signals),
         *_on_captures(signals),
         *_on_overhead(signals),
+        *_on_unseen_input(signals),
     ]
 
 
@@ -193,3 +197,21 @@ def _of_window(part_ns: int, signals: Signals) -> str:
     """`3.00 ms (30.0 %) of the analyzed time`."""
     share = format_share(part_ns / signals.attribution.window_ns)
     return f"{format_duration(part_ns)} ({share}) of the analyzed time"
+
+
+def _on_unseen_input(signals: Signals) -> list[Note]:
+    """That the step waits for batches which processes prepare that the profile does not show."""
+    hint = first_fitting(UNSEEN_INPUT, workload(signals))
+    share = signals.attribution.share(Cause.INPUT) or 0.0
+    if not hint or share < INPUT_SHARE:
+        return []
+    return [
+        Note(
+            "unseen-input",
+            "info",
+            f"The steps wait {format_share(share)} of their time for input. Other processes may "
+            "prepare it, and whether they read small remote files or decode is not in this "
+            "profile.",
+            hint,
+        )
+    ]

@@ -167,3 +167,35 @@ def test_gloo_is_no_sign_of_a_device() -> None:
     trace = builder.annotation("gloo:all_reduce", ms(5), ms(6)).build()
     assert not {"device-events-missing", "no-device-events"} & set(notes_of(trace))
     assert "CPU" in caption_of(trace)
+
+
+def fetched(name: str, share: int) -> Trace:
+    """Ten steps of 10 ms that fetch for a number of milliseconds each."""
+    kind = EventKind.INPUT_WORK if name.startswith("Iterator") else EventKind.INPUT_WAIT
+    builder = TraceBuilder("jax" if kind == EventKind.INPUT_WAIT else "tensorflow")
+    for number in range(10):
+        begin = ms(10 * number)
+        builder.step(number, begin, begin + ms(10))
+        builder.host(EventKind.INPUT_WAIT, name.partition("::")[0], begin, begin + ms(share))
+        builder.host(kind, name, begin, begin + ms(share))
+        builder.operator("dot", begin + ms(share), begin + ms(10), launches=False)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PrefetchDatasetIterator.__next__", "grain.config.update('py_debug_mode', True)"),
+        ("Iterator::Root::Prefetch::DataServiceV2", "tf.profiler.experimental.server.start(PORT)"),
+    ],
+)
+def test_input_that_other_processes_prepare(name: str, words: str) -> None:
+    note = notes_of(fetched(name, 1))["unseen-input"]
+    assert note.message.startswith("The steps wait 10.0 % of their time for input.")
+    assert words in note.remedy
+    # Without a wait, nothing needs to be seen.
+    assert "unseen-input" not in notes_of(fetched(name, 0))
+
+
+def test_input_of_this_process_needs_no_such_note() -> None:
+    assert "unseen-input" not in notes_of(fetched("Iterator::Root::Prefetch::Map", 4))

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series
 from tb_perfadvisor.rules.remedies.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
@@ -43,6 +44,18 @@ _REMEDIES = (
         ),
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+    Remedy(
+        text="If the workers of tf.data service are busy, start more of them; if they wait for "
+        "storage, read more files at a time.",
+        snippet=(
+            "worker = tf.data.experimental.service.WorkerServer(  # on one more machine\n"
+            "    tf.data.experimental.service.WorkerConfig(dispatcher_address='dispatcher:5000')\n"
+            ")\n"
+            "worker.join()"
+        ),
+        needs=(Part.DATA_SERVICE,),
+        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/service",
     ),
     Remedy(
         text="With Grain, let worker processes prepare batches ahead of the step.",

@@ -184,7 +184,7 @@ def _tfdata_stages(signals: Signals) -> InputStages:
     groups = [(reads, waited_ns, Stage.READING)]
     has_python = len(python_functions(signals)) > 0
     for node, kind in enumerate(pipelines.kind):
-        if kind == "Prefetch" or (kind == "Generator" and not has_python):
+        if kind in ("Prefetch", "DataService") or (kind == "Generator" and not has_python):
             # These only pass on elements. Whoever produced them is not visible.
             continue
         if kind in READERS:

@@ -253,6 +253,21 @@ _WITH_SIZES = (
     _said("Give the model's size with --parameters."),
 )
 _NONE = (_said(""),)
+UNSEEN_INPUT = (
+    Hint(
+        text="tf.data service prepares batches in other processes. Call "
+        "tf.profiler.experimental.server.start(PORT) in each of its workers, and record them with "
+        "tf.profiler.experimental.client.trace('grpc://WORKER:PORT', logdir, 2000): their profiles "
+        "show the pipeline.",
+        needs=(Part.DATA_SERVICE,),
+    ),
+    Hint(
+        text="Grain's workers are processes of their own. grain.config.update('py_debug_mode', "
+        "True) logs the time of each stage in all of them.",
+        needs=(Part.GRAIN,),
+    ),
+)
+"""How to look into processes that prepare batches for the profiled one."""
 
 HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.WORK: DEVICE_EVENTS,
@@ -271,7 +286,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         ),
         _said("Feed the step from a tf.data pipeline, which records its own events.", "tensorflow"),
         _said(
-            "Loading in plain Python shows only as time without work. Loop over "
+            "Loading in plain Python, or with Grain, shows only as time without work. Loop over "
             "tb_perfadvisor.instrument.jax.steps(loader), which marks each fetch.",
             "jax",
         ),
@@ -285,6 +300,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
             Part.LOADER_WORKERS,
         ),
         *STACKS,
+        *UNSEEN_INPUT,
         *_NONE,
     ),
     Need.FILE_READS: (*STACKS, *_NONE),

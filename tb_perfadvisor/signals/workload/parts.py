@@ -56,6 +56,9 @@ class Part(Enum):
     LOADER = ("DataLoader", Aspect.INPUT)
     LOADER_WORKERS = ("DataLoader with workers", Aspect.INPUT)
     TFDATA = ("tf.data", Aspect.INPUT)
+    DATA_SERVICE = ("tf.data service", Aspect.INPUT)
+    """Other processes, on any machine, prepare the batches of a tf.data pipeline."""
+    GRAIN = ("Grain", Aspect.INPUT)
     PYTHON_INPUT = ("Python generator", Aspect.INPUT)
     INFEED = ("infeed", Aspect.INPUT)
 

@@ -107,7 +107,18 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         Part.TFDATA,
         (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        re.compile(r"Iterator|.*IteratorGetNext|.*Dataset"),
+        re.compile(r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)"),
+    ),
+    Sign(
+        Part.DATA_SERVICE,
+        (EventKind.INPUT_WORK,),
+        re.compile(r"Iterator::.*::DataService(?:V\d+)?$"),
+    ),
+    # grain/_src/python/dataset/stats.py
+    Sign(
+        Part.GRAIN,
+        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
+        re.compile(r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$"),
     ),
     Sign(
         Part.PYTHON_INPUT,

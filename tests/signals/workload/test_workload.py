@@ -141,3 +141,19 @@ def test_collectives_tell_how_the_program_is_parallel() -> None:
 def test_gradients_have_the_width_of_their_collectives(dtype: str, is_16_bit: bool) -> None:
     program = of(with_collectives("torch::autograd::AccumulateGrad", dtype))
     assert program.has(Part.GRADIENTS_16_BIT) is is_16_bit
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        # grain/_src/python/dataset/stats.py; tensorflow/core/data/service
+        ("MapDatasetIterator.__next__", {Part.GRAIN}),
+        ("ShuffleMapDataset.__getitem__", {Part.GRAIN}),
+        ("Iterator::Root::Prefetch::DataServiceV2", {Part.TFDATA, Part.DATA_SERVICE}),
+        ("Iterator::Root::Prefetch::Map", {Part.TFDATA}),
+    ],
+)
+def test_who_prepares_the_input(name: str, parts: set[Part]) -> None:
+    trace = TraceBuilder("jax").host(EventKind.INPUT_WORK, name, 0, 10).build()
+    found = {fact.part for fact in of(trace).facts if fact.part.aspect is Aspect.INPUT}
+    assert found == parts
