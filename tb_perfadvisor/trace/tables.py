@@ -192,7 +192,7 @@ class HloTable(Struct, frozen=True):
     flop: Float64
     """Per execution."""
     traffic_bytes: Float64
-    """Per execution."""
+    """Per execution, of the device's memory where the file tells the memories apart."""
     source_line: Int32
     """String, such as `file.py:37`."""
     path: Int32

@@ -149,7 +149,15 @@ def training(corpus: Path) -> Trace:
     path = corpus / "xprof-golden/data_tpu-training_hlo_stats_tpu_training.json.gz"
     table = json.loads(gzip.decompress(path.read_bytes()))
     labels = [column["label"] for column in table["cols"]]
-    builder, at = TraceBuilder("jax").device("TPU v5", kind="tpu"), 0
+    builder, at = (
+        TraceBuilder("jax").device(
+            "TPU v5",
+            kind="tpu",
+            reported_flop_per_s=233.4e12,
+            reported_bandwidth_bytes_per_s=2765e9,
+        ),
+        0,
+    )
     for row in table["rows"]:
         facts = dict(zip(labels, (cell["v"] for cell in row["c"]), strict=True))
         category, path_of = facts["HLO op category"], facts["Framework op name"]
@@ -193,7 +201,7 @@ def test_operations_of_a_real_training_on_a_tpu(corpus: Path) -> None:
     shuffling = of(report, "data-shuffling")
     assert shuffling.saving is not None
     assert shuffling.saving.share_high == pytest.approx((554_431 + 211) / 3_896_912, abs=1e-4)
-    assert shuffling.summary.endswith("most in dynamic-update-slice.33.")
+    assert "most in dynamic-update-slice.33." in shuffling.summary
 
 
 def test_a_core_that_waits_in_its_infeed(corpus: Path) -> None:

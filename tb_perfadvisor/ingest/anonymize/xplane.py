@@ -16,6 +16,7 @@ from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
 _STREAM: Final = re.compile(r"Stream #")
 _HLO_PROTO: Final = "Hlo Proto"
+_MEMORY_ACCESSES: Final = "memory_access_breakdown"
 # Stats whose texts the runtime wrote.
 _RUNTIME_TEXTS: Final = frozenset(
     {
@@ -125,9 +126,9 @@ class _Plane:
         if value == "str_value":
             stat.str_value = self._text(name, stat.str_value)
         elif value == "bytes_value":
-            if name != _HLO_PROTO:
-                return False
-            stat.bytes_value = _anonymized_program(stat.bytes_value, self._names)
+            if name == _HLO_PROTO:
+                stat.bytes_value = _anonymized_program(stat.bytes_value, self._names)
+            return name in (_HLO_PROTO, _MEMORY_ACCESSES)
         elif value == "ref_value":
             text = self._text(name, self._stat_name.get(stat.ref_value, ""))
             self._referenced[stat.ref_value] = text

@@ -143,9 +143,30 @@ def _kernel_names(trace: Trace) -> list[str]:
     return [trace.strings[name] for name in names.tolist()]
 
 
+_PART = 0.75
+"""A plane that states less than this share of a chip's peak describes one of its cores."""
+
+
+def _of_its_part(peaks: Peaks, device: Device) -> Peaks:
+    """Peaks of what a plane of a TPU describes: the chip of the device table, or one of its cores.
+
+    XProf lists the two cores of a TPU v5 separately, each with half of the chip's peak.
+    """
+    stated, known = device.reported_flop_per_s, peaks.flop_per_s("bf16")
+    if device.kind != "tpu" or stated is None or known is None or stated >= _PART * known:
+        return peaks
+    share = stated / known
+    return replace(
+        peaks,
+        tensor={name: rate * share for name, rate in peaks.tensor.items()},
+        memory_bandwidth_bytes_per_s=device.reported_bandwidth_bytes_per_s
+        or peaks.memory_bandwidth_bytes_per_s,
+    )
+
+
 def _facts(device: Device, identity: Identity) -> DeviceFacts:
     spec = identity.spec
-    peaks = spec.peaks if spec else None
+    peaks = _of_its_part(spec.peaks, device) if spec else None
     if peaks is None and device.reported_flop_per_s is not None:
         peaks = Peaks.from_plane(
             flop_per_s=device.reported_flop_per_s,

@@ -106,6 +106,18 @@ def test_an_unknown_device_takes_the_peaks_that_its_file_states() -> None:
     assert facts.peaks is not None
 
 
+@pytest.mark.parametrize(
+    ("stated", "flop_per_s"), [(233.4e12, 233.4e12), (459e12, 459e12), (450e12, 459e12)]
+)
+def test_a_plane_may_describe_one_of_the_cores_of_a_chip(stated: float, flop_per_s: float) -> None:
+    # XProf's training on a TPU v5 lists eight cores with 233.4 TFLOP/s; a v5p chip has 459.
+    builder = TraceBuilder("jax").device("TPU v5", kind="tpu", reported_flop_per_s=stated)
+    facts = signals_of(builder.xla_op("fusion", 0, ms(1)).build()).device_facts
+    assert facts is not None
+    assert facts.peaks is not None
+    assert facts.peaks.flop_per_s("bf16") == pytest.approx(flop_per_s)
+
+
 def test_the_users_word_counts_more_than_the_profile() -> None:
     trace = draw("cell 1ms\ngpu 7 |KK|", device="NVIDIA A100-SXM4-40GB")
     facts = Signals(run_of(trace), options=Options(device="H200 NVL")).device_facts

@@ -54,7 +54,7 @@ ITERATOR_STATS: Final = frozenset(
 USED_OF_KINDS: Final = USED_STATS | {
     *ITERATOR_STATS,
     *("hlo_category", "tf_op", "flops", "bytes_accessed", "source", "long_name"),
-    *("shape_with_layout", "Hlo Proto"),
+    *("shape_with_layout", "Hlo Proto", "memory_access_breakdown"),
 }
 
 # Fields of XEventMetadata, of XStatMetadata and of a map's entries.

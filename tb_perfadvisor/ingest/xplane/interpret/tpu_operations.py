@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.decode.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.interpret.fused_operations import FusedOperations
 from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.interpret.memory_accesses import device_memory_bytes
 from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
-from tb_perfadvisor.trace import Assembler, Precision
+from tb_perfadvisor.trace import Assembler, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import Int64
 
 # Stats of event kinds that describe operations.
-_STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
+_STATS: Final = (
+    *("hlo_category", "tf_op", "flops", "bytes_accessed", "source"),
+    "memory_access_breakdown",
+)
 # Look into the fusions that take this share of a core's time, the costliest first. The others are
 # too many and too short to matter to any advice.
 _INSPECTED_SHARE: Final = 0.99
 _MAX_INSPECTED: Final = 500
 
 
+# No operation on single elements computes as many FLOP for each byte.
+_PRODUCT_INTENSITY: Final = 32
 _LAST_OPERAND: Final = re.compile(r"%([\w.\-]+)\)(?:,|$)")
 
 
@@ -93,7 +99,7 @@ class TpuOperations:
         return _with_groups_of_starts(operations, facts), self._rows_of(operations, facts)
 
     def _parse(self, key: tuple[Any, ...], *, is_costly: bool) -> tuple[Operation, _Facts]:
-        text, name, module, category, path, flop, traffic_bytes, source = key
+        text, name, module, category, path, flop, traffic_bytes, source, accesses = key
         facts = _Facts(
             module=module,
             text=text if " = " in text else "",
@@ -103,12 +109,17 @@ class TpuOperations:
             path=_text(path),
         )
         operation = parse_operation(text, name=name, category=_text(category), path=_text(path))
-        if operation.memory_bytes >= 0:
+        in_memory = device_memory_bytes(accesses) if isinstance(accesses, bytes) else None
+        if in_memory is not None:
+            facts = replace(facts, traffic_bytes=float(in_memory))
+        elif operation.memory_bytes >= 0:
             # Stated bytes include those of arrays on the chip.
             facts = replace(facts, traffic_bytes=min(facts.traffic_bytes, operation.memory_bytes))
         if is_costly and operation.opcode == "fusion":
             facts = replace(facts, inside=self._programs.look_inside(module, operation.name))
-        return replace(operation, precision=_precision(operation, facts)), facts
+        return replace(
+            operation, precision=_precision(operation, facts), family=_family(operation, facts)
+        ), facts
 
     def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64:
         keys = [
@@ -196,6 +207,17 @@ def _precision(operation: Operation, facts: _Facts) -> Precision:
         return Precision.UNKNOWN
     is_default = "operand_precision={" not in (product or facts.text)
     return Precision.BITS_16 if is_default else precision
+
+
+def _family(operation: Operation, facts: _Facts) -> KernelFamily:
+    """What an operation computes, by its work where its text does not tell.
+
+    A megacore fusion splits other fusions over the two cores of a chip.
+    """
+    if operation.category != "megacore fusion" or operation.kind != EventKind.KERNEL:
+        return operation.family
+    is_product = facts.flop > _PRODUCT_INTENSITY * facts.traffic_bytes
+    return KernelFamily.MATMUL if is_product else operation.family
 
 
 def _text_of(metadata: Metadata, row: int) -> str:
