@@ -85,6 +85,7 @@ setup(
             "py.typed",
             "static/*",
             "hardware/devices.toml",
+            "hardware/tpu_shape_costs.toml",
             "ingest/anonymize/*.txt",
             "report/schema.json",
         ]

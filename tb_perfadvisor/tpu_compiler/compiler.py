@@ -20,8 +20,9 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -113,6 +114,7 @@ def compile_for_tpu(
     programs: Sequence[Operation | Source],
     *,
     time_limit_s: float = 120,
+    patience_s: float = inf,
     python: Path | None = None,
     topology: str = "",
 ) -> list[CompiledProgram | Refused]:
@@ -124,6 +126,8 @@ def compile_for_tpu(
             than to compile a small program.
         time_limit_s: Time for all of them, without the start of the process. What is not compiled
             by then is refused.
+        patience_s: Time for one of them. If it takes longer, it is refused, and the others are
+            compiled in another process: for some shapes the compiler takes minutes.
         python: The interpreter of an environment with jax and libtpu; by default this one. Only
             answers of this one are cached.
         topology: The slice to compile for, if not the generation's smallest one.
@@ -148,9 +152,8 @@ def compile_for_tpu(
     missing = [number for number, answer in enumerate(answers) if answer is None]
     if missing:
         asked = [programs[number] for number in missing]
-        compiled = _compile(
-            generation, topology, asked, time_limit_s, python or Path(sys.executable)
-        )
+        limits = _Limits(time.monotonic() + time_limit_s, time_limit_s, patience_s)
+        compiled = _compile(generation, topology, asked, limits, python or Path(sys.executable))
         for number, answer in zip(missing, compiled, strict=True):
             answers[number] = answer
             if isinstance(answer, CompiledProgram):
@@ -158,20 +161,52 @@ def compile_for_tpu(
     return [answer for answer in answers if answer is not None]
 
 
+class _Limits(NamedTuple):
+    deadline: float
+    """On the monotonic clock; it moves by the time that the processes take to start."""
+    time_limit_s: float
+    patience_s: float
+
+
 def _compile(
     generation: Generation,
     topology: str,
     programs: Sequence[Operation | Source],
-    time_limit_s: float,
+    limits: _Limits,
     python: Path,
 ) -> list[CompiledProgram | Refused]:
+    answers: list[CompiledProgram | Refused] = []
+    while len(answers) < len(programs):
+        started = time.monotonic()
+        rest = programs[len(answers) :]
+        found, start_s = _compile_in_a_process(generation, topology, rest, limits, python)
+        answers += found
+        limits = limits._replace(deadline=limits.deadline + start_s)
+        if time.monotonic() >= limits.deadline:
+            late = Refused(f"not compiled within {limits.time_limit_s:g} s")
+            return answers + [late] * (len(programs) - len(answers))
+        if len(found) < len(rest):  # the next one took too long, or ended the process
+            waited = time.monotonic() - started >= limits.patience_s
+            reason = f"took longer than {limits.patience_s:g} s" if waited else "ended the compiler"
+            answers.append(Refused(reason))
+    return answers
+
+
+def _compile_in_a_process(
+    generation: Generation,
+    topology: str,
+    programs: Sequence[Operation | Source],
+    limits: _Limits,
+    python: Path,
+) -> tuple[list[CompiledProgram | Refused], float]:
+    """Answers for the first programs, as many as there is time for, and the time to start."""
     with tempfile.TemporaryDirectory(prefix="perfadvisor-tpu-") as folder:
         request = {
             "topology": topology,
             "dump": folder,
             "programs": [_request(program) for program in programs],
         }
-        lines = _run_worker(python, request, len(programs) + 1, time_limit_s)
+        lines, start_s = _run_worker(python, request, len(programs) + 1, limits)
         if not lines or "refused" in lines[0]:
             reason = lines[0]["refused"] if lines else "it did not start in time"
             raise PerfAdvisorError(f"the TPU compiler cannot be used: {reason}.")
@@ -193,8 +228,7 @@ def _compile(
                     memory_bytes=line["memory"],
                 )
             )
-        late = Refused(f"not compiled within {time_limit_s:g} s")
-        return answers + [late] * (len(programs) - len(answers))
+        return answers, start_s
 
 
 def _request(program: Operation | Source) -> dict[str, Any]:
@@ -204,9 +238,10 @@ def _request(program: Operation | Source) -> dict[str, Any]:
 
 
 def _run_worker(
-    python: Path, request: dict[str, Any], count: int, time_limit_s: float
-) -> list[dict[str, Any]]:
-    """The lines that the worker answers within the time limit, at most `count`."""
+    python: Path, request: dict[str, Any], count: int, limits: _Limits
+) -> tuple[list[dict[str, Any]], float]:
+    """The lines that the worker answers in time, at most `count`, and its time to start."""
+    started = time.monotonic()
     flags = (
         f"--xla_jf_dump_to={request['dump']} --xla_jf_dump_llo_text=true"
         " --xla_jf_dump_llo_pass_label_regex=.*(final_bundles|deduplication).*"
@@ -229,7 +264,7 @@ def _run_worker(
     reader = threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True)
     reader.start()
     found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + _START_S
+    deadline, start_s = started + _START_S, 0.0
     try:
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(request))
@@ -239,8 +274,9 @@ def _run_worker(
             if line is None:
                 break
             found.append(json.loads(line))
-            if len(found) == 1:
-                deadline = time.monotonic() + time_limit_s
+            now = time.monotonic()
+            start_s = start_s or now - started
+            deadline = min(limits.deadline + start_s, now + limits.patience_s)
     except queue.Empty:
         pass
     finally:
@@ -248,7 +284,7 @@ def _run_worker(
         process.wait()
         reader.join()
         process.stdout.close()
-    return found
+    return found, start_s
 
 
 def _read_lines(stream: Any, lines: queue.SimpleQueue[str | None]) -> None:

@@ -24,6 +24,9 @@ class Generation(Struct, frozen=True):
     links: int
     """Links to neighbors, which share the bandwidth: four in a two-dimensional torus, six in a
     three-dimensional one."""
+    cores: int = 1
+    """Cores of a device that the compiler compiles for one by one. Without a TPU it takes each core
+    of a v4 for a device, although programs use both as one."""
 
     @property
     def spec(self) -> DeviceSpec:
@@ -34,8 +37,8 @@ class Generation(Struct, frozen=True):
 
     @property
     def flop_per_cycle(self) -> float:
-        """FLOP of dense bf16 products per cycle."""
-        return self.spec.peaks.tensor["bf16"] / self.clock_hz
+        """FLOP of dense bf16 products per cycle, of what the compiler compiles for."""
+        return self.spec.peaks.tensor["bf16"] / self.cores / self.clock_hz
 
     @property
     def link_bytes_per_cycle(self) -> float:
@@ -46,10 +49,10 @@ class Generation(Struct, frozen=True):
 
     @property
     def hbm_bytes_per_cycle(self) -> float:
-        """Bytes that the main memory delivers per cycle."""
+        """Bytes that the main memory delivers per cycle, to what the compiler compiles for."""
         bandwidth = self.spec.peaks.memory_bandwidth_bytes_per_s
         assert bandwidth is not None
-        return bandwidth / self.clock_hz
+        return bandwidth / self.cores / self.clock_hz
 
 
 # Matrix units of a device, times 2 FLOP for each of their 128 x 128 (from v6e on 256 x 256) cells:
@@ -57,7 +60,7 @@ class Generation(Struct, frozen=True):
 GENERATIONS = {
     generation.name: generation
     for generation in (
-        Generation("v4", "v4:2x2x1", "TPU v4", 275e12 / (8 * 32_768), 6),
+        Generation("v4", "v4:2x2x1", "TPU v4", 275e12 / (8 * 32_768), 6, cores=2),
         Generation("v5e", "v5e:2x2", "TPU v5e", 197e12 / (4 * 32_768), 4),
         Generation("v5p", "v5p:2x2x1", "TPU v5p", 459e12 / (8 * 32_768), 6),
         Generation("v6e", "v6e:2x2", "TPU v6e", 918e12 / (4 * 131_072), 4),

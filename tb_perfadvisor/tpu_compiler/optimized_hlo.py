@@ -26,8 +26,9 @@ _LIMIT = r" constant\((\d{1,18})\)"
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
 _WINDOW = r"window=\{([^}]*)\}"
 
-VMEM = 1
-"""The memory space of arrays that are in on-chip memory."""
+_OFF_CHIP = (0, 5)
+"""Memory spaces that are not on the chip: main memory, and the host's. On-chip memory is 1, on v4
+also 3."""
 _ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")
 _PARTIAL_READS = ("slice", "dynamic-slice", "gather")
 
@@ -93,7 +94,7 @@ class HloModule(Struct, frozen=True, dict=True):
             # The result holds source and target in either order; one may be a part of the other.
             sides = parsed.results[:2]
             moved = min((shape.padded_bytes for shape in sides), default=0)
-            return moved * sum(shape.memory_space != VMEM for shape in sides)
+            return moved * sum(shape.memory_space in _OFF_CHIP for shape in sides)
         members = self.computations.get(instruction.called, ())
         if instruction.opcode == "fusion" and members:
             return self._fusion_bytes(instruction, members)
@@ -237,12 +238,12 @@ def _instruction(
 
 def _bytes(shape: Shape) -> int:
     """Bytes of an array in main memory; 0 if it is on the chip."""
-    return 0 if shape.memory_space == VMEM else shape.padded_bytes
+    return shape.padded_bytes if shape.memory_space in _OFF_CHIP else 0
 
 
 def _moved(part: Shape, whole: Shape) -> int:
     """Bytes of a part of an array that may be in main memory; parts have no memory space."""
-    return 0 if whole.memory_space == VMEM else part.padded_bytes
+    return part.padded_bytes if whole.memory_space in _OFF_CHIP else 0
 
 
 def product_flop(instruction: Instruction) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.testing import Checked, find
+from tb_perfadvisor.testing import Checked, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import EventKind
 
+DEVICE = "TPU v5 lite"
 SLOW = """
     cell 1ms
     step  |..........|..........|
@@ -44,7 +45,8 @@ def saved_ns(checked: Checked) -> tuple[int, int, int]:
 def fires(rule: type[Rule], text: str, path: str, *, minimum_share: float | None = None) -> bool:
     """Whether a rule fires on the operation; it must be applicable."""
     settings = None if minimum_share is None else {"minimum_share": minimum_share}
-    findings = find(rule, SLOW, legend=legend(text, path), settings=settings)
+    trace = draw(SLOW, legend=legend(text, path), device=DEVICE)
+    findings = find(rule, trace, settings=settings)
     assert findings is not None
     return len(findings) == 1
 

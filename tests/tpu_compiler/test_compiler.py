@@ -62,10 +62,25 @@ class TestAnswers:
     def test_what_takes_too_long_is_refused(self, tmp_path: Path) -> None:
         python = answering(tmp_path, VERSIONS, COMPILED, then="time.sleep(60)")
         started = time.monotonic()
-        program, late = compile_for_tpu(V5E, SHAPES, python=python, time_limit_s=0.5)
+        program, late = compile_for_tpu(V5E, SHAPES, python=python, time_limit_s=2)
         assert time.monotonic() - started < 30
         assert isinstance(program, CompiledProgram)
-        assert late == Refused("not compiled within 0.5 s")
+        assert late == Refused("not compiled within 2 s")
+
+    def test_one_that_takes_too_long_does_not_hold_up_the_others(self, tmp_path: Path) -> None:
+        # The process hangs on each second program it is asked for.
+        then = "time.sleep(60)"
+        python = answering(tmp_path, VERSIONS, COMPILED, then=then)
+        shapes = [*SHAPES, Operation("elementwise", (8, 8))]
+        answers = compile_for_tpu(V5E, shapes, python=python, patience_s=1)
+        assert [type(answer) for answer in answers] == [CompiledProgram, Refused, CompiledProgram]
+        assert answers[1] == Refused("took longer than 1 s")
+
+    def test_a_program_that_ends_the_process_is_refused(self, tmp_path: Path) -> None:
+        python = answering(tmp_path, VERSIONS, COMPILED)
+        program, refused = compile_for_tpu(V5E, SHAPES, python=python)
+        assert isinstance(program, CompiledProgram)
+        assert refused == Refused("ended the compiler")
 
     def test_a_compiler_that_does_not_start(self, tmp_path: Path) -> None:
         python = answering(tmp_path, {"refused": "RuntimeError: no topology"})

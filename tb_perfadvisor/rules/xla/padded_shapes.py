@@ -3,50 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.padding import describe_array, padding_table
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.hlo import Shape
-from tb_perfadvisor.signals.device.device_work import work_rows
+from tb_perfadvisor.signals.device.device_work import exclusive_time, work_rows
+from tb_perfadvisor.signals.tpu.fitting_sizes import (
+    FittedOperation,
+    costs_of,
+    fit_operations,
+    time_of_batch,
+)
 from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
 from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
+_ASK = Remedy(
+    text="Ask XLA's TPU compiler about your sizes before you change them. It needs no TPU.",
+    snippet="perfadvisor tpu-shapes product:8192x4096x128,130 --topology v5e",
+    language="bash",
+)
 _REMEDIES = (
     Remedy(
-        text="Choose batch sizes per core that are multiples of 8 (128 if you can) and feature "
-        "sizes that are multiples of 128; pad the vocabulary and heads to such sizes.",
-        snippet=(
-            "def round_up(size, multiple=128):\n"
-            "    return -(-size // multiple) * multiple\n\n"
-            "model = Transformer(d_model=round_up(d_model), vocab=round_up(vocab))\n"
-            "batch_per_core = round_up(batch_per_core, 8)"
-        ),
-        framework="jax",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
+        text="Choose the sizes in the table under “Size that fits”.",
+        snippet="hidden = 512  # instead of 520",
     ),
-    Remedy(
-        text="Use a fixed batch size that is a multiple of 8 per core, and drop the remainder.",
-        snippet="dataset = dataset.batch(128 * strategy.num_replicas_in_sync, drop_remainder=True)",
-        framework="tensorflow",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Choose layer sizes that are multiples of 128 and batches that are multiples of 8.",
-        snippet="layer = torch.nn.Linear(round_up(in_features, 128), round_up(out_features, 128))",
-        framework="pytorch",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
+    _ASK,
 )
+_AS_LONG = 1.05
+"""A batch that takes at most this much longer takes as long, as far as the model can tell."""
 
 
 class PaddedShapes(Rule):
@@ -55,26 +50,36 @@ class PaddedShapes(Rule):
     What it finds
     -------------
     XLA operations whose results or operands have dimensions that are not multiples of the tile in
-    their layout (usually 8 and 128), with the share of their time that goes into padding.
+    their layout (usually 8 and 128): which ones, how many bytes of padding they move, which share
+    of the matrix unit is left empty, and which sizes would fit. If such sizes would save time, the
+    finding says how much. Otherwise it is shown for information, without a saving.
 
     Why it matters
     --------------
-    A TPU stores and computes whole tiles. A feature size of 130 costs as much as 256, and a batch
-    of 9 per core as much as 16.
+    A TPU stores and computes whole tiles. A batch of 9 per core often takes as long as one of 16:
+    more samples in the same time, where memory allows. Whether other sizes take *less* time
+    depends on the operation. Transfers may take longer than the arithmetic, padding or not, and XLA
+    chooses layouts that need little padding.
 
     How it is measured
     ------------------
     Each array's layout and tiles, as in `{1,0:T(8,128)(2,1)}`, tell which dimension needs which
     multiple. For dots, convolutions and fusions whose FLOPs reveal the contracted dimensions, the
-    wasted share is that of their multiplications: true divided by padded sizes of the result and
-    the contracted dimensions. For all others it is that of their bytes: true divided by padded
-    bytes of results and operands. The saving is that share of each operation's time, for the same
-    useful work. Low is half of it, because latency rather than size limits small operations.
+    padding is that of their multiplications: of the result and the contracted dimensions. For all
+    others it is that of their bytes.
+
+    The saving follows a model of what shapes cost, which was fitted to XLA's TPU compiler; see the
+    documentation, "What shapes cost on TPUs". For each operation, the multiples of 8 and 128 next
+    to its sizes are tried. The expected saving is what the model says for the best of them, but no
+    operation gets faster than its bytes and its useful FLOPs allow. Of operations that are no
+    matrix products, only the time that their bytes explain gets shorter. Low is a third of it. High
+    is twice as much, because XLA may choose a better kernel for a size. If the model does not know
+    the device, only transfers count.
 
     When to ignore
     --------------
-    When the problem dictates the size (a vocabulary, an image) and rounding it up would add as much
-    work as it saves, or when something else limits the operation.
+    When the problem dictates the size (a vocabulary, an image), or when something else limits the
+    operation.
 
     How to verify
     -------------
@@ -83,8 +88,8 @@ class PaddedShapes(Rule):
 
     References:
     ----------
-    Google Cloud, "Cloud TPU performance guide": XLA efficiencies, tensor dimensions of 8 and
-    128; XLA documentation, "Tiled layout".
+    XLA documentation, "Tiled layout"; Google Cloud, "Cloud TPU performance guide": XLA
+    efficiencies, which advises multiples of 8 and 128.
     """
 
     id = "padded-shapes"
@@ -100,110 +105,132 @@ class PaddedShapes(Rule):
     minimum_op_share = Limit(
         0.05, "share", "An operation that wastes less gains little from other shapes."
     )
+    minimum_saving = Limit(
+        0.01, "share", "The model cannot tell smaller differences between shapes from chance."
+    )
+    largest_change = Limit(
+        0.05, "share", "A size that is farther away makes another model, or much more work."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when padding takes a good part of the step."""
-        wasted = [
+        """Yield a finding when operations on padding take a good part of the step."""
+        padded = [
             o for o in operation_paddings(signals) if o.padding.share >= self.minimum_op_share
         ]
-        if not wasted:
+        rows = _executions(signals, [operation.op for operation in padded])
+        total = total_ns(exclusive_time(signals, rows))
+        if self.is_minor(total, signals):
             return
-        trace = signals.trace
-        rows, share = _executions(signals, wasted)
-        now_ns = trace.events.duration_ns[rows]
-        # Round the running sum, so that the total is off by at most a nanosecond.
-        reached_ns = np.rint(np.cumsum(now_ns * (1 - share)))
-        without_ns = np.diff(reached_ns, prepend=0).astype(np.int64)
-        saving = faster_device_work(
-            signals,
-            rows,
-            without_ns,
-            basis="modeled",
-            least_then_ns=without_ns,
-            most_then_ns=(now_ns + without_ns) // 2,
-        )
-        if not rows.size or self.is_minor(saving.high_ns, signals):
-            return
-        worst = wasted[0]
-        name = trace.text(int(trace.hlo.name[worst.op]))
+        fitted = fit_operations(signals, padded, self.largest_change)
+        saving = _saving(signals, fitted)
+        has_saving = share_of_window(saving.expected_ns, signals) >= self.minimum_saving
+        best = max(fitted, key=lambda found: found.saved_ns, default=None) if has_saving else None
         yield Finding(
-            summary=(
-                f"{per_step(saving.high_ns, signals)} goes into computing or moving padding;"
-                f" worst is {name}, which wastes {format_share(worst.padding.share)} of its time"
-                f" on {_describe(worst.padding.worst_array)}.{_batch(wasted)}"
+            summary=" ".join(
+                part
+                for part in (
+                    _padding(signals, padded, total),
+                    _gain(signals, best, saving.expected_ns),
+                    _batch(signals, padded),
+                )
+                if part
             ),
-            saving=saving,
+            saving=saving if has_saving else None,
+            severity=None if has_saving else "low",
             evidence=(
-                _table(signals, wasted),
-                costliest("Most wasteful executions", signals.worker, rows, now_ns - without_ns),
+                padding_table(signals, padded, fitted),
+                costliest(
+                    "Longest executions",
+                    signals.worker,
+                    rows,
+                    signals.trace.events.duration_ns[rows],
+                ),
             ),
-            remedies=_REMEDIES,
+            remedies=_remedies(best) if best is not None else (_ASK,),
         )
 
 
-def _executions(
-    signals: Signals, wasted: list[OperationPadding]
-) -> tuple[Int32, NDArray[np.float64]]:
-    """Executions of these operations on the device, and the share of each that is padding."""
+def _executions(signals: Signals, ops: Sequence[int]) -> Int32:
+    """Executions of some rows of the `HloTable` on the device."""
     hlo = signals.trace.hlo_events
-    share = np.zeros(len(signals.trace.hlo.name))
-    share[[o.op for o in wasted]] = [o.padding.share for o in wasted]
-    is_wasteful = share[hlo.op] > 0
-    rows, of_op = hlo.row[is_wasteful], share[hlo.op[is_wasteful]]
-    is_work = is_in(rows, work_rows(signals))
-    return rows[is_work], of_op[is_work]
+    is_chosen = np.zeros(len(signals.trace.hlo.name), dtype=bool)
+    is_chosen[list(ops)] = True
+    rows = hlo.row[is_chosen[hlo.op]]
+    used: Int32 = rows[is_in(rows, work_rows(signals))]
+    return used
 
 
-def _batch(wasted: list[OperationPadding]) -> str:
-    """Say which batch size would cost nothing extra, where convolutions reveal the batch."""
+def _saving(signals: Signals, fitted: Sequence[FittedOperation]) -> Saving:
+    """What sizes that fit save: low is a third of what is expected."""
+    rows = _executions(signals, [found.op for found in fitted])
+    now_ns, op = signals.trace.events.duration_ns[rows], signals.trace.operations(rows)
+    expected, most = np.zeros(len(signals.trace.hlo.name)), np.zeros(len(signals.trace.hlo.name))
+    for found in fitted:
+        expected[found.op], most[found.op] = found.saved_share, found.most_share
+    return faster_device_work(
+        signals,
+        rows,
+        _rounded(now_ns * (1 - expected[op])),
+        basis="modeled",
+        least_then_ns=_rounded(now_ns * (1 - most[op])),
+        most_then_ns=_rounded(now_ns * (1 - expected[op] / 3)),
+    )
+
+
+def _rounded(lengths_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Round the running sum, so that the total is off by at most a nanosecond."""
+    return np.diff(np.rint(np.cumsum(lengths_ns)), prepend=0).astype(np.int64)
+
+
+def _padding(signals: Signals, padded: Sequence[OperationPadding], total_ns: int) -> str:
+    """Say how much of the work is padding, whatever it costs."""
+    share = sum(o.wasted_ns for o in padded) / max(sum(o.total_ns for o in padded), 1)
+    worst = padded[0]
+    name = signals.trace.text(int(signals.trace.hlo.name[worst.op]))
+    what = "multiplications" if worst.padding.is_product else "bytes"
+    return (
+        f"Operations with padding take {per_step(total_ns, signals)}; {format_share(share)} of"
+        f" their work is padding. Most is in {name}: {format_share(worst.padding.share)} of its"
+        f" {what}, on {describe_array(worst.padding.worst_array)}."
+    )
+
+
+def _gain(signals: Signals, best: FittedOperation | None, expected_ns: int) -> str:
+    """Say what other sizes bring: less time, or nothing."""
+    if best is None:
+        if costs_of(signals) is None:
+            return "What other sizes would save is not known for this device."
+        return "By a model of XLA's compiler, sizes nearby would save hardly any time."
+    return (
+        f"Sizes that fit would take {per_step(expected_ns, signals)} less, by a model of XLA's"
+        f" compiler: {best.size.fits} instead of {best.size.size} makes"
+        f" {signals.trace.text(int(signals.trace.hlo.name[best.op]))}"
+        f" {format_share(best.saved_share)} faster."
+    )
+
+
+def _batch(signals: Signals, padded: Sequence[OperationPadding]) -> str:
+    """Say which batch takes as long, where convolutions reveal the batch."""
     time_by_batch: Counter[tuple[int, int]] = Counter()
-    for operation in wasted:
+    for operation in padded:
         if operation.batch is not None:
             time_by_batch[operation.batch] += operation.total_ns
     if not time_by_batch:
         return ""
     ((batch, room), _) = time_by_batch.most_common(1)[0]
-    return f" A batch of {room} per core takes as much room as {batch}." if room > batch else ""
+    if room <= batch:
+        return ""
+    if (ratio := time_of_batch(signals, padded, batch, room)) is not None and ratio <= _AS_LONG:
+        return (
+            f"A batch of {room} per core takes as long as {batch}, by the model: more samples in"
+            " the same time, where memory allows."
+        )
+    return f"A batch of {room} per core takes as much room as {batch}."
 
 
-def _describe(shape: Shape) -> str:
-    """A shape and its misfits: `bf16[100,30] (30 is not a multiple of 128)`."""
-    misfits = ", ".join(f"{size} is not a multiple of {tile}" for _, size, tile in shape.misfits)
-    return f"{shape} ({misfits})" if misfits else str(shape)
-
-
-def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
-    hlo, text = signals.trace.hlo, signals.trace.text
-    return Table(
-        "Operations that work on padding",
-        (
-            Column("op", "Operation"),
-            Column("shape", "Worst array"),
-            Column("fits", "Padded to"),
-            Column("of", "What is padded"),
-            Column("share", "Wasted share", "share"),
-            Column("count", "Count", "count"),
-            Column("total_ns", "Time", "ns"),
-            Column("wasted_ns", "Wasted time", "ns"),
-            Column("source", "Source line"),
-        ),
-        tuple(
-            (
-                text(int(hlo.name[operation.op])),
-                _describe(operation.padding.worst_array),
-                str(
-                    replace(
-                        operation.padding.worst_array,
-                        dims=operation.padding.worst_array.padded_dims,
-                    )
-                ),
-                "multiplications" if operation.padding.is_product else "bytes",
-                operation.padding.share,
-                operation.count,
-                operation.total_ns,
-                round(operation.wasted_ns),
-                text(int(hlo.source_line[operation.op])) or None,
-            )
-            for operation in wasted
-        ),
-    )
+def _remedies(best: FittedOperation) -> tuple[Remedy, ...]:
+    """The remedies, with the sizes of the operation that gains most."""
+    first, ask = _REMEDIES
+    size = best.size
+    first = replace(first, snippet=f"size = {size.fits}  # instead of {size.size}")
+    return first, replace(ask, snippet=best.question or ask.snippet)

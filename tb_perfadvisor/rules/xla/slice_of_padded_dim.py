@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
@@ -39,13 +42,16 @@ class SliceOfPaddedDim(CostlyOperations):
 
     Why it matters
     --------------
-    Part of a tile cannot be copied as a block: every row is shifted and rewritten. Along other
-    dimensions, or at tile boundaries, a slice copies blocks.
+    Part of a tile cannot be copied as a block: every row is shifted and rewritten. Today's compiler
+    mostly hides that behind the transfer, but not always. Along other dimensions, or at tile
+    boundaries, a slice copies blocks.
 
     How it is measured
     ------------------
-    High is all the time in which the core executes only these operations. Expected is half of it,
-    because the algorithm needs some of them; low is 0.
+    A slice takes at least the time in which main memory moves what it reads and writes, wherever it
+    begins and ends. High is the time beyond that, expected is at most half of the slice's time, low
+    is 0. By XLA's TPU compiler, most slices take no longer than their bytes: then nothing is
+    reported, although they cut through tiles.
 
     When to ignore
     --------------
@@ -58,7 +64,7 @@ class SliceOfPaddedDim(CostlyOperations):
     References:
     ----------
     Google Cloud, "Cloud TPU performance guide", on slicing padded dimensions; OpenXLA, "Tiled
-    layout".
+    layout"; this project's documentation, "What shapes cost on TPUs".
     """
 
     id = "slice-of-padded-dim"
@@ -70,6 +76,12 @@ class SliceOfPaddedDim(CostlyOperations):
     noun = "slice"
     remaining_share = 0.5
     remedies = _REMEDIES
+    moves_data = True
+
+    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+        """What the bytes of the slice take; infinite if unknown, which promises nothing."""
+        needed = needed_ns(signals, operation)
+        return needed if needed > 0 else inf
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation slices an array inside its tiles."""

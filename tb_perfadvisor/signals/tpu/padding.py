@@ -31,6 +31,8 @@ class Padding(Struct, frozen=True):
     """Work with padding."""
     worst_array: Shape
     """The array with the most bytes of padding; for a product its result, if that is padded."""
+    padding_bytes: int
+    """Bytes of padding in the arrays that one execution moves."""
 
     @property
     def share(self) -> float:
@@ -79,18 +81,19 @@ def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None
         instruction: The operation.
         flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
     """
-    shapes = [shape for shape in _moved_arrays(instruction) if shape.tiles and shape.elements]
+    shapes = [shape for shape in moved_arrays(instruction) if shape.tiles and shape.elements]
     if not shapes:
         return None
     worst_array = max(shapes, key=lambda shape: shape.padded_bytes - _true_bytes(shape))
+    useful = sum(_true_bytes(shape) for shape in shapes)
+    padded = sum(shape.padded_bytes for shape in shapes)
     product = _product(instruction, flop)
     if product is not None:
         # Padding of the result costs more than its bytes: every contracted term is computed for it.
         result = instruction.results[0]
-        return Padding(True, *product, result if result.misfits else worst_array)
-    useful = sum(_true_bytes(shape) for shape in shapes)
-    padded = sum(shape.padded_bytes for shape in shapes)
-    return Padding(False, useful, padded, worst_array)
+        shown = result if result.misfits else worst_array
+        return Padding(True, *product, shown, padded - useful)
+    return Padding(False, useful, padded, worst_array, padded - useful)
 
 
 def batch_of(instruction: Instruction) -> tuple[int, int] | None:
@@ -110,7 +113,7 @@ def _true_bytes(shape: Shape) -> int:
     return shape.elements * (shape.stored_bits or max(shape.element_bits, 8)) // 8
 
 
-def _moved_arrays(instruction: Instruction) -> tuple[Shape, ...]:
+def moved_arrays(instruction: Instruction) -> tuple[Shape, ...]:
     """The arrays that an operation reads or writes completely."""
     results, operands = instruction.results, instruction.operands
     if instruction.opcode in ("slice", "dynamic-slice", "gather"):
@@ -126,27 +129,41 @@ def _moved_arrays(instruction: Instruction) -> tuple[Shape, ...]:
 
 def _product(instruction: Instruction, flop: float) -> tuple[int, int] | None:
     """Multiplications without and with padding; None if it is not a matrix product."""
-    if not instruction.results or len(instruction.operands) < 2:
+    contracted = contracted_dimensions(instruction, flop)
+    if not contracted:
         return None
-    left, right = instruction.operands[:2]
-    if instruction.opcode == "dot":
-        result = instruction.results[0]
-        contracted = [(left, dim) for dim in instruction.contracting]
-    elif instruction.opcode == "convolution" and instruction.labels is not None:
-        result = instruction.results[0]
-        contracted = _convolution_features(instruction, left, right)
-    elif instruction.opcode == "fusion" and flop > 0:
-        result = max(instruction.results, key=lambda shape: shape.elements)
-        contracted = _contracted_by_flop(instruction, result, flop)
-        if not contracted:
-            return None
-    else:
-        return None
-    if any(not 0 <= dim < len(shape.dims) for shape, dim in contracted):
-        return None
+    result = _product_result(instruction)
     useful = result.elements * prod(shape.dims[dim] for shape, dim in contracted)
     padded = result.padded_elements * prod(shape.padded_dims[dim] for shape, dim in contracted)
     return (useful, padded) if useful else None
+
+
+def _product_result(instruction: Instruction) -> Shape:
+    if instruction.opcode == "fusion":
+        return max(instruction.results, key=lambda shape: shape.elements)
+    return instruction.results[0]
+
+
+def contracted_dimensions(instruction: Instruction, flop: float) -> list[tuple[Shape, int]]:
+    """The dimensions that a matrix product sums over, each of an operand; empty if it is none.
+
+    Args:
+        instruction: The operation.
+        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
+    """
+    if not instruction.results or len(instruction.operands) < 2:
+        return []
+    left, right = instruction.operands[:2]
+    if instruction.opcode == "dot":
+        contracted = [(left, dim) for dim in instruction.contracting]
+    elif instruction.opcode == "convolution" and instruction.labels is not None:
+        contracted = _convolution_features(instruction, left, right)
+    elif instruction.opcode == "fusion" and flop > 0:
+        contracted = _contracted_by_flop(instruction, _product_result(instruction), flop)
+    else:
+        return []
+    is_known = all(0 <= dim < len(shape.dims) for shape, dim in contracted)
+    return contracted if is_known else []
 
 
 def _convolution_features(

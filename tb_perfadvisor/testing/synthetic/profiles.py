@@ -54,7 +54,7 @@ def _tpu(
         ),
         findings=["padded-shapes"],
         absent=["input-stall", "full-precision-compute", "memory-near-capacity"],
-        notes="Durations are padded work over 70 % of the data sheet's peaks.",
+        notes="Products take what XLA's TPU compiler (libtpu 0.0.52) estimates for their shapes.",
     )  # fmt: skip
     return name, files, label
 

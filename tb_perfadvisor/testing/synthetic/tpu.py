@@ -12,11 +12,19 @@ from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
 
 _STEPS = 6
 
-# Google Cloud documentation, "TPU v5e": dense bf16, HBM; with the shares that matrix products of
-# this size and streaming operations commonly reach.
+# Google Cloud documentation, "TPU v5e": dense bf16, HBM.
 _TPU_FLOP_PER_S = 197e12
 _TPU_BYTES_PER_S = 819e9
-_TPU_REACHED = 0.7
+_CYCLES_PER_S = _TPU_FLOP_PER_S / (4 * 2 * 128 * 128)
+"""Four matrix units of 128 x 128 cells, two FLOP each."""
+_PRODUCT_CYCLES = {
+    (1024, 520, 2100): 36_611, (1024, 512, 2176): 26_481,
+    (1024, 2100, 520): 27_700, (1024, 2176, 512): 27_086,
+    (2100, 1024, 520): 26_384, (2176, 1024, 512): 23_016,
+    (520, 1024, 2100): 27_536, (512, 1024, 2176): 24_281,
+}  # fmt: skip
+"""Rows, contracted and columns of products, with the estimates of XLA's TPU compiler for a v5e
+(libtpu 0.0.52): `perfadvisor tpu-shapes product:1024x520x2100 --topology v5e`, and so on."""
 _TPU_MODULE = "jit_train_step(4711)"
 
 
@@ -129,9 +137,7 @@ def _dot(number: int, left: tuple[int, int], right: tuple[int, int], line: int) 
         f"%{name} = {_shape(result)} dot({_shape(left)} %lhs.{number}, {_shape(right)} "
         f"%rhs.{number}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
     )
-    # The matrix unit works on whole tiles: 8 rows of results, 128 columns, 128 contracted.
-    done = _up(result[0], 8) * _up(result[1], 128) * _up(left[1], 128)
-    seconds = 2 * done / (_TPU_FLOP_PER_S * _TPU_REACHED)
+    seconds = _PRODUCT_CYCLES[left[0], left[1], right[1]] / _CYCLES_PER_S
     useful = 2 * result[0] * result[1] * left[1]
     return _Operation(
         name,
@@ -152,7 +158,7 @@ def _elementwise(number: int, shape: tuple[int, int], line: int) -> _Operation:
         f"calls=%fused_computation.{number}"
     )
     moved = 2 * 2 * _stored(shape)  # read and written, two bytes each
-    seconds = moved / (_TPU_BYTES_PER_S * _TPU_REACHED)
+    seconds = moved / _TPU_BYTES_PER_S
     return _Operation(
         name,
         text,

@@ -1,0 +1,366 @@
+"""Sizes near those of an operation that XLA's TPU compiler handles faster.
+
+Padding itself says little about time: arithmetic on it may hide behind transfers, and XLA chooses
+layouts that need little. So the time with another size comes from a model that was fitted to the
+compiler (`hardware/tpu_shape_costs.py`), and is never below what the bytes and the FLOP of the
+operation need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import isfinite, prod
+
+from msgspec import Struct
+
+from tb_perfadvisor.hardware.tpu_shape_costs import ShapeCosts, shape_costs
+from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction, round_up
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, moved_bytes
+from tb_perfadvisor.signals.tpu.padding import (
+    OperationPadding,
+    contracted_dimensions,
+    moved_arrays,
+)
+from tb_perfadvisor.units import NS_PER_S
+
+_TILES = (128, 8)
+_MASKING = 1.4
+"""Element-wise work on partial tiles takes more time than their elements, because XLA masks them.
+The kernels of attention over 513 positions have 27 % more elements than over 512, and take 40 %
+more time on a TPU v6e, by XLA's estimates."""
+_MOST_OF_EXPECTED = 2.0
+"""Which kernel XLA chooses for a size matters as much as padding."""
+
+
+class Product(Struct, frozen=True):
+    """A matrix product, with the dimensions that make up each of its sizes."""
+
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    contracted: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def dims(self) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of batch, rows, contracted and columns."""
+        return self.batch, self.rows, self.contracted, self.columns
+
+    @property
+    def kind(self) -> str:
+        """The kind of operation in the model."""
+        return "product" if prod(self.batch) == 1 else "batched-product"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its sizes in the model: rows, contracted and columns, after a batch if it has one."""
+        sizes = tuple(prod(dims) for dims in self.dims)
+        return sizes if self.kind == "batched-product" else sizes[1:]
+
+    def resized(self, size: int, fits: int) -> Product:
+        """The product with another size in place of one."""
+        changed = (
+            tuple(fits if dim == size else dim for dim in dims)
+            for dims in (self.rows, self.contracted, self.columns)
+        )
+        return Product(self.batch, *changed)
+
+
+class FittingSize(Struct, frozen=True):
+    """A size that makes an operation faster."""
+
+    dimension: str
+    """What the size belongs to: rows, contracted or columns of a product, or several of them; empty
+    for arrays."""
+    size: int
+    fits: int
+    then_share: float
+    """Time with this size, relative to now, by the model; for arrays that of their bytes."""
+    is_of_arrays: bool = False
+    """Whether it is the size of arrays that are moved, not of a product."""
+
+
+class FittedOperation(Struct, frozen=True):
+    """An operation that another size makes faster."""
+
+    op: int
+    """Row of the `HloTable`."""
+    size: FittingSize
+    saved_share: float
+    """Share of its time that this saves, bounded by its bytes and FLOP."""
+    most_share: float
+    """Share that it saves at most, if XLA chooses a better kernel for the size."""
+    saved_ns: float
+    """Of all its executions."""
+    question: str
+    """The command that asks the compiler about this size; empty for what is no product."""
+
+
+def costs_of(signals: Signals) -> ShapeCosts | None:
+    """The model for the device of this profile; None if there is none for it."""
+    facts = signals.device_facts
+    return shape_costs(facts.name) if facts is not None else None
+
+
+def product_of(instruction: Instruction, flop: float) -> Product | None:
+    """The sizes of a matrix product; None for other operations, and for windows on images.
+
+    Args:
+        instruction: The operation.
+        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
+    """
+    contracted = contracted_dimensions(instruction, flop)
+    if not contracted:
+        return None
+    terms = prod(shape.dims[dim] for shape, dim in contracted)
+    result = max(instruction.results, key=lambda shape: shape.elements)
+    rests = []
+    for operand in instruction.operands:
+        rest = Counter(operand.dims)
+        rest[terms] -= 1
+        if rest[terms] >= 0:
+            rests.append(rest)
+    # The largest operands are listed first or last; statistics of rows are small.
+    pairs = [pair for left, right in combinations(rests, 2) if (pair := _pair(result, left, right))]
+    if not pairs:
+        return None
+    batch, rows, columns = max(pairs, key=lambda pair: prod(pair[0]))
+    return Product(batch, rows, (terms,), columns)
+
+
+def _pair(
+    result: Shape, left: Counter[int], right: Counter[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Batch, rows and columns of a product of two operands; None if they do not give the result.
+
+    Args:
+        result: The result.
+        left: Sizes of the first operand without the contracted one, by how often they occur.
+        right: Those of the second one.
+    """
+    sizes = Counter(result.dims)
+    columns, rows = sizes - left, sizes - right
+    batch = left - rows
+    _drop_ones(columns, rows, batch)
+    others = right - columns
+    _drop_ones(others)
+    if columns - right or rows - left or batch != others:
+        return None
+    found = tuple(batch.elements()), tuple(rows.elements()), tuple(columns.elements())
+    is_whole = prod(prod(part) for part in found) == result.elements
+    return found if is_whole else None
+
+
+def _drop_ones(*sizes: Counter[int]) -> None:
+    for part in sizes:
+        part.pop(1, None)
+
+
+def fitting_size(
+    costs: ShapeCosts | None,
+    instruction: Instruction,
+    flop: float,
+    now_ns: float,
+    largest_change: float,
+) -> FittingSize | None:
+    """The size near an operation's own with the shortest time; None if none is faster.
+
+    Args:
+        costs: The model of the device; without it, only arrays are looked at.
+        instruction: The operation.
+        flop: FLOP of one execution; NaN if unknown.
+        now_ns: Duration of one execution.
+        largest_change: How far a size may move, relative to itself.
+    """
+    product = product_of(instruction, flop)
+    sizes: Iterator[FittingSize] = iter(())
+    if product is None:
+        sizes = _of_arrays(instruction, largest_change)
+    elif costs is not None:
+        sizes = _of_product(costs, product, instruction, now_ns, largest_change)
+    best = min(sizes, key=lambda size: size.then_share, default=None)
+    return best if best is not None and best.then_share < 1 else None
+
+
+def _candidates(size: int, largest_change: float) -> Iterator[int]:
+    """Multiples of the tiles next to a size."""
+    for tile in _TILES:
+        if size % tile:
+            yield from (
+                fits
+                for fits in (size // tile * tile, round_up(size, tile))
+                if fits and abs(fits / size - 1) <= largest_change
+            )
+
+
+def _of_product(
+    costs: ShapeCosts,
+    product: Product,
+    instruction: Instruction,
+    now_ns: float,
+    largest_change: float,
+) -> Iterator[FittingSize]:
+    """Sizes of a product, with the time that each takes.
+
+    What the multiplications explain of the time follows the model. The rest of a fusion, such as a
+    softmax beside the product, follows the elements of the arrays, with padding.
+    """
+    kind = product.kind if product.kind in costs.factors else "product"
+    if kind not in costs.factors:
+        return
+    arrays = [shape for shape in (*instruction.results, *instruction.operands) if shape.tiles]
+
+    def cycles(size: int, fits: int) -> float:
+        batch, *sizes = (prod(dims) for dims in product.resized(size, fits).dims)
+        if kind == "batched-product":
+            work = costs.work(kind, (batch, *sizes))
+        else:
+            work = costs.work(kind, sizes)
+            work = work._replace(
+                matrix_cycles=batch * work.matrix_cycles,
+                ragged_cycles=batch * work.ragged_cycles,
+            )
+        # In the layouts that the arrays have; those in on-chip memory cost no bandwidth.
+        moved = sum(_resized(a, size, fits).padded_bytes for a in arrays if not a.memory_space)
+        return costs.cycles_of_work(
+            kind, work._replace(memory_cycles=moved / costs.bytes_per_cycle)
+        )
+
+    now = cycles(0, 0)
+    explained = 1.0
+    if instruction.opcode == "fusion":
+        explained = min(now / costs.cycles_per_s * NS_PER_S / now_ns, 1.0)
+    stored = sum(shape.padded_elements for shape in arrays)
+    names = ("rows", "contracted", "columns")
+    for size in sorted({dim for dims in product.dims[1:] for dim in dims}):
+        named = " and ".join(
+            name for name, dims in zip(names, product.dims[1:], strict=True) if size in dims
+        )
+        for fits in _candidates(size, largest_change):
+            multiplied = cycles(size, fits) / now
+            kept = sum(_resized(shape, size, fits).padded_elements for shape in arrays)
+            rest = (kept / max(stored, 1)) ** _MASKING
+            share = explained * multiplied + (1 - explained) * rest
+            yield FittingSize(named, size, fits, share)
+
+
+def _of_arrays(instruction: Instruction, largest_change: float) -> Iterator[FittingSize]:
+    """Sizes with which the arrays of an operation take less room, in the layouts that they have."""
+    arrays = [shape for shape in moved_arrays(instruction) if shape.tiles and shape.elements]
+    now = sum(shape.padded_bytes for shape in arrays)
+    misfits = {size for shape in arrays for _, size, _ in shape.misfits}
+    for size in sorted(misfits):
+        for fits in _candidates(size, largest_change):
+            then = sum(_resized(shape, size, fits).padded_bytes for shape in arrays)
+            yield FittingSize("", size, fits, then / now, is_of_arrays=True)
+
+
+def _resized(shape: Shape, size: int, fits: int) -> Shape:
+    dims = tuple(fits if dim == size else dim for dim in shape.dims)
+    return Shape(
+        shape.dtype, dims, shape.minor_to_major, shape.tiles, shape.memory_space, shape.stored_bits
+    )
+
+
+def least_ns(signals: Signals, instruction: Instruction, flop: float) -> float:
+    """What the bytes and the FLOP of an operation need at least; 0 if the peaks are unknown."""
+    facts = signals.device_facts
+    if facts is None or facts.peaks is None:
+        return 0.0
+    # Arrays in on-chip memory cost no bandwidth.
+    moved = sum(_true_bytes(shape) for shape in moved_arrays(instruction) if not shape.memory_space)
+    bandwidth, rate = facts.peaks.memory_bandwidth_bytes_per_s, facts.peaks.flop_per_s("bf16")
+    moving_ns = moved / bandwidth * NS_PER_S if bandwidth else 0.0
+    computing_ns = flop / rate * NS_PER_S if rate and isfinite(flop) else 0.0
+    return max(moving_ns, computing_ns)
+
+
+def moving_ns(signals: Signals, instruction: Instruction) -> float:
+    """What main memory takes for an operation's arrays with all tiles; 0 if it is unknown."""
+    bandwidth = achievable_bandwidth(signals)
+    return moved_bytes(instruction) / bandwidth * NS_PER_S if bandwidth else 0.0
+
+
+def _true_bytes(shape: Shape) -> int:
+    return shape.elements * (shape.stored_bits or max(shape.element_bits, 8)) // 8
+
+
+def fit_operations(
+    signals: Signals, operations: Sequence[OperationPadding], largest_change: float
+) -> tuple[FittedOperation, ...]:
+    """The operations that another size makes faster, with the best one of each.
+
+    Args:
+        signals: The worker's facts.
+        operations: Operations with padding.
+        largest_change: How far a size may move, relative to itself.
+    """
+    costs, trace = costs_of(signals), signals.trace
+    found = []
+    for operation in operations:
+        instruction = parse_instruction(trace.text(int(trace.hlo.text[operation.op])))
+        if instruction is None or not operation.total_ns:
+            continue
+        flop = float(trace.hlo.flop[operation.op])
+        now_ns = operation.total_ns / operation.count
+        size = fitting_size(costs, instruction, flop, now_ns, largest_change)
+        if size is None:
+            continue
+        then_ns = now_ns * size.then_share
+        if size.is_of_arrays:
+            # Only what the bytes explain gets shorter.
+            then_ns = now_ns - min(moving_ns(signals, instruction), now_ns) * (1 - size.then_share)
+        possible = 1 - least_ns(signals, instruction, flop) / now_ns
+        saved = min(1 - then_ns / now_ns, possible)
+        if saved > 0:
+            most = min(_MOST_OF_EXPECTED * saved, possible)
+            question = _question(costs, product_of(instruction, flop), size)
+            found.append(
+                FittedOperation(
+                    operation.op, size, saved, most, saved * operation.total_ns, question
+                )
+            )
+    return tuple(found)
+
+
+def _question(costs: ShapeCosts | None, product: Product | None, size: FittingSize) -> str:
+    if product is None or costs is None or size.is_of_arrays:
+        return ""
+    then = product.resized(size.size, size.fits)
+    asked = "x".join(
+        str(now) if now == other else f"{now},{other}"
+        for now, other in zip(product.sizes, then.sizes, strict=True)
+    )
+    return f"perfadvisor tpu-shapes {product.kind}:{asked} --topology {costs.generation}"
+
+
+def time_of_batch(
+    signals: Signals, operations: Sequence[OperationPadding], batch: int, room: int
+) -> float | None:
+    """Time of the products of a batch with a larger batch, relative to now, by the model.
+
+    Args:
+        signals: The worker's facts.
+        operations: Operations with padding.
+        batch: The batch.
+        room: The larger batch.
+
+    Returns:
+        None if there are no such products, or no model for the device.
+    """
+    costs, trace = costs_of(signals), signals.trace
+    if costs is None or "product" not in costs.factors:
+        return None
+    now = then = 0.0
+    for operation in operations:
+        instruction = parse_instruction(trace.text(int(trace.hlo.text[operation.op])))
+        if instruction is None or operation.batch != (batch, room):
+            continue
+        product = product_of(instruction, float(trace.hlo.flop[operation.op]))
+        if product is None or product.kind != "product" or batch not in product.rows:
+            return None
+        now += costs.cycles("product", product.sizes) * operation.count
+        then += costs.cycles("product", product.resized(batch, room).sizes) * operation.count
+    return then / now if now else None
