@@ -23,7 +23,7 @@ INTEGERS: Final = frozenset(
         *("correlation_id", "step_num", "group_id", "_pt", "_p", "_ct", "_c", "is_func"),
         *("program_id", "index_on_host", "bytes_allocated", "bytes_reserved"),
         *("bytes_available", "allocation_bytes", "addr"),
-        *("device_offset_ps", "device_duration_ps"),
+        *("device_offset_ps", "device_duration_ps", "run_id", "device_ordinal"),
         *("id", "parent_id", "parallelism", "batch_size", "buffer_limit", "buffer_size"),
         *("buffered_elements", "buffered_bytes_MB", "cpu_budget", "threadpool_size"),
         "ram_budget_megabytes",

@@ -26,10 +26,16 @@ from tb_perfadvisor.ingest.xplane.interpret.gpu_planes import ApiCopies, add_gpu
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import threads_of_api_lines
 from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations
-from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import add_tpu_plane, has_operations
+from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
+    ClockChanges,
+    add_tpu_plane,
+    has_operations,
+)
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
+from tb_perfadvisor.units import format_duration
 
 _ENVIRONMENT: Final = "Task Environment"
 _LONGEST_NAME: Final = 100
@@ -68,6 +74,7 @@ class _Reader:
         self._clues = FrameworkClues()
         self._damage = Damage()
         self._programs = Programs()
+        self._runs = HostRuns()
         self._first_ns: list[int] = []
         self._profile_start_ns: int | None = None
         self._has_shapes = False
@@ -94,7 +101,7 @@ class _Reader:
             self._add_metadata(plane)
         table = HloOperations(self._assembler, self._programs)
         limits, copies = self._add_hosts(table)
-        devices, moved = self._add_devices(limits, copies, table)
+        devices, clocks = self._add_devices(limits, copies, table)
         recording = self._clues.recording()
         filled = replace(
             self._source,
@@ -109,7 +116,7 @@ class _Reader:
             is_synthetic=self._is_synthetic,
         )
         trace = self._assembler.finish(
-            filled, devices=devices, notes=self._notes(moved), clock_unix_ns=self._clock()
+            filled, devices=devices, notes=self._notes(clocks), clock_unix_ns=self._clock()
         )
         # Only GPUs have streams and kernel names.
         is_gpu = any(place.type == "GPU" for place in self._places.values())
@@ -153,16 +160,18 @@ class _Reader:
             self._has_shapes |= "shape" in plane.stat_names
             threads = threads_of_api_lines(plane) if has_gpu else {}
             add_memory(self._assembler, plane, limits, first_device, threads)
-            add_host_plane(self._assembler, plane, HostContext(has_device, threads, table))
+            has_tpu = bool(self._places) and not has_gpu
+            context = HostContext(has_device, has_tpu, threads, table, self._runs)
+            add_host_plane(self._assembler, plane, context)
             copies.add(plane)
         return limits, copies
 
     def _add_devices(
         self, limits: dict[int, int], copies: ApiCopies, table: HloOperations
-    ) -> tuple[tuple[Device, ...], list[int]]:
-        """Add device planes; returns the devices and the indices of those with shifted times."""
+    ) -> tuple[tuple[Device, ...], dict[int, ClockChanges]]:
+        """Add device planes; returns the devices and how their times were changed, by index."""
         devices: dict[int, Device] = {}
-        moved: list[int] = []
+        clocks: dict[int, ClockChanges] = {}
         operations = TpuOperations(self._assembler, self._programs)
         for plane in self._planes(lambda name: name in self._places):
             self._inspect_lines(plane)
@@ -179,11 +188,12 @@ class _Reader:
             elif is_tpu:
                 self._has_shapes |= any(map(_is_hlo, plane.metadata.names))
                 is_core = not place.part
-                if add_tpu_plane(self._assembler, plane, place.index, operations, is_core=is_core):
-                    moved.append(place.index)
+                clocks[place.index] = add_tpu_plane(
+                    self._assembler, plane, place.index, operations, self._runs, is_core=is_core
+                )
             else:
                 add_gpu_plane(self._assembler, plane, place.index, copies, table, is_known=is_gpu)
-        return tuple(devices[index] for index in sorted(devices)), moved
+        return tuple(devices[index] for index in sorted(devices)), clocks
 
     def _inspect_lines(self, plane: Plane) -> None:
         for line in plane.lines:
@@ -198,7 +208,7 @@ class _Reader:
             return 0
         return self._profile_start_ns
 
-    def _notes(self, moved: list[int]) -> tuple[Note, ...]:
+    def _notes(self, clocks: dict[int, ClockChanges]) -> tuple[Note, ...]:
         notes = []
         if self._estimated_by:
             notes.append(
@@ -209,8 +219,23 @@ class _Reader:
                     f"of {self._estimated_by}.",
                 )
             )
+        shifted = {index: change.shift_ns for index, change in clocks.items() if change.shift_ns}
+        if shifted:
+            amounts = ", ".join(
+                f"TPU {index} by {format_duration(abs(shift_ns))}"
+                for index, shift_ns in sorted(shifted.items())
+            )
+            notes.append(
+                Note(
+                    "device-clock-shift",
+                    "info",
+                    "By the clocks in the file, programs ran before they were launched, or after "
+                    f"calls that waited for them had returned. The times were moved: {amounts}.",
+                )
+            )
+        moved = sorted(index for index, change in clocks.items() if change.is_by_counter)
         if moved:
-            names = ", ".join(str(index) for index in sorted(moved))
+            names = ", ".join(map(str, moved))
             notes.append(
                 Note(
                     "device-clock",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
-from tb_perfadvisor.ingest.xplane.interpret.host_planes import TPU_LAUNCH
+from tb_perfadvisor.ingest.xplane.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule
 from tb_perfadvisor.testing.compiled.timeline import Execution, Timeline, play

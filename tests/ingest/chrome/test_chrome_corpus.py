@@ -118,7 +118,7 @@ def test_export_of_a_tpu_profile(corpus: Path) -> None:
     # Everything is there except asynchronous work and launches.
     missing = set(wanted.events.kind.tolist()) - set(found.events.kind.tolist())
     assert missing == {EventKind.DEVICE_ASYNC}
-    assert note_ids(found) == ["chrome-export", "device-clock"]
+    assert note_ids(found) == ["chrome-export", "device-clock-shift", "device-clock"]
 
 
 def test_export_of_the_2020_tensorflow_profiler() -> None:

@@ -25,7 +25,7 @@ UNNAMED: Final = "(unnamed)"
 
 # The stats of events that the reader uses; others are not decoded. Lines that cover or repeat the
 # work of a device only need their place, counters their value.
-PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c", "% util"})
+PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c", "run_id", "% util"})
 WORK_STATS: Final = frozenset(
     {
         *("correlation_id", "hlo_op", "hlo_module", "program_id"),
@@ -36,6 +36,7 @@ WORK_STATS: Final = frozenset(
 HOST_STATS: Final = frozenset(
     {
         *("correlation_id", "hlo_op", "hlo_module", "program_id"),
+        *("run_id", "device_ordinal", "_ct", "_c"),
         *("step_num", "_pt", "_p", "eager_op", "is_func", "tf_function_call", "shape"),
         *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
         *("bytes_available", "allocation_bytes", "addr"),

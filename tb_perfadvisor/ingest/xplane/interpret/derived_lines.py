@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.ingest.xplane.decode.planes import UNUSED_LINES, Line
-from tb_perfadvisor.ingest.xplane.interpret.host_planes import TPU_LAUNCH, context_number
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -32,17 +31,26 @@ _DERIVED: Final = frozenset(
 _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
 
 
-def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
-    """Add a line that covers or repeats real work; returns the provisional ids of its events."""
+def add_derived_line(
+    assembler: Assembler, line: Line, device: int, launches: Int64 | int = -1
+) -> Int32:
+    """Add a line that covers or repeats real work.
+
+    Args:
+        assembler: Receives the events.
+        line: The line.
+        device: The device's index.
+        launches: What links each event to the call that launched it; -1 for nothing.
+
+    Returns:
+        The provisional ids of the events.
+    """
     if not len(line) or line.name == _COUNTERS:
         return np.empty(0, dtype=np.int32)
     kind = _KINDS.get(line.name, EventKind.DEVICE_ANNOTATION)
     step: Int64 = np.full(len(line), -1, dtype=np.int64)
-    correlation = step
     if kind == EventKind.DEVICE_STEP:
         step = step_numbers(line)
-    if kind == EventKind.DEVICE_MODULE:
-        correlation = launch_numbers(line)
     labels = line.names
     if kind in (EventKind.DEVICE_OP, EventKind.DEVICE_ASYNC):
         # The full name is the HLO text.
@@ -59,7 +67,7 @@ def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
         name=assembler.intern_all(labels)[line.row],
         track=track,
         step=step,
-        correlation=correlation,
+        correlation=launches,
     )
 
 
@@ -80,9 +88,3 @@ def step_numbers(line: Line) -> Int64:
         numbers = line.numbers(stat)
         steps = np.where((numbers >= 0) & (numbers < 2**31), numbers, steps)
     return steps
-
-
-def launch_numbers(line: Line) -> Int64:
-    """The correlation of each module execution on a TPU with the call that enqueued it."""
-    is_launched = line.numbers("_ct") == TPU_LAUNCH
-    return np.where(is_launched, context_number(line.numbers("_c")), -1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
 from tb_perfadvisor.ingest.xplane.interpret.detail_texts import parse_shapes
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
+from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -119,17 +120,16 @@ _SHORTEST_FETCH_NS: Final = 10_000
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
 
-# `_pt` and `_ct` are the types of the contexts `_p` and `_c` (tsl/profiler/lib/context_types.h).
-TPU_LAUNCH: Final = 12
-
 
 class HostContext(Struct, frozen=True):
     """Facts about a host that its plane does not contain."""
 
     has_device: bool
+    has_tpu: bool
     thread_of_line: dict[int, tuple[int, str]]
     """The actual (thread, label) of a line's events, by line id."""
     operations: HloOperations
+    runs: HostRuns
 
 
 def kind_of_name(name: str, *, has_device: bool) -> EventKind:
@@ -200,10 +200,8 @@ def _add_line(
         kind[is_step] = EventKind.STEP
         step = np.where(is_step, np.minimum(number, 2**31 - 1), -1)[kept]
 
-    is_tpu_launch = line.numbers("_pt") == TPU_LAUNCH
-    if is_tpu_launch.any():
-        is_tpu_launch &= (kind == EventKind.LAUNCH) & (correlation < 0)
-        correlation = np.where(is_tpu_launch, context_number(line.numbers("_p")), correlation)
+    if context.has_tpu:
+        correlation = context.runs.add(line, kind, correlation)
     thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
     track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
     kind = kind[kept]
@@ -240,12 +238,6 @@ def _add_line(
             shapes=assembler.intern_all([dimensions for dimensions, _ in parsed])[slot],
             dtypes=assembler.intern_all([dtypes for _, dtypes in parsed])[slot],
         )
-
-
-def context_number(context: Int64) -> Int64:
-    """Convert context ids to correlations, which must not be negative."""
-    number: Int64 = context & np.int64(2**62 - 1)
-    return number
 
 
 def _mark_eager_calls(

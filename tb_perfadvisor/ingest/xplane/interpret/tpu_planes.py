@@ -6,12 +6,15 @@ import re
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
-from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line, launch_numbers
+from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.interpret.device_clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation
+from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations, interned
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.id_index import IdIndex
@@ -27,9 +30,10 @@ def add_tpu_plane(
     plane: Plane,
     device: int,
     operations: TpuOperations,
+    runs: HostRuns,
     *,
     is_core: bool,
-) -> bool:
+) -> ClockChanges:
     """Add the plane of a TPU.
 
     Args:
@@ -37,20 +41,38 @@ def add_tpu_plane(
         plane: The plane.
         device: The device's index.
         operations: The operations of the planes added before.
+        runs: Launches of runs by the host.
         is_core: False for planes of a part of the chip (SparseCore), which overlap the core: they
             are shown but do not count as busy.
 
     Returns:
-        Whether its times were replaced by those of the device's clock.
+        How its times were changed.
     """
     lines, is_moved = on_device_clock(plane)
-    modules = next((line for line in lines if line.name == "XLA Modules"), None)
+    modules = next((line for line in lines if line.name == "XLA Modules" and len(line)), None)
+    launches: Int64 = np.empty(0, dtype=np.int64)
+    shift_ns = 0
+    if modules is not None:
+        launches = runs.launch_numbers(modules, device)
+        shift_ns = runs.clock_shift_ns(modules, launches)
+        if shift_ns:
+            lines = tuple(replace(line, start_ns=line.start_ns + shift_ns) for line in lines)
+            modules = next(line for line in lines if line.name == "XLA Modules" and len(line))
     for line in lines:
         if is_core and line.name == "XLA Ops" and len(line):
-            _add_operations(assembler, line, modules, device, operations)
+            _add_operations(assembler, line, modules, launches, device, operations)
         else:
-            add_derived_line(assembler, line, device)
-    return is_moved
+            add_derived_line(assembler, line, device, launches if line is modules else -1)
+    return ClockChanges(is_moved, shift_ns)
+
+
+class ClockChanges(Struct, frozen=True):
+    """How the times of a device were changed."""
+
+    is_by_counter: bool
+    """Whether they were replaced by those of the device's counter."""
+    shift_ns: int
+    """By how much all were moved to agree with the host."""
 
 
 def has_operations(plane: Plane) -> bool:
@@ -59,7 +81,12 @@ def has_operations(plane: Plane) -> bool:
 
 
 def _add_operations(
-    assembler: Assembler, line: Line, modules: Line | None, device: int, known: TpuOperations
+    assembler: Assembler,
+    line: Line,
+    modules: Line | None,
+    launches: Int64,
+    device: int,
+    known: TpuOperations,
 ) -> None:
     used = distinct(line.row)
     inverse = IdIndex(used).rows(line.row)
@@ -80,7 +107,7 @@ def _add_operations(
         kind=kind,
         name=assembler.intern_all(names)[inverse],
         track=track,
-        correlation=_launch_of_operations(line, modules),
+        correlation=_launch_of_operations(line, modules, launches),
     )
     _add_attributes(assembler, events, kind, inverse, operations)
     assembler.add_hlo_events(events, hlo[inverse])
@@ -136,7 +163,7 @@ def _program_names(modules: Line | None) -> dict[int, str]:
     return {int(match[1]): name for name in used if (match := _PROGRAM.match(name))}
 
 
-def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
+def _launch_of_operations(line: Line, modules: Line | None, launches: Int64) -> Int64:
     """The launch of each operation: the call that launched its module."""
     if modules is None or not len(modules):
         return np.full(len(line), -1, dtype=np.int64)
@@ -145,7 +172,7 @@ def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
     end = (modules.start_ns + modules.duration_ns)[order]
     slot = last_before(start, line.start_ns)
     is_inside = (slot >= 0) & (line.start_ns <= end[np.maximum(slot, 0)])
-    return np.where(is_inside, launch_numbers(modules)[order][np.maximum(slot, 0)], -1)
+    return np.where(is_inside, launches[order][np.maximum(slot, 0)], -1)
 
 
 def _encloses_next(line: Line) -> NDArray[np.bool_]:
