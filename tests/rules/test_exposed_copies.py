@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import copy
-from tb_perfadvisor.trace import CopyDirection
+from tb_perfadvisor.testing.symbols import copy, xla_op
+from tb_perfadvisor.trace import CopyDirection, EventKind
 
 SLOW = """
     cell 1ms
@@ -80,3 +83,17 @@ def test_half_of_the_copies_within_the_device_is_expected_to_stay() -> None:
     # Three of ten cells in each step, of which half counts.
     saving = finding.saving
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 3_000_000, 6_000_000)
+
+
+def test_copies_within_a_tpu_have_one_finding() -> None:
+    trace = """
+        cell 1ms
+        step  |..........|..........|
+        main  |LSSSSSSSSS|LSSSSSSSSS|
+        tpu 0 |XXXXXXbbbb|XXXXXXbbbb|
+    """
+    text = "%copy.8 = bf16[8,128]{1,0:T(8,128)(2,1)} copy(bf16[8,128]{1,0:T(8,128)(2,1)} %cache.1)"
+    symbol = xla_op("copy.8", text, kind=EventKind.COPY)
+    symbol = replace(symbol, copy={"direction": CopyDirection.DEVICE_TO_DEVICE})
+    assert not find(ExposedCopies, trace, legend={"b": symbol})
+    assert find(RedundantCopies, trace, legend={"b": symbol})

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.pageable_copies import host_link, pageable_copies
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in
@@ -108,14 +109,15 @@ class ExposedCopies(Rule):
 
     How it is measured
     ------------------
-    The time attributed to *copies* alone. Copies of data that a TPU program keeps in host memory
-    or exchanges with code on the host are left out; host-offload-copies, host-callback and
-    outside-compilation report those. High is all of it. Expected is what the steps save in a
-    replay in which copies to the device overlap other work and copies within the device take half
-    as long, because some are needed and compute uses the same memory. Copies from pageable memory
-    cannot overlap, because the host waits for them; they take as long as from pinned memory. Copies
-    to the host stay where they are. Without a replay, expected is what the rest of the step could
-    hide. Low is 0: the data may not be available any earlier.
+    The time attributed to *copies* alone. On a TPU, copies of data that the program keeps in host
+    memory or exchanges with code on the host are left out, and copies within the device;
+    host-offload-copies, host-callback, outside-compilation and redundant-copies report those. High
+    is all of it. Expected is what the steps save in a replay in which copies to the device overlap
+    other work and copies within the device take half as long, because some are needed and compute
+    uses the same memory. Copies from pageable memory cannot overlap, because the host waits for
+    them; they take as long as from pinned memory. Copies to the host stay where they are. Without a
+    replay, expected is what the rest of the step could hide. Low is 0: the data may not be
+    available any earlier.
 
     When to ignore
     --------------
@@ -147,7 +149,11 @@ class ExposedCopies(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a large part of the step only copies."""
         # Other rules report data that a program keeps on the host or computes there.
-        reported_elsewhere = join(offload_waits(signals), transfer_waits(signals))
+        reported_elsewhere = join(
+            offload_waits(signals),
+            transfer_waits(signals),
+            _time_of(signals.trace, _of_core(signals)),
+        )
         claims = minus(signals.attribution.intervals[Cause.COPIES], reported_elsewhere)
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
@@ -156,6 +162,7 @@ class ExposedCopies(Rule):
         events = trace.events
         rows = rows[is_in(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
         rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
+        rows = np.setdiff1d(rows, _of_core(signals))
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
@@ -192,6 +199,16 @@ class ExposedCopies(Rule):
             ),
             remedies=_WITHIN_DEVICE if is_within else _REMEDIES,
         )
+
+
+def _of_core(signals: Signals) -> Int32:
+    """Copies within the memory of a TPU, which redundant-copies reports."""
+    rows = signals.device.rows
+    if not has_tiled_layouts(signals):
+        return rows[:0]
+    is_within = _directions(signals.trace, rows) == CopyDirection.DEVICE_TO_DEVICE
+    within: Int32 = rows[is_within]
+    return within
 
 
 def _time_of(trace: Trace, rows: Int32) -> Intervals:

@@ -60,7 +60,7 @@ class SlowRandom(CostlyOperations):
     ------------------
     High is the time in which the core executes only these operations, minus what their bytes need
     at the bandwidth of the memory, or what a product in the same fusion takes. Expected is at most
-    half of the time, because random numbers are still drawn, and leaves 1.6 times what bytes and
+    half of the time, because random numbers are still drawn, and leaves 1.3 times what bytes and
     product need. Low is 0.
 
     When to ignore
@@ -85,7 +85,7 @@ class SlowRandom(CostlyOperations):
     activity = "goes into operations that draw random numbers"
     noun = "operation"
     remaining_share = 0.5
-    expected_of_best = 1.6
+    expected_of_best = 1.3
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:
