@@ -28,6 +28,7 @@ from tb_perfadvisor.tpu_compiler import (
     Operation,
     compile_for_tpu,
 )
+from tb_perfadvisor.tpu_compiler.worker import OPERATIONS
 
 PINS = Path(__file__).with_name("tpu_compiler.txt")
 ANSWERS = Path(__file__).with_name("tpu_shapes")
@@ -295,6 +296,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--generation", choices=list(GENERATIONS), action="append")
+    parser.add_argument("--kind", choices=list(OPERATIONS), action="append")
     parser.add_argument("--most", type=int, default=10_000, help="shapes per generation")
     parser.add_argument("--environment", type=Path, default=default_folder(PINS), metavar="DIR")
     given = parser.parse_args()
@@ -308,7 +310,8 @@ def main() -> None:
         left[generation.name] = [
             shape
             for shape in sweep()[: given.most]
-            if (shape.operation.kind, shape.operation.sizes, shape.operation.dtype) not in known
+            if shape.operation.kind in (given.kind or OPERATIONS)
+            and (shape.operation.kind, shape.operation.sizes, shape.operation.dtype) not in known
         ]
     deadline = time.monotonic() + 60 * given.minutes
     while any(left.values()):

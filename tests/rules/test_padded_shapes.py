@@ -217,6 +217,25 @@ def test_a_larger_batch_that_takes_as_long_is_more_samples_in_the_same_time() ->
     )
 
 
+def test_weights_that_take_all_the_time_leave_room_for_more_rows() -> None:
+    # Compiled for a TPU7x: two layers in one fusion, on 9 rows. The weights of 2 x 33.6 MB take
+    # 21.4 us at 85 % of 3.69 TB/s, and the rows next to nothing.
+    weight, rows = "bf16[{},{}]{{1,0:T(8,128)(2,1)}}", "bf16[9,2048]{1,0:T(8,128)(2,1)}"
+    text = (
+        f"%fusion.1 = {rows} fusion({rows} %x, {weight.format(8192, 2048)} %down, "
+        f"{weight.format(2048, 8192)} %up), kind=kOutput"
+    )
+    drawing = SLOW.replace("cell 1ms", "cell 2500ns")
+    operation = {"X": xla_op("fusion.1", text, flop=2.0 * 2 * 9 * 2048 * 8192)}
+    finding = only(draw(drawing, legend=operation, device="TPU7x"))
+    assert finding.saving is None
+    # 7 of 16 rows are empty.
+    assert "43.8 % of their work is padding" in finding.summary
+    assert "A batch of 16 per core takes as long as 9, by the model: more samples" in (
+        finding.summary
+    )
+
+
 def test_a_device_that_the_model_does_not_know_is_promised_nothing() -> None:
     finding = only(slow(dot(1024, 520, 2048), "TPU v9"))
     assert finding.saving is None

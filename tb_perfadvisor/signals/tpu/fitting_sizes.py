@@ -31,6 +31,8 @@ _MASKING = 1.4
 """Element-wise work on partial tiles takes more time than their elements, because XLA masks them.
 The kernels of attention over 513 positions have 27 % more elements than over 512, and take 40 %
 more time on a TPU v6e, by XLA's estimates."""
+_EXPLAINED = 1.5
+"""Bytes explain a time that is at most so many times longer than they take."""
 _MOST_OF_EXPECTED = 2.0
 """Which kernel XLA chooses for a size matters as much as padding."""
 
@@ -339,7 +341,9 @@ def _question(costs: ShapeCosts | None, product: Product | None, size: FittingSi
 def time_of_batch(
     signals: Signals, operations: Sequence[OperationPadding], batch: int, room: int
 ) -> float | None:
-    """Time of the products of a batch with a larger batch, relative to now, by the model.
+    """Time of the products of a batch with a larger batch, relative to now.
+
+    By the model, or by the bytes if they explain the time.
 
     Args:
         signals: The worker's facts.
@@ -348,19 +352,25 @@ def time_of_batch(
         room: The larger batch.
 
     Returns:
-        None if there are no such products, or no model for the device.
+        None if neither tells the time.
     """
     costs, trace = costs_of(signals), signals.trace
-    if costs is None or "product" not in costs.factors:
-        return None
     now = then = 0.0
     for operation in operations:
         instruction = parse_instruction(trace.text(int(trace.hlo.text[operation.op])))
         if instruction is None or operation.batch != (batch, room):
             continue
         product = product_of(instruction, float(trace.hlo.flop[operation.op]))
-        if product is None or product.kind != "product" or batch not in product.rows:
+        ratio = None
+        if product is not None and costs is not None and product.kind in costs.factors:
+            larger = costs.cycles(product.kind, product.resized(batch, room).sizes)
+            ratio = larger / costs.cycles(product.kind, product.sizes)
+        elif moving_ns(signals, instruction) * _EXPLAINED >= operation.total_ns / operation.count:
+            arrays = moved_arrays(instruction)
+            larger = sum(_resized(shape, batch, room).padded_bytes for shape in arrays)
+            ratio = larger / sum(shape.padded_bytes for shape in arrays)
+        if ratio is None:
             return None
-        now += costs.cycles("product", product.sizes) * operation.count
-        then += costs.cycles("product", product.resized(batch, room).sizes) * operation.count
+        now += operation.total_ns
+        then += operation.total_ns * ratio
     return then / now if now else None

@@ -15,6 +15,10 @@ from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instructio
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 
+_LARGE_BATCH = 128
+"""From this size on, a few more rows are little of the batch."""
+_FEWEST_TERMS = 8
+"""Fewer may be a scaling and an activation."""
 _OTHER_FLOP_SHARE = 0.01
 """FLOP of a fused product may exceed those of the product by this share, for additions, scaling
 and activations."""
@@ -69,7 +73,7 @@ def operation_paddings(signals: Signals) -> tuple[OperationPadding, ...]:
             continue
         padding = padding_of(instruction, float(trace.hlo.flop[op]))
         if padding is not None:
-            batch = batch_of(instruction)
+            batch = batch_of(instruction, float(trace.hlo.flop[op]))
             operations.append(OperationPadding(op, count, total_ns, padding, batch))
     return tuple(sorted(operations, key=lambda operation: -operation.wasted_ns))
 
@@ -96,17 +100,41 @@ def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None
     return Padding(False, useful, padded, worst_array, padded - useful)
 
 
-def batch_of(instruction: Instruction) -> tuple[int, int] | None:
-    """Batch size of a convolution, without and with padding; None for other operations.
+def batch_of(instruction: Instruction, flop: float = np.nan) -> tuple[int, int] | None:
+    """Batch size of a matrix product, without and with padding; None for other operations.
 
-    On a TPU, matrix products are convolutions without spatial dimensions.
+    On a TPU, matrix products are convolutions without spatial dimensions, often fused. A fusion
+    does not name its batch: it is a small size in both the result and an operand, along the second
+    of the tiled dimensions.
+
+    Args:
+        instruction: The operation.
+        flop: FLOP of one execution; NaN if unknown.
     """
-    if instruction.labels is None or not instruction.operands:
+    if not instruction.operands or not instruction.results:
         return None
-    left, dim = instruction.operands[0], instruction.labels[0].find("b")
-    if not 0 <= dim < len(left.dims):
+    if instruction.labels is not None:
+        left, dim = instruction.operands[0], instruction.labels[0].find("b")
+        if not 0 <= dim < len(left.dims):
+            return None
+        return left.dims[dim], left.padded_dims[dim]
+    if not _is_fused_product(instruction, flop):
         return None
-    return left.dims[dim], left.padded_dims[dim]
+    result = _product_result(instruction)
+    if len(result.dims) < 2 or len(result.tile) < 2:
+        return None
+    dim = result.minor_to_major[1]
+    size = result.dims[dim]
+    is_shared = any(size in operand.dims for operand in instruction.operands)
+    return (size, result.padded_dims[dim]) if is_shared and size < _LARGE_BATCH else None
+
+
+def _is_fused_product(instruction: Instruction, flop: float) -> bool:
+    """Whether a fusion multiplies matrices: it has several terms for each element of its result."""
+    is_output_fusion = instruction.attributes.startswith(", kind=kOutput")
+    if instruction.opcode != "fusion" or not is_output_fusion or not instruction.results:
+        return False
+    return flop >= 2 * _FEWEST_TERMS * _product_result(instruction).elements
 
 
 def _true_bytes(shape: Shape) -> int:
@@ -130,8 +158,9 @@ def moved_arrays(instruction: Instruction) -> tuple[Shape, ...]:
 def _product(instruction: Instruction, flop: float) -> tuple[int, int] | None:
     """Multiplications without and with padding; None if it is not a matrix product."""
     contracted = contracted_dimensions(instruction, flop)
-    if not contracted:
+    if not contracted and not _is_fused_product(instruction, flop):
         return None
+    # A fusion of several products does not tell what it contracts: only its result counts.
     result = _product_result(instruction)
     useful = result.elements * prod(shape.dims[dim] for shape, dim in contracted)
     padded = result.padded_elements * prod(shape.padded_dims[dim] for shape, dim in contracted)
