@@ -154,3 +154,18 @@ def test_names_a_sleep_in_a_recorded_jax_step(corpus: Path) -> None:
     assert "$time sleep" in first.summary
     assert first.saving is not None
     assert first.saving.share_expected == pytest.approx(0.75, abs=0.05)
+
+
+def test_idle_time_inside_a_compiled_function_is_its_executors() -> None:
+    """As recorded on a busy machine: no other thread gets to run the next operator."""
+    legend = {"C": host("EagerExecute: __inference_train_step_7"), "p": host("prepare")}
+    text = """
+        cell 1ms
+        step |............|............|............|............|
+        main |{}|{}|{}|{}|
+        pool |{}|{}|{}|{}|
+    """
+    inside = text.format(*["CCCCCCCCCCCC"] * 4, *["OO........OO"] * 4)
+    assert find(PythonOverhead, inside, legend=legend, framework="tensorflow") == ()
+    between = text.format(*["pppppppCCCCC"] * 4, *[".......OOOOO"] * 4)
+    assert find(PythonOverhead, between, legend=legend, framework="tensorflow")

@@ -25,12 +25,14 @@ from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_w
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
     join,
+    minus,
     overlap_ns,
     total_ns,
 )
@@ -139,6 +141,9 @@ class PythonOverhead(Rule):
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
             idle_without(signals, *OVERRIDING, *STALLING),
         )
+        if signals.device.is_host_only and signals.trace.source.framework == "tensorflow":
+            # Inside a compiled function, the host only waits for TensorFlow's executor.
+            stalls = minus(stalls, program_runs(signals).spans)
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         compiling = attribution.intervals[Cause.COMPILING]

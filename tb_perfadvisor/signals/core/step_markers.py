@@ -263,12 +263,17 @@ def _longest_group(
 def _function_runs(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     """Runs of the TensorFlow function that takes nearly all time of such runs; a single one counts.
 
-    Runs have no name, so those of similar duration are of the same function. On the CPU, a run
-    ends with its work.
+    Their names are those of graphs or none, so runs of similar duration are of the same function.
+    On the CPU, a call ends with its work.
     """
     if trace.source.framework != "tensorflow" or not timeline.is_host_only:
         return None
-    rows = rows_named(trace, _FUNCTION_RUN, EventKind.ANNOTATION)
+    calls, rows = function_calls(trace), rows_named(trace, _FUNCTION_RUN, EventKind.ANNOTATION)
+    duration_ns = trace.events.duration_ns
+    # Until TensorFlow 2.3, `FunctionRun` waited for the run, and the call around it prepared the
+    # function first. Since then, it only begins the run.
+    if duration_ns[rows].sum() < _ALIKE * duration_ns[calls].sum():
+        rows = calls
     if not trace.events.duration_ns[rows].any():
         return None
     weight = trace.events.duration_ns[rows].astype(np.float64)

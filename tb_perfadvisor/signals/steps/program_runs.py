@@ -1,7 +1,8 @@
 """When compiled programs run.
 
 On a device, the line `XLA Modules` has the runs. On the CPU, JAX records only operations, which
-tell the runs. In TensorFlow, a run is a call of a function.
+tell the runs. In TensorFlow, a run is a call of a function; on the CPU, it lasts from the first
+operator in the call to the last.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from tb_perfadvisor.signals.core.cpu_programs import cpu_runs
 from tb_perfadvisor.signals.core.step_markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import Intervals, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -49,8 +50,27 @@ def program_runs(signals: Signals) -> ProgramRuns:
     if signals.device.is_host_only and trace.source.framework == "jax":
         runs = cpu_runs(trace)
         start, end = runs.start_ns, runs.end_ns
+    if signals.device.is_host_only and trace.source.framework == "tensorflow":
+        start, end = _of_operators(trace, start, end)
     inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
     if len(rows):
         rows = rows[inside]
     start, end = start[inside], end[inside]
     return ProgramRuns(start, end, union(start, end), rows)
+
+
+def _of_operators(trace: Trace, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """From the first operator in each call to the last, on any thread; fetches count.
+
+    What surrounds them is the cost of the call: it takes arguments, and hands over results.
+    """
+    events, rows = trace.events, trace.rows(EventKind.OPERATOR, EventKind.INPUT_WAIT)
+    call = last_before(start, events.start_ns[rows])
+    inside = call >= 0
+    inside[inside] = events.end_ns[rows[inside]] <= end[call[inside]]
+    rows, call = rows[inside], call[inside]
+    first = np.full(len(start), np.iinfo(np.int64).max)
+    last = np.zeros(len(start), dtype=np.int64)
+    np.minimum.at(first, call, events.start_ns[rows])
+    np.maximum.at(last, call, events.end_ns[rows])
+    return np.where(last > 0, first, start), np.where(last > 0, last, end)

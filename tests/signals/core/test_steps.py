@@ -436,6 +436,22 @@ def test_short_runs_are_of_other_functions() -> None:
     assert steps.source == "none"
 
 
+def test_a_single_call_of_a_function_is_a_step() -> None:
+    """As recorded with TensorFlow 2.21, where `FunctionRun` ends before the first operator."""
+    call = host("EagerExecute: __inference_train_step_249")
+    trace = draw(
+        """
+        cell 1ms
+        main |oo.CCCCCCCC.|
+        main |....F.......|
+        pool |......oooo..|
+        """,
+        legend={**RUN, "C": call},
+        framework="tensorflow",
+    )
+    assert windows_ms(steps_of(trace)) == [(3, 11)]
+
+
 @pytest.mark.parametrize("framework", ["jax", "pytorch"])
 def test_only_tensorflow_runs_functions(framework: str) -> None:
     assert len(function_steps("cell 1ms\nmain |FFFF|\npool |oooo|", framework)) == 0
