@@ -131,6 +131,28 @@ def test_in_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     assert finding.saving.basis == "modeled"
 
 
+def test_arrays_filled_with_a_number_vanish_from_a_compiled_program() -> None:
+    """Three steps of twenty operators of 40 us, 60 us apart; each runs 30 us in a thread pool."""
+
+    def eager(function: str) -> Trace:
+        builder = TraceBuilder("jax")
+        for number in range(3):
+            for call in range(20):
+                at = number * 2_000 + call * 100
+                builder.annotation(f"PjitFunction({function})", us(at), us(at + 40))
+                hlo = {"module": f"jit_{function}(3)", "category": "loop fusion"}
+                symbol = Symbol(EventKind.OPERATOR, "wrapped", hlo=hlo)
+                builder.add(symbol, us(at + 10), us(at + 40), thread="pool")
+            builder.step(number, us(number * 2_000), us((number + 1) * 2_000))
+        return builder.build()
+
+    for function, gone_us in (("multiply", 15), ("broadcast_in_dim", 30)):
+        (finding,) = find(EagerOperators, eager(function)) or ()
+        assert finding.saving is not None
+        assert finding.saving.expected_ns == 60 * us(70 + gone_us)
+        assert finding.saving.high_ns == 60 * us(100)
+
+
 def test_a_few_eager_operators_are_left_alone() -> None:
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 9, "tensorflow")) == ()
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 10, "tensorflow"))

@@ -51,8 +51,9 @@ class EagerOperators(Rule):
     On the CPU, where the operators are the work, it is the time in these calls, and in gaps
     between them, in which none of their kernels runs. High adds the time of elementwise operations
     and reductions that run alone, and expected adds half of it: a compiled program fuses them with
-    their neighbors or reuses their memory. PyTorch is eager by design; launch-bound reports what
-    that costs.
+    their neighbors or reuses their memory. Where JAX fills an array with a number, expected adds
+    all of it: a compiled program stores no such array. PyTorch is eager by design; launch-bound
+    reports what that costs.
 
     When to ignore
     --------------
@@ -82,7 +83,7 @@ class EagerOperators(Rule):
         """Yield a finding when the device waits for eager operators."""
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
-        fused_ns = total_ns(eager.fusible)
+        fused_ns, filled_ns = total_ns(eager.fusible), total_ns(eager.constants)
         if self.is_minor(total, signals):
             return
         trace = signals.trace
@@ -97,7 +98,7 @@ class EagerOperators(Rule):
             ),
             saving=Saving(
                 max(total - recording_ns, 0),
-                total + fused_ns // 2,
+                total + filled_ns + (fused_ns - filled_ns) // 2,
                 total + fused_ns,
                 join(eager.idle, eager.fusible),
                 "modeled" if fused_ns else "measured",

@@ -43,6 +43,8 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
 
 # A name with two leading underscores is a function: a compiled graph.
 _EAGER_OPERATOR = re.compile(r"^EagerExecute: (?!__)\w+$")
+_FILLS = frozenset({"jit_broadcast_in_dim", "jit_full_like", "jit_ones_like", "jit_zeros_like"})
+
 _KERNEL_RUN = "KernelAndDeviceFunc::Run"
 """The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
 _TENSORFLOW_FUSIBLE = frozenset(
@@ -74,6 +76,9 @@ class EagerCalls(Struct, frozen=True):
     fusible: Intervals
     """On the CPU, when only elementwise work and reductions of such operators run. A compiled
     program would fuse them with their neighbors, or run them in place."""
+    constants: Intervals
+    """The part of `fusible` in which JAX fills arrays with a number. A compiled program stores no
+    such array: what reads it reads the number."""
 
 
 @memoized
@@ -85,7 +90,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
-        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY)
+        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY, EMPTY)
     spans = union(events.start_ns[rows], events.end_ns[rows])
     idle = signals.host_idle
     if signals.device.is_host_only:
@@ -94,20 +99,20 @@ def eager_calls(signals: Signals) -> EagerCalls:
         near = union(spans[:, 0] - LONGEST_LAUNCH_GAP_NS, spans[:, 1] + LONGEST_LAUNCH_GAP_NS)
         induced = join(intersect(idle, spans), intersect(short, near))
         if trace.source.framework == "jax":
-            return EagerCalls(rows, spans, induced, _fusible(trace))
+            return EagerCalls(rows, spans, induced, *_fusible(trace))
         kernels = _kernel_runs(trace)
         induced = join(induced, minus(spans, kernels)) if len(kernels) else induced
-        return EagerCalls(rows, spans, induced, minus(_element_wise(trace), induced))
+        return EagerCalls(rows, spans, induced, minus(_element_wise(trace), induced), EMPTY)
     gaps = window.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     induced = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return EagerCalls(rows, spans, minus(induced, signals.synchronizations.induced), EMPTY)
+    return EagerCalls(rows, spans, minus(induced, signals.synchronizations.induced), EMPTY, EMPTY)
 
 
-def _fusible(trace: Trace) -> Intervals:
-    """When only operations run that XLA fuses with their neighbors.
+def _fusible(trace: Trace) -> tuple[Intervals, Intervals]:
+    """When only operations run that XLA fuses with their neighbors, and which of them fill arrays.
 
     Programs are named after their function, as in `jit_multiply(38)`, and operations have a
     category. Products and convolutions take the same time when they are fused.
@@ -118,13 +123,17 @@ def _fusible(trace: Trace) -> Intervals:
         [category >= 0 and strings[category] in _FUSIBLE for category in hlo.category.tolist()],
         dtype=bool,
     )
+    fills = np.array([program_name(strings[name]) in _FILLS for name in hlo.module.tolist()], bool)
     rows, op = trace.hlo_events.row, trace.hlo_events.op
-    fusible = rows[(is_eager & is_fusible)[op]]
-    other = rows[~(is_eager & is_fusible)[op]]
-    return minus(
-        union(events.start_ns[fusible], events.end_ns[fusible]),
-        union(events.start_ns[other], events.end_ns[other]),
-    )
+
+    def only(chosen: NDArray[np.bool_]) -> Intervals:
+        own, other = rows[chosen[op]], rows[~chosen[op]]
+        return minus(
+            union(events.start_ns[own], events.end_ns[own]),
+            union(events.start_ns[other], events.end_ns[other]),
+        )
+
+    return only(is_eager & is_fusible), only(is_eager & is_fusible & fills)
 
 
 def _element_wise(trace: Trace) -> Intervals:
