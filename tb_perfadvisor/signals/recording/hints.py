@@ -286,8 +286,9 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         ),
         _said("Feed the step from a tf.data pipeline, which records its own events.", "tensorflow"),
         _said(
-            "Loading in plain Python, or with Grain, shows only as time without work. Loop over "
-            "tb_perfadvisor.instrument.jax.steps(loader), which marks each fetch.",
+            "Grain and tf.data record their fetches. Loading in plain Python shows only as time "
+            "without work: loop over tb_perfadvisor.instrument.jax.steps(loader), which marks each "
+            "fetch.",
             "jax",
         ),
         *_NONE,
