@@ -84,7 +84,7 @@ def _case(pair: CompiledPair, generation: str, path: Path, gain: Gain | None) ->
         source="compiled",
         split=split_of(pair),
         first=pair.first if is_cause else (),
-        still_true=(),
+        still_true=pair.still_true if gain is None else (),
         gain=gain if is_cause else None,
         analyze=lambda: analyze(path),
     )
@@ -98,6 +98,8 @@ def promises(subject: CompiledCase, report: Report) -> tuple[Promise, ...]:
     step_ns = report.overview.step_time_ns
     found = []
     for finding in report.findings:
+        if finding.rule_id in subject.case.still_true:
+            continue
         expected_ns = finding.saving.expected_ns if finding.saving is not None else 0
         share = expected_ns / step_ns if step_ns else 0.0
         if finding.severity == "high" or share > subject.gain_share + TOLERANCE:

@@ -59,6 +59,7 @@ EXPANDED = (
         # As many elements as are read: a normalization.
         (PAIRS, "broadcast multiply reduce subtract", 2048 * 2048, False),
         (PAIRS, "broadcast convolution multiply reduce", 2048 * 2048 * 256, False),
+        (PAIRS, "abs broadcast multiply reduce subtract", 2048 * 2048 * 256, False),
         (EXPANDED, "broadcast subtract", 512 * 1024 * 128, True),
         (EXPANDED, "iota subtract", 512 * 1024 * 128, False),
         # Nearly every fusion broadcasts constants. This one reads as much as it writes.

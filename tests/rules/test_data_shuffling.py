@@ -86,3 +86,15 @@ def test_a_fusion_that_only_gathers_is_found_by_what_is_inside() -> None:
     ):
         symbols = {"s": xla_op("gather_fusion", text, inside_opcodes=opcodes)}
         assert bool(find(DataShuffling, SLOW, legend=symbols)) == fires_on
+
+
+def test_gathering_from_a_table_on_the_chip_takes_as_long_as_from_memory() -> None:
+    text = (
+        "%gather_fusion = bf16[8192,512]{1,0:T(8,128)(2,1)S(1)} fusion(bf16[65536,512]"
+        "{1,0:T(8,128)(2,1)S(1)} %copy-done, s32[8192]{0:T(1024)S(1)} %fusion.16), kind=kCustom"
+    )
+    symbols = {"s": xla_op("gather_fusion", text, inside_opcodes="gather reshape transpose")}
+    (finding,) = find(DataShuffling, SLOW, legend=symbols, device="TPU v5e") or ()
+    assert finding.saving is not None
+    # 2 x 8,192 x 512 x 2 B = 16.78 MB at 85 % of 819 GB/s take 24,099 ns, in each of two steps.
+    assert finding.saving.high_ns == pytest.approx(8_000_000 - 2 * 24_099, abs=4)

@@ -97,7 +97,8 @@ class BroadcastOverhead(CostlyOperations):
         if "broadcast" not in operation.inside or operation.inside & _OTHER_WORK:
             return False
         results = operation.instruction.results
-        if operation.inside >= {"multiply", "reduce"}:
+        # Sums of products and squares are matrix products; sums of absolute values are not.
+        if operation.inside >= {"multiply", "reduce"} and "abs" not in operation.inside:
             return operation.inside_elements >= PAIRS * _elements(*results, *operands)
         if "reduce" in operation.inside:
             return False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.units import NS_PER_S
 
 _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
 # A fusion of nothing else moves elements as well: these compute indices, or change the type. Custom
@@ -97,5 +100,12 @@ class DataShuffling(CostlyOperations):
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float:
-        """The time that the bytes of the elements need."""
-        return needed_ns(signals, operation)
+        """The time that the bytes of the elements need.
+
+        Gathering whole rows from a table on the chip takes as long as reading them from memory.
+        """
+        memory_ns, bytes_per_s = needed_ns(signals, operation), achievable_bandwidth(signals)
+        if bytes_per_s is None or "gather" not in (operation.opcode, *operation.inside):
+            return memory_ns
+        rows = sum(shape.padded_bytes for shape in operation.instruction.results)
+        return float(np.fmax(memory_ns, 2 * rows / bytes_per_s * NS_PER_S))
