@@ -17,8 +17,9 @@ from tb_perfadvisor.signals.recording.hints import (
     first_fitting,
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.trace import EventKind, Note
 from tb_perfadvisor.trace.intervals import single, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -201,9 +202,14 @@ def _of_window(part_ns: int, signals: Signals) -> str:
 
 def _on_unseen_input(signals: Signals) -> list[Note]:
     """That the step waits for batches which processes prepare that the profile does not show."""
-    hint = first_fitting(UNSEEN_INPUT, workload(signals))
+    program = workload(signals)
+    hint = first_fitting(UNSEEN_INPUT, program)
     share = signals.attribution.share(Cause.INPUT) or 0.0
     if not hint or share < INPUT_SHARE:
+        return []
+    # Without worker processes, Grain records what it reads and prepares.
+    works_here = len(signals.trace.rows(EventKind.INPUT_WORK)) > 0
+    if works_here and not program.has(Part.DATA_SERVICE):
         return []
     return [
         Note(

@@ -199,3 +199,13 @@ def test_input_that_other_processes_prepare(name: str, words: str) -> None:
 
 def test_input_of_this_process_needs_no_such_note() -> None:
     assert "unseen-input" not in notes_of(fetched("Iterator::Root::Prefetch::Map", 4))
+    builder = TraceBuilder("jax")
+    for number in range(10):
+        begin = ms(10 * number)
+        builder.step(number, begin, begin + ms(10))
+        fetch = "PrefetchDatasetIterator.__next__"
+        builder.host(EventKind.INPUT_WAIT, fetch, begin, begin + ms(4))
+        # Grain's own threads.
+        work = "RandomMapMapDataset.__getitem__"
+        builder.host(EventKind.INPUT_WORK, work, begin, begin + ms(3), thread="grain")
+    assert "unseen-input" not in notes_of(builder.build())
