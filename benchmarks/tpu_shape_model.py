@@ -210,7 +210,8 @@ def main() -> None:
         models.append(model)
         rows += found
         overall[generation] = error
-    text = markdown(rows, overall)
+    counts = ", ".join(f"{len(read_answers(name))} for {name}" for name in overall)
+    text = f"{markdown(rows, overall)}\n\nAnswers so far: {counts}."
     print(text)
     if not given.write:
         return
