@@ -89,20 +89,23 @@ def fit(data: Data) -> Factors:
     # Few shapes are ragged, so their factor stays near a first guess unless many say otherwise.
     first, weight = np.log([300, 1, 0.8, 5, 1]), np.array([1, 10, 50, 1, 10]) * 0.002
 
+    # Nothing is much faster than the peaks, even where no shape of the sweep shows it.
+    lowest = np.log([1e-9, 0.8, 1e-9, 1e-9, 0.8])
+
     def loss(logs: Floats) -> float:
         off = np.abs(np.log(predict(np.exp(logs) * used, data.work) / data.cycles))
         return float(np.minimum(off, 1).mean() + (weight * np.abs(logs - first))[used].mean())
 
     best, least = first, np.inf
     for _ in range(12):
-        logs = first + chance.normal(0, 0.6, len(first))
+        logs = np.maximum(first + chance.normal(0, 0.6, len(first)), lowest)
         reached, step = loss(logs), 0.5
         while step > 0.005:
             moved = False
             for place in np.flatnonzero(used):
                 for sign in (1, -1):
                     trial = logs.copy()
-                    trial[place] += sign * step
+                    trial[place] = max(trial[place] + sign * step, lowest[place])
                     value = loss(trial)
                     if value < reached:
                         logs, reached, moved = trial, value, True

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tb_perfadvisor.report import Report
 
 
+_COMPILER_LIMIT_S = 120
+
+
 class Severity(str, Enum):
     """Severities of findings, the lowest first."""
 
@@ -80,6 +83,11 @@ Examples:
     is_flag=True,
     help="Include the tab's views in the JSON: steps, input, ranks, memory, kernels.",
 )
+@click.option(
+    "--ask-tpu-compiler",
+    is_flag=True,
+    help="Ask XLA's TPU compiler about the sizes that findings propose. Needs the extra `tpu`.",
+)
 @WORKERS
 @click.option(
     "--scheduler",
@@ -105,6 +113,7 @@ def analyze(
     device: str | None,
     full: bool,
     views: bool,
+    ask_tpu_compiler: bool,
     workers: int | None,
     scheduler: str | None,
     cache: bool,
@@ -155,6 +164,13 @@ def analyze(
             + " ".join(f"{file.path}: {file.reason}" for file in rejected[:3]),
             where=path,
         )
+    if ask_tpu_compiler:
+        from tb_perfadvisor.tpu_compiler.report_answers import with_answers
+
+        with show_progress("asking the TPU compiler", len(reports)) as progress:
+            for place, report in enumerate(reports):
+                reports[place] = with_answers(report, time_limit_s=_COMPILER_LIMIT_S)
+                progress.advance()
     note_incomplete_scan(path, listing)
     content = document(reports, rejected)
 

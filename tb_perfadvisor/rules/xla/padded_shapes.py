@@ -28,9 +28,11 @@ from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
+EXAMPLE_QUESTION = "perfadvisor tpu-shapes product:8192x4096x128,130 --topology v5e"
+"""Shown where the finding has no question of its own."""
 _ASK = Remedy(
     text="Ask XLA's TPU compiler about your sizes before you change them. It needs no TPU.",
-    snippet="perfadvisor tpu-shapes product:8192x4096x128,130 --topology v5e",
+    snippet=EXAMPLE_QUESTION,
     language="bash",
 )
 _REMEDIES = (
