@@ -46,15 +46,11 @@ def test_a_gather_still_moves_the_rows() -> None:
     assert finding.saving.high_ns == pytest.approx(8_000_000 - 2 * 96_398, abs=4)
 
 
-def test_the_framework_may_name_it() -> None:
-    named = legend(product=PRODUCT, one_hot=-1, inside_paths="jit(f)/jit(_one_hot)/eq\njit(f)/dot")
-    assert find(OneHotProduct, SLOW, legend=named)
-
-
 @pytest.mark.parametrize(
     "columns",
     [
-        {"product": PRODUCT, "one_hot": 0},
+        # A small table that is looked up in the fusion of the next, larger product.
+        {"product": PRODUCT, "one_hot": 0, "inside_paths": "jit(f)/jit(_one_hot)/eq\njit(f)/dot"},
         # A one-hot array that is not multiplied.
         {"inside_paths": "jit(f)/jit(_one_hot)/eq"},
     ],

@@ -107,7 +107,12 @@ def _slower_than_its_bytes(
     for operation in operations:
         needed, durations = needed_ns(signals, operation), duration_ns[op == operation.op]
         mean_ns = float(durations.mean()) if durations.size else 0.0
-        if needed > 0 and mean_ns >= MANY_TIMES * needed:
+        # How fast memory on the chip is depends on how it is accessed.
+        instruction = operation.instruction
+        is_on_chip = any(
+            s.memory_space for s in (*instruction.results, *instruction.operands) if s.dims
+        )
+        if not is_on_chip and needed > 0 and mean_ns >= MANY_TIMES * needed:
             lost_ns = (mean_ns - needed) * durations.size
             times = f"{mean_ns / needed:.0f} times the {format_duration(round(needed))}"
             taken = f"{operation.name} takes {format_duration(round(mean_ns))}"

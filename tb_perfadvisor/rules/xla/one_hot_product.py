@@ -39,8 +39,8 @@ class OneHotProduct(CostlyOperations):
     What it finds
     -------------
     Matrix products with an operand that compares indices with their positions (an iota), which
-    makes a one-hot matrix. The operations inside a fusion show it, or the framework's name for them
-    (`one_hot`).
+    makes a one-hot matrix. The operations inside a fusion show it. If a fusion contains several
+    products, the largest one counts.
 
     Why it matters
     --------------
@@ -81,9 +81,7 @@ class OneHotProduct(CostlyOperations):
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation multiplies by a one-hot matrix."""
-        if operation.product is None:
-            return False
-        return operation.is_one_hot or any("one_hot" in path for path in operation.paths)
+        return operation.is_one_hot
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
         """The time to read and write the result; None if the bandwidth is unknown."""
