@@ -98,6 +98,14 @@ def test_calls_are_not_linked_if_their_number_differs_from_that_of_the_runs() ->
     assert launches(loop.read()) == ["", "", ""]
 
 
+def test_calls_are_not_linked_to_runs_before_them() -> None:
+    # The recording began during the first run, and ended before the last one.
+    loop = Loop(clock_us=-1_000)
+    for number in range(4):
+        loop.run(number, run_id=number + 5)
+    assert launches(loop.read()) == [""] * 4
+
+
 def test_a_lambda_runs_the_program_lambda() -> None:
     loop = Loop(runs=0)
     for number in range(3):

@@ -49,7 +49,7 @@ class HostRuns:
         self._launches: list[tuple[Int64, Int64]] = []
         self._completions: list[tuple[Int64, Int64]] = []
         self._returns: list[Int64] = []
-        self._calls: dict[str, list[int]] = {}
+        self._calls: dict[str, Int64] = {}
         self._functions: dict[str, int] = {}
 
     def add(self, line: Line, kind: NDArray[np.uint8], correlation: Int64) -> Int64:
@@ -86,14 +86,15 @@ class HostRuns:
         calls, start, end = calls[order], start[order], end[order]
         is_outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
         linked = linked.copy()
-        for at in calls[is_outermost].tolist():
-            match = _CALL.match(line.names[line.row[at]])
+        for row in distinct(line.row[calls[is_outermost]]).tolist():
+            match = _CALL.match(line.names[row])
             function = _NOT_IN_NAMES.sub("_", str(match["function"]) if match else "").strip("_")
+            own = calls[is_outermost & (line.row[calls] == row)]
             number = self._functions.setdefault(function, len(self._functions))
-            starts = self._calls.setdefault(function, [])
-            if linked[at] < 0:
-                linked[at] = _BY_CALL + (number << _DEVICE_BITS) + len(starts)
-            starts.append(int(line.start_ns[at]))
+            earlier = self._calls.get(function, _NONE)
+            of_call = _BY_CALL + (number << _DEVICE_BITS) + len(earlier) + np.arange(len(own))
+            linked[own] = np.where(linked[own] < 0, of_call, linked[own])
+            self._calls[function] = np.concatenate([earlier, line.start_ns[own]])
         return linked
 
     def launch_numbers(self, modules: Line, device: int) -> Int64:
@@ -113,7 +114,7 @@ class HostRuns:
         return self._numbers_of_calls(modules) if not launched.size else np.full(len(run), -1)
 
     def _numbers_of_calls(self, modules: Line) -> Int64:
-        """The numbers of calls, for functions that were called as often as their programs ran."""
+        """The numbers of calls, for functions whose n-th run follows their n-th call."""
         numbers = np.full(len(modules), -1, dtype=np.int64)
         run = modules.numbers("run_id")
         by_function: dict[str, list[int]] = {}
@@ -123,9 +124,14 @@ class HostRuns:
                 by_function.setdefault(match["function"].strip("_"), []).append(row)
         for function, rows in by_function.items():
             runs = np.flatnonzero(is_in(modules.row, rows))
-            if len(runs) == len(self._calls.get(function, ())) and (run[runs] >= 0).all():
+            runs = runs[np.argsort(run[runs], kind="stable")]
+            called_ns = self._calls.get(function, _NONE)
+            if len(runs) != len(called_ns) or (run[runs] < 0).any():
+                continue
+            # A recording that began mid-work has a run too many at first, and a call at last.
+            if (called_ns <= modules.start_ns[runs]).all():
                 first = _BY_CALL + (self._functions[function] << _DEVICE_BITS)
-                numbers[runs[np.argsort(run[runs], kind="stable")]] = first + np.arange(len(runs))
+                numbers[runs] = first + np.arange(len(runs))
         return numbers
 
     def clock_shift_ns(self, modules: Line, numbers: Int64) -> int:
@@ -136,7 +142,7 @@ class HostRuns:
             numbers: What links them to launches, as `launch_numbers` returns it.
         """
         start, end = modules.start_ns, modules.start_ns + modules.duration_ns
-        launched_ns = _first_times(numbers, (*self._launches, *self._call_starts()))
+        launched_ns = _first_times(numbers, self._launches)
         is_launched = launched_ns >= 0
         if not is_launched.any():
             return 0
@@ -152,15 +158,6 @@ class HostRuns:
         moved = max(most, least) if is_possible and most < 0 else 0
         shift = least if least > 0 else moved
         return shift if abs(shift) >= _LEAST_SHIFT_NS else 0
-
-    def _call_starts(self) -> list[tuple[Int64, Int64]]:
-        return [
-            (
-                _BY_CALL + (number << _DEVICE_BITS) + np.arange(len(self._calls[function])),
-                np.array(self._calls[function], dtype=np.int64),
-            )
-            for function, number in self._functions.items()
-        ]
 
     def _before_waits(self, launched_ns: Int64, end_ns: Int64) -> int:
         """By how much runs may move until one ends after the return of a wait for it.
