@@ -67,6 +67,9 @@ def test_fit_with_small_batches() -> None:
     (finding,) = find(SingleStepDispatch, builder.build()) or ()
     # All but the operator of 100 us: calling the function takes long, too.
     assert finding.summary.startswith("No operator runs for 900 µs of each step (90.0 %)")
+    assert finding.saving is not None
+    # Five steps: half of 900 us, and all of them.
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (us(5 * 450), us(5 * 900))
     texts = [remedy.text for remedy in finding.remedies]
     assert texts[0].startswith("Let fit run many steps in each call")
     assert texts[1].startswith("Give each step more rows")
