@@ -91,9 +91,16 @@ class GroupedConvolution(CostlyOperations):
         return grouping is not None and grouping.channels > 1
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """The convolutions, and the copies that rearrange their channels."""
-        found = grouped_convolutions(signals)
-        operations = {o.op: o for group in found for o in (group.operation, *group.copies)}
+        """The convolutions that take longer than with one group, and the copies for them."""
+        columns = (column.tolist() for column in (signals.hlo.op, signals.hlo.total_ns))
+        total_ns = dict(zip(*columns, strict=True))
+        count = dict(zip(signals.hlo.op.tolist(), signals.hlo.count.tolist(), strict=True))
+        operations: dict[int, XlaOperation] = {}
+        for found in grouped_convolutions(signals):
+            parts = (found.operation, *found.copies)
+            best_ns = self.best_ns(signals, found.operation) or 0.0
+            if sum(total_ns[o.op] for o in parts) > best_ns * count[found.operation.op]:
+                operations |= {o.op: o for o in parts}
         return list(operations.values())
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:

@@ -26,13 +26,13 @@ _REMEDIES = (
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Multiply in 16 bits: in 32 the unit takes several passes.",
+        text="Keep activations in 16 bits, which halves what products read and write.",
         snippet="policy = tf.keras.mixed_precision.set_global_policy('mixed_bfloat16')",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/mixed_precision",
     ),
     Remedy(
-        text="Multiply in 16 bits: in 32 the unit takes several passes.",
+        text="Keep activations in 16 bits, which halves what products read and write.",
         snippet="layer = flax.linen.Dense(features, dtype=jnp.bfloat16)",
         framework="jax",
         reference="https://flax.readthedocs.io/en/latest/guides/index.html",

@@ -69,7 +69,7 @@ class SlowRandom(CostlyOperations):
 
     How to verify
     -------------
-    The operations take less time, and no `threefry` is left among their names.
+    The operations take less time, and the profile has `rng-bit-generator` operations instead.
 
     References:
     ----------
