@@ -88,6 +88,7 @@ setup(
             "hardware/tpu_shape_costs.toml",
             "ingest/anonymize/*.txt",
             "report/schema.json",
+            "testing/synthetic/*.json.gz",
         ]
     },
     install_requires=[

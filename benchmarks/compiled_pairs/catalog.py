@@ -133,6 +133,7 @@ DRAWN_PAIRS = (
         "products.one_hot_dispatch",
         "tokens are routed to experts by a product with a mask; fixed: gathered",
         "one-hot-product",
+        has_shown_a_bug=True,  # gathers of the fixed one promised time that they need
     ),
     _cause(
         "pairwise-broadcast",

@@ -13,17 +13,18 @@ from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
-from tb_perfadvisor.testing import check_rule, find, run_of
+from tb_perfadvisor.testing import find, run_of
+from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.testing.synthetic import (
     FITTING,
     OVER_NVLINK,
     OVER_PCIE,
     PADDED,
     gpu_data_parallel,
-    tpu_training,
+    tpu_attention,
     write_synthetic,
 )
-from tb_perfadvisor.trace import EventKind, Source, Trace
+from tb_perfadvisor.trace import EventKind, Source
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 MAX_FILE_BYTES = 100_000
@@ -68,22 +69,25 @@ def test_files_are_small_and_say_that_they_are_made_up(name: str) -> None:
         with path.open("rb") as stream:
             trace = read(stream, SOURCE)
         assert trace.source.is_synthetic
-        assert not trace.notes
+        assert [note.id for note in trace.notes] == ["estimated-durations"] * ("tpu" in name)
 
 
-def step_ns(trace: Trace) -> int:
-    steps = trace.rows(EventKind.STEP)
-    return int(trace.events.end_ns[steps[-1]] - trace.events.start_ns[steps[0]]) // len(steps)
+def test_the_tpu_pair_differs_by_a_quarter() -> None:
+    slow_ps, fixed_ps = step_ps(tpu_attention(PADDED)), step_ps(tpu_attention(FITTING))
+    # What XLA's compiler says of attention over 513 and 512 positions on a TPU v6e.
+    assert 1 - fixed_ps / slow_ps == pytest.approx(0.25, abs=0.01)
 
 
-def test_padded_shapes_finds_the_padding_and_brackets_what_the_fix_saves() -> None:
-    slow, fixed = tpu_training(PADDED), tpu_training(FITTING)
-    saved_ns = step_ns(slow) - step_ns(fixed)
-    # No operation gets faster than its bytes and FLOP allow, so longer ones save relatively more.
-    checked = check_rule(PaddedShapes, slow=slow, fixed=fixed, saves=saved_ns, scales=False)
-    # 520 x 2100 of 640 x 2176 is 78.4 %: of each product, 21.6 % is padding.
-    assert "21.6 %" in checked.findings[0].summary
-    assert "512 instead of 520" in checked.findings[0].summary
+def test_padded_shapes_finds_the_sequence_and_brackets_what_the_fix_saves() -> None:
+    path = next((DEMO_LOGS / "synthetic_tpu_padded").rglob("*.xplane.pb"))
+    with path.open("rb") as stream:
+        trace = read_xplane(stream, SOURCE)
+    (finding,) = find(PaddedShapes, run_of(trace)) or ()
+    saved_ns = (step_ps(tpu_attention(PADDED)) - step_ps(tpu_attention(FITTING))) // 1000
+    assert finding.saving is not None
+    steps = len(trace.rows(EventKind.DEVICE_STEP))
+    assert finding.saving.low_ns <= steps * saved_ns <= finding.saving.high_ns
+    assert "513" in str(finding)
 
 
 def test_long_all_reduce_knows_what_400_megabytes_should_take() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.rules.xla.data_shuffling import DataShuffling
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import xla_op
+from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
@@ -106,13 +106,25 @@ def test_a_fusion_that_only_gathers_is_found_by_what_is_inside() -> None:
         assert bool(find(DataShuffling, SLOW, legend=symbols)) == fires_on
 
 
-def test_gathering_from_a_table_on_the_chip_takes_as_long_as_from_memory() -> None:
+def gather(words: int) -> dict[str, Symbol]:
     text = (
-        "%gather_fusion = bf16[8192,512]{1,0:T(8,128)(2,1)S(1)} fusion(bf16[65536,512]"
+        f"%gather_fusion = bf16[8192,512]{{1,0:T(8,128)(2,1)S(1)}} fusion(bf16[{words},512]"
         "{1,0:T(8,128)(2,1)S(1)} %copy-done, s32[8192]{0:T(1024)S(1)} %fusion.16), kind=kCustom"
     )
-    symbols = {"s": xla_op("gather_fusion", text, inside_opcodes="gather reshape transpose")}
-    (finding,) = find(DataShuffling, SLOW, legend=symbols, device="TPU v5e") or ()
+    return {"s": xla_op("gather_fusion", text, inside_opcodes="gather reshape transpose")}
+
+
+def test_a_gather_gets_no_faster_than_a_product_with_a_one_hot_matrix() -> None:
+    (finding,) = find(DataShuffling, SLOW, legend=gather(32), device="TPU v5e") or ()
+    (larger,) = find(DataShuffling, SLOW, legend=gather(4096), device="TPU v5e") or ()
     assert finding.saving is not None
-    # 2 x 8,192 x 512 x 2 B = 16.78 MB at 85 % of 819 GB/s take 24,099 ns, in each of two steps.
-    assert finding.saving.high_ns == pytest.approx(8_000_000 - 2 * 24_099, abs=4)
+    assert larger.saving is not None
+    # 2 x 8,192 x 512 x 32 = 0.268 GFLOP at 75 % of 197 TFLOP/s take 1.8 us, and of 4,096 rows
+    # 232.5 us, in each of two steps.
+    assert finding.saving.high_ns == pytest.approx(8_000_000 - 2 * 1_817, abs=200)
+    assert larger.saving.high_ns == pytest.approx(8_000_000 - 2 * 232_534, rel=0.01)
+
+
+def test_a_gather_from_a_large_table_has_no_alternative() -> None:
+    # 2 x 8,192 x 512 x 131,072 FLOP take 7.4 ms, more than the 4 ms of the gather.
+    assert find(DataShuffling, SLOW, legend=gather(131_072), device="TPU v5e") == ()

@@ -8,9 +8,9 @@ from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, needed_ns
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-from tb_perfadvisor.units import NS_PER_S
 
 _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
 # A fusion of nothing else moves elements as well: these compute indices, or change the type. Custom
@@ -61,7 +61,8 @@ class DataShuffling(CostlyOperations):
     How it is measured
     ------------------
     High is the time in which the core executes only these operations, minus what their bytes need
-    at the bandwidth of the memory. Expected is at most half of that time, because the algorithm
+    at the bandwidth of the memory, or a gather for a product with a one-hot matrix. Expected is at
+    most half of that time, because the algorithm
     needs some of them; low is 0. If an operation takes several times what its bytes need, the
     finding names it with that ratio.
 
@@ -100,12 +101,15 @@ class DataShuffling(CostlyOperations):
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
     def best_ns(self, signals: Signals, operation: XlaOperation) -> float:
-        """The time that the bytes of the elements need.
-
-        Gathering whole rows from a table on the chip takes as long as reading them from memory.
-        """
-        memory_ns, bytes_per_s = needed_ns(signals, operation), achievable_bandwidth(signals)
-        if bytes_per_s is None or "gather" not in (operation.opcode, *operation.inside):
+        """The time that the bytes of the elements need, or a product that does the same."""
+        memory_ns = needed_ns(signals, operation)
+        instruction = operation.instruction
+        tables = [shape for shape in instruction.operands if len(shape.dims) > 1]
+        if "gather" not in (operation.opcode, *operation.inside) or not tables:
             return memory_ns
-        rows = sum(shape.padded_bytes for shape in operation.instruction.results)
-        return float(np.fmax(memory_ns, 2 * rows / bytes_per_s * NS_PER_S))
+        # Only a product with a one-hot matrix replaces a gather.
+        table = max(tables, key=lambda shape: shape.elements)
+        rows = table.elements // max(table.dims[-1], 1)
+        elements = sum(shape.elements for shape in instruction.results)
+        product_ns = flop_time_ns(signals, 2.0 * elements * rows)
+        return memory_ns if product_ns is None else float(np.fmax(memory_ns, product_ns))

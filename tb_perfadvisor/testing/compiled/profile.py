@@ -9,9 +9,9 @@ from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 from tb_perfadvisor.ingest.xplane.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.signals.core.hlo import parse_instruction
+from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule
 from tb_perfadvisor.testing.compiled.timeline import Execution, Timeline, play
-from tb_perfadvisor.testing.synthetic.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.writers.xplane.planes import Plane
 
 STEPS: Final = 5
@@ -127,8 +127,8 @@ def _host_plane(message: Any, schedule: CompiledSchedule, timeline: Timeline) ->
     line = plane.line(_THREAD, "python")
     function = schedule.module.removeprefix("jit_")
     run_ps = timeline.duration_ps + GAP_PS
-    # A run never starts before its launch, however short it is.
-    dispatch_ps = min(_LONGEST_DISPATCH_PS, run_ps)
+    # The host runs ahead of the device, however short a run is.
+    dispatch_ps = min(_LONGEST_DISPATCH_PS, run_ps // 2)
     for step in range(STEPS):
         start_ps = step * dispatch_ps
         event = _add(line, plane.metadata("train"), start_ps, dispatch_ps * 98 // 100)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tb_perfadvisor.testing.builder import TraceBuilder, ms, us
+from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.symbols import kernel
-from tb_perfadvisor.testing.synthetic.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
 _RANKS = 8
