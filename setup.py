@@ -88,7 +88,7 @@ setup(
             "hardware/tpu_shape_costs.toml",
             "ingest/anonymize/*.txt",
             "report/schema.json",
-            "testing/synthetic/*.json.gz",
+            "testing/synthetic/*.json",
         ]
     },
     install_requires=[

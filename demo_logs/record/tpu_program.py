@@ -7,7 +7,6 @@ answers are kept in the package, so that `synthetic.py` and `perfadvisor demo` w
 from __future__ import annotations
 
 import argparse
-import gzip
 import sys
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def main() -> None:
         if not isinstance(answer, CompiledProgram):
             sys.exit(f"not compiled: {answer.reason}")
         schedule = msgspec.json.encode(schedule_of(answer, generation))
-        file_of(length).write_bytes(gzip.compress(schedule, mtime=0))
+        file_of(length).write_bytes(schedule)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The operations and their durations are those of XLA's compiler, asked once by
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ FITTING = 512
 
 def file_of(length: int) -> Path:
     """Where the answer of the compiler for a length of the sequence is kept."""
-    return Path(__file__).with_name(f"attention_{length}.json.gz")
+    return Path(__file__).with_name(f"attention_{length}.json")
 
 
 def tpu_attention(length: int) -> CompiledSchedule:
@@ -29,5 +28,4 @@ def tpu_attention(length: int) -> CompiledSchedule:
     Args:
         length: `PADDED` or `FITTING`.
     """
-    content = gzip.decompress(file_of(length).read_bytes())
-    return msgspec.json.decode(content, type=CompiledSchedule)
+    return msgspec.json.decode(file_of(length).read_bytes(), type=CompiledSchedule)
