@@ -10,10 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
 from compiled_tpu import generation_named, schedule_of
 
-from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, file_of
+from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, store
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
 
 GENERATION = "v6e"
@@ -66,8 +65,7 @@ def main() -> None:
     for length, answer in zip(lengths, answers, strict=True):
         if not isinstance(answer, CompiledProgram):
             sys.exit(f"not compiled: {answer.reason}")
-        schedule = msgspec.json.encode(schedule_of(answer, generation))
-        file_of(length).write_bytes(schedule)
+        store(schedule_of(answer, generation), length)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ The operations and their durations are those of XLA's compiler, asked once by
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_perfadvisor.testing.compiled import CompiledSchedule
 
@@ -28,4 +30,11 @@ def tpu_attention(length: int) -> CompiledSchedule:
     Args:
         length: `PADDED` or `FITTING`.
     """
-    return msgspec.json.decode(file_of(length).read_bytes(), type=CompiledSchedule)
+    schedule = msgspec.json.decode(file_of(length).read_bytes(), type=CompiledSchedule)
+    return replace(schedule, hlo_proto=zlib.decompress(schedule.hlo_proto))
+
+
+def store(schedule: CompiledSchedule, length: int) -> None:
+    """Keep the answer of the compiler for a length of the sequence, with a compressed proto."""
+    packed = replace(schedule, hlo_proto=zlib.compress(schedule.hlo_proto, 9))
+    file_of(length).write_bytes(msgspec.json.encode(packed))
