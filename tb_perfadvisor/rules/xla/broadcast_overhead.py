@@ -81,7 +81,7 @@ class BroadcastOverhead(CostlyOperations):
 
     minimum_share = Limit(0.02, "share", "One broadcast per layer takes about this much.")
 
-    activity = "goes into repeating arrays in memory"
+    activity = "goes into repeating arrays, or computing with repeated ones"
     noun = "broadcast"
     remaining_share = 0.0
     expected_of_best = 3.0
