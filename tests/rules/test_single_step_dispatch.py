@@ -63,13 +63,18 @@ def test_fit_with_small_batches() -> None:
         builder.step(number, at, at + us(1000), name="Profiled batch")
         call = "EagerExecute: __inference_multi_step_on_iterator_541"
         builder.annotation(call, at + us(500), at + us(900))
-        builder.operator("dense/MatMul:MatMul", at + us(600), at + us(700), launches=False)
+        for start in (600, 700):
+            builder.operator(
+                "dense/MatMul:MatMul", at + us(start), at + us(start + 50), launches=False
+            )
     (finding,) = find(SingleStepDispatch, builder.build()) or ()
-    # All but the operator of 100 us: calling the function takes long, too.
-    assert finding.summary.startswith("No operator runs for 900 µs of each step (90.0 %)")
+    # All but the 150 us from the first operator to the last: calling the function takes long, too.
+    assert finding.summary.startswith("No operator runs for 850 µs of each step (85.0 %)")
     assert finding.saving is not None
-    # Five steps: half of 900 us, and all of them.
-    assert (finding.saving.low_ns, finding.saving.high_ns) == (us(5 * 450), us(5 * 900))
+    # Five steps: half of 850 us, and all of it with the 50 us between the operators.
+    saving = finding.saving
+    assert (saving.low_ns, saving.expected_ns) == (us(5 * 425), us(5 * 850))
+    assert saving.high_ns == us(5 * 900)
     texts = [remedy.text for remedy in finding.remedies]
     assert texts[0].startswith("Let fit run many steps in each call")
     assert texts[1].startswith("Give each step more rows")

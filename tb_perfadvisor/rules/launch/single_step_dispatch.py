@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
+    join,
     last_before,
     minus,
     total_ns,
@@ -88,7 +89,8 @@ class SingleStepDispatch(Rule):
     expected are all of it, or what the steps save in a replay without it: with fifty steps per
     call, a fiftieth is left. Low is half of it, because the batches of all those steps must still
     be provided. In JAX on the CPU low is 0, because recording a short operation takes as long as
-    running it.
+    running it. In TensorFlow on the CPU, high adds the time between operators: a loop over steps
+    may begin the next one meanwhile.
 
     When to ignore
     --------------
@@ -137,8 +139,11 @@ class SingleStepDispatch(Rule):
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
-        records_operations = signals.device.is_host_only and signals.trace.source.framework == "jax"
-        low_ns = 0 if records_operations else total // 2
+        on_cpu, framework = signals.device.is_host_only, signals.trace.source.framework
+        low_ns = 0 if on_cpu and framework == "jax" else total // 2
+        gaps = claims
+        if on_cpu and framework == "tensorflow":
+            claims = join(gaps, intersect(signals.host_idle, runs.spans))
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
             summary=(
@@ -146,8 +151,8 @@ class SingleStepDispatch(Rule):
                 f" one at a time ({count_per_step(len(length_ns), 'run', signals)} of"
                 f" {format_duration(float(length_ns.mean()))} on average)."
             ),
-            saving=Saving(low_ns, total, total, claims, "measured", (Remove(claims),)),
-            evidence=_evidence(signals, claims),
+            saving=Saving(low_ns, total, total_ns(claims), claims, "measured", (Remove(claims),)),
+            evidence=_evidence(signals, gaps),
             remedies=_REMEDIES,
         )
 
