@@ -148,6 +148,6 @@ def _root(fusion: Any, computations: Mapping[int, Any]) -> _Place | None:
     computation = computations.get(int(ids[0])) if ids else None
     if computation is None:
         return None
-    ids_to_instructions = {int(other.id): other for other in computation.instructions}
-    root = ids_to_instructions.get(int(computation.root_id))
-    return None if root is None else _Place(root, ids_to_instructions)
+    root_id = computation.root_id
+    root = next((found for found in computation.instructions if found.id == root_id), None)
+    return None if root is None else _Place.of(root, computation)
