@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.padding import describe_array, padding_table
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.fitting_sizes import executions_of, saving_of_fitting_sizes
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import exclusive_time, work_rows
+from tb_perfadvisor.signals.device.device_work import exclusive_time
 from tb_perfadvisor.signals.tpu.fitting_sizes import (
     FittedOperation,
     costs_of,
@@ -23,9 +21,7 @@ from tb_perfadvisor.signals.tpu.fitting_sizes import (
     time_of_batch,
 )
 from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
-from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
 EXAMPLE_QUESTION = "perfadvisor tpu-shapes product:8192x4096x128,130 --topology v5e"
@@ -119,12 +115,12 @@ class PaddedShapes(Rule):
         padded = [
             o for o in operation_paddings(signals) if o.padding.share >= self.minimum_op_share
         ]
-        rows = _executions(signals, [operation.op for operation in padded])
+        rows = executions_of(signals, [operation.op for operation in padded])
         total = total_ns(exclusive_time(signals, rows))
         if self.is_minor(total, signals):
             return
         fitted = fit_operations(signals, padded, self.largest_change)
-        saving = _saving(signals, fitted)
+        saving = saving_of_fitting_sizes(signals, fitted)
         has_saving = share_of_window(saving.expected_ns, signals) >= self.minimum_saving
         best = max(fitted, key=lambda found: found.saved_ns, default=None) if has_saving else None
         yield Finding(
@@ -150,38 +146,6 @@ class PaddedShapes(Rule):
             ),
             remedies=_remedies(best) if best is not None else (_ASK,),
         )
-
-
-def _executions(signals: Signals, ops: Sequence[int]) -> Int32:
-    """Executions of some rows of the `HloTable` on the device."""
-    hlo = signals.trace.hlo_events
-    is_chosen = np.zeros(len(signals.trace.hlo.name), dtype=bool)
-    is_chosen[list(ops)] = True
-    rows = hlo.row[is_chosen[hlo.op]]
-    used: Int32 = rows[is_in(rows, work_rows(signals))]
-    return used
-
-
-def _saving(signals: Signals, fitted: Sequence[FittedOperation]) -> Saving:
-    """What sizes that fit save: low is a third of what is expected."""
-    rows = _executions(signals, [found.op for found in fitted])
-    now_ns, op = signals.trace.events.duration_ns[rows], signals.trace.operations(rows)
-    expected, most = np.zeros(len(signals.trace.hlo.name)), np.zeros(len(signals.trace.hlo.name))
-    for found in fitted:
-        expected[found.op], most[found.op] = found.saved_share, found.most_share
-    return faster_device_work(
-        signals,
-        rows,
-        _rounded(now_ns * (1 - expected[op])),
-        basis="modeled",
-        least_then_ns=_rounded(now_ns * (1 - most[op])),
-        most_then_ns=_rounded(now_ns * (1 - expected[op] / 3)),
-    )
-
-
-def _rounded(lengths_ns: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Round the running sum, so that the total is off by at most a nanosecond."""
-    return np.diff(np.rint(np.cumsum(lengths_ns)), prepend=0).astype(np.int64)
 
 
 def _padding(signals: Signals, padded: Sequence[OperationPadding], total_ns: int) -> str:
