@@ -123,7 +123,8 @@ class _Schedule:
     def _transfer(self, instruction: HloInstruction, kernel: Kernel) -> tuple[Channel, int]:
         shapes = (*instruction.parsed.results, *instruction.parsed.operands)
         if any(shape.memory_space == _HOST_MEMORY for shape in shapes):
-            size = max(shape.padded_bytes for shape in shapes)
+            # Of a slice of an array in host memory, only the slice moves.
+            size = min(shape.padded_bytes for shape in shapes if shape.dims)
             return "host", round(size / _HOST_BYTES_PER_S * 1e12)
         inside = self._module.computations.get(instruction.called, ())
         names = (instruction.name, instruction.opcode, *(member.opcode for member in inside))

@@ -53,6 +53,7 @@ ENTRY %main.4 (x.1: bf16[128,512], w.1: bf16[512,256]) -> bf16[128,256] {
   %buffer = bf16[8,128]{1,0:T(8,128)(2,1)} custom-call(), custom_call_target="AllocateBuffer"
   %copy-start = (bf16[128,512]{1,0:T(8,128)(2,1)S(1)}, bf16[128,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%x.1)
   %copy-start.1 = (bf16[128,512]{1,0:T(8,128)(2,1)S(5)}, bf16[128,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%x.1)
+  %dynamic-slice-start = ((bf16[6,128,512]{2,1,0:T(8,128)(2,1)S(5)}, s32[]{:T(128)}), bf16[1,128,512]{2,1,0:T(8,128)(2,1)}, u32[]{:S(2)}) dynamic-slice-start(%stack, %index)
   %all-gather-start = (bf16[128,512]{1,0:T(8,128)(2,1)}, bf16[512,512]{1,0:T(8,128)(2,1)}) all-gather-start(%x.1), replica_groups=[1,4]<=[4], dimensions={0}
   %copy-done = bf16[128,512]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start)
   %loop = (s32[]{:T(128)}, bf16[128,512]{1,0:T(8,128)(2,1)}) while(%tuple.9), condition=%condition, body=%body
@@ -74,7 +75,8 @@ def operations() -> dict[str, CompiledOperation]:
 
 def test_the_schedule_has_what_takes_time_in_order() -> None:
     assert [operation.name for operation in schedule().operations] == [
-        *("copy-start", "copy-start.1", "all-gather-start", "copy-done", "loop", "fusion.1"),
+        *("copy-start", "copy-start.1", "dynamic-slice-start", "all-gather-start", "copy-done"),
+        *("loop", "fusion.1"),
     ]
     assert schedule().module == "jit_train_step"
     assert schedule().device == "TPU v6 Lite"
@@ -107,6 +109,9 @@ def test_transfers_use_the_memory_the_link_to_the_host_or_those_to_other_chips()
     assert offload.channel == "host"
     assert offload.transfer_ps == pytest.approx(size / 27.7e9 * 1e12, rel=1e-3)
     assert gather.channel == "links"
+    # Of six arrays in host memory, one moves.
+    part = found["dynamic-slice-start"]
+    assert (part.channel, part.transfer_ps) == ("host", offload.transfer_ps)
     assert found["copy-done"].waits_for == "copy-start"
 
 
