@@ -178,7 +178,7 @@ def test_job_is_stopped_at_the_time_limit(tmp_path: Path, behave: Behave) -> Non
     bench.submit("a")
     failure = bench.failure("a")
     assert failure.kind == "time"
-    assert failure.message == "the analysis took longer than 2.0 s and was stopped."
+    assert failure.message == "the analysis took longer than 2 s and was stopped."
     assert not is_alive(starts_in(log)[0][0])
     bench.submit("b")  # the queue continues
     assert bench.failure("b").kind == "time"
