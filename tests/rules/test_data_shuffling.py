@@ -77,24 +77,6 @@ def test_an_operation_that_takes_many_times_what_its_bytes_need_is_named() -> No
     assert finding.saving.high_ns == pytest.approx(2 * (400_000 - 12_492), abs=4)
 
 
-def test_rows_picked_on_the_chip_take_time_as_well() -> None:
-    # A look-up as libtpu 0.0.52 compiles it for a TPU v5e, at 25 us. Its table is on the chip.
-    text = (
-        "%gather_fusion = bf16[8192,512]{1,0:T(8,128)(2,1)S(1)} fusion(bf16[16384,512]"
-        "{1,0:T(8,128)(2,1)S(1)} %table, s32[8192]{0:T(1024)S(1)} %ids), kind=kCustom"
-    )
-    opcodes = "custom-call gather reshape slice transpose"
-    fusion = xla_op("gather_fusion", text, inside_opcodes=opcodes, traffic_bytes=1e5)
-    # 2 x 8,192 x 512 x 2 B at 85 % of 819 GB/s are 24.1 us, so there is nothing to gain.
-    at_25_us = SLOW.replace("cell 1ms", "cell 6250ns")
-    assert find(DataShuffling, at_25_us, legend={"s": fusion}, device="TPU v5e") == ()
-    at_50_us = SLOW.replace("cell 1ms", "cell 12500ns")
-    (finding,) = find(DataShuffling, at_50_us, legend={"s": fusion}, device="TPU v5e") or ()
-    assert "times the" not in finding.summary
-    assert finding.saving is not None
-    assert finding.saving.high_ns == pytest.approx(2 * (50_000 - 24_100), abs=4)
-
-
 def test_a_fusion_that_only_gathers_is_found_by_what_is_inside() -> None:
     text = "%gather_fusion = bf16[16384,1024]{1,0:T(8,128)(2,1)} fusion(%t, %i), kind=kCustom"
     for opcodes, fires_on in (

@@ -61,10 +61,10 @@ class DataShuffling(CostlyOperations):
     How it is measured
     ------------------
     High is the time in which the core executes only these operations, minus what their bytes need
-    at the bandwidth of the memory, or a gather for a product with a one-hot matrix. Expected is at
-    most half of that time, because the algorithm
-    needs some of them; low is 0. If an operation takes several times what its bytes need, the
-    finding names it with that ratio.
+    at the bandwidth of the memory. For a gather, it is also no more than a product with a one-hot
+    matrix would save, because nothing else replaces it. Expected is at most half of the time,
+    because the algorithm needs some of these operations; low is 0. If an operation takes several
+    times what its bytes need, the finding names it with that ratio.
 
     When to ignore
     --------------
