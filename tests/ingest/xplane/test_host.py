@@ -205,6 +205,19 @@ def test_frames_that_run_or_await_steps_are_no_fetches(inside: str) -> None:
     assert kinds(drawing.read())["$train.py:13 next_batch"] == "PYTHON"
 
 
+def test_an_iterator_that_names_itself_tells_more_than_next() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    for start in (0, 100_000):
+        drawing.event(host, line, "$builtins next", start, 25_000)
+        drawing.event(host, line, "PrefetchDatasetIterator.__next__", start + 1_000, 20_000)
+        drawing.event(host, line, "PjitFunction(step)", start + 30_000, 50_000)
+    found = kinds(drawing.read())
+    assert found["PrefetchDatasetIterator.__next__"] == "INPUT_WAIT"
+    assert found["$builtins next"] == "PYTHON"
+
+
 def test_what_a_step_fetches_while_it_is_traced_is_no_input() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")

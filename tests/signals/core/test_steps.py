@@ -208,15 +208,20 @@ def test_what_is_called_while_a_step_is_traced_is_no_step() -> None:
 
 
 def test_calls_every_few_microseconds_are_parts_of_a_step() -> None:
-    def calls(apart_us: int) -> TraceBuilder:
+    def calls(apart_us: int, *others: str) -> Trace:
         builder = TraceBuilder("jax")
         for number in range(12):
             at = us(number * apart_us)
             builder.annotation("PjitFunction(layer)", at, at + us(100))
-        return builder
+            for other in others:
+                builder.annotation(other, at + us(110), at + us(120))
+        return builder.build()
 
-    assert steps_of(calls(490).build()).source == "none"
-    assert steps_of(calls(510).build()).source == "repeats of PjitFunction(layer)"
+    assert steps_of(calls(490, "PjitFunction(multiply)")).source == "none"
+    source = "repeats of PjitFunction(layer)"
+    assert steps_of(calls(510, "PjitFunction(multiply)")).source == source
+    # A program that calls nothing else is one of very short steps.
+    assert steps_of(calls(490)).source == source
 
 
 def test_if_the_host_runs_ahead_the_runs_of_the_program_are_steps() -> None:

@@ -43,6 +43,7 @@ _BATCH_MAKING_FRAME: Final = re.compile(
     rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
     r"|stream)|batch|augment(ed)?|collate(_fn)?|next_batch|__next__)$)"
 )
+_NEXT: Final = re.compile(r"\$builtins next$")
 _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
 # The first pattern that matches at the start of the name decides.
@@ -312,6 +313,10 @@ def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
     working = union(start[called], end[called])
     frames &= np.searchsorted(step_at, end) == np.searchsorted(step_at, start)
     frames &= ~contains(working, start) & (line.duration_ns >= _SHORTEST_FETCH_NS)
+    # An iterator that names itself inside of `next()` tells more.
+    wait_at = np.sort(start[kind == EventKind.INPUT_WAIT])
+    has_wait = np.searchsorted(wait_at, end) > np.searchsorted(wait_at, start)
+    frames &= ~(has_wait & _named(line, _NEXT))
     kind[frames] = EventKind.INPUT_WAIT
 
 
