@@ -341,7 +341,7 @@ DRAWN_PAIRS = (
     ),
 )
 
-# Added to tune rules of which the lot left hardly any program in the tuning half.
+# More programs to tune on, for rules with too few programs in the tuning half.
 TUNED_PAIRS = (
     _healthy("embedding", "tuned.embedding", "rows of a large table are gathered"),
     _healthy("filtered-tokens", "tuned.filtered_tokens", "a mean over a mask"),

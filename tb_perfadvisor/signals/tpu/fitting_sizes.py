@@ -32,7 +32,8 @@ _MASKING = 1.4
 The kernels of attention over 513 positions have 27 % more elements than over 512, and take 40 %
 more time on a TPU v6e, by XLA's estimates."""
 _EXPLAINED = 1.5
-"""Bytes explain a time that is at most so many times longer than they take."""
+"""An operation that takes at most 1.5 times as long as its bytes is bound by memory, so its time
+grows with its bytes. An operation that takes longer does something that the bytes do not show."""
 _MOST_OF_EXPECTED = 2.0
 """Which kernel XLA chooses for a size matters as much as padding."""
 

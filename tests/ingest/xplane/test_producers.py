@@ -226,7 +226,7 @@ MI350 = {"AMD GPU": 7, "AMD Instinct MI355X": 1}
         ("local-tf-cpu/custom_loop_trace_steps", "tensorflow", {}, 6, "train"),
         ("local-tf-cpu/keras_slow_input", "tensorflow", {}, 5, "Profiled batch"),
         # INDEX: 8x MI300X, MI350; one step of the V100s, on the `Steps` line; no marks elsewhere.
-        # Five calls each, of which the last one is left out again.
+        # Five calls each. The last one is left out, because nothing marks its end.
         ("tracelens-jax/jax08_conv", "jax", MI300X, 4, "repeats of PjitFunction(forward_3d_conv)"),
         ("tracelens-jax/test_data_jax_te_fused_attn_categorization", "jax", MI350, 4, None),
         (

@@ -52,8 +52,8 @@ class Iterators:
     def in_functions(self, line: Line) -> NDArray[np.bool_]:
         """Which events begin while their thread executes a user function; shape (events,).
 
-        Executors of the step may run inside: whoever waits for an element goes on when it is
-        ready. What they run is not part of the function.
+        An executor of the step may run inside, because a step that waits for an element resumes on
+        the thread that produced it. What the executor runs is not part of the function.
         """
         if not self._runs.size:
             return np.zeros(len(line), dtype=bool)
