@@ -1,7 +1,7 @@
 """Run the tests of what changed since the branch left main.
 
 A test file belongs to a change if it changed itself, if it is named like the changed module
-(`signals/core/steps.py` and `test_steps.py`), or if it imports the changed module by name.
+(`steps/gaps.py` and `steps/test_gaps.py`), or if it imports the changed module by name.
 Nothing is traced or cached, so the choice is quick and anyone can predict it. `make test` runs
 the rest.
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
-from tb_perfadvisor.signals.core.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Fix
 

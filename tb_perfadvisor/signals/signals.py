@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.core.device import (
     device_timeline,
 )
 from tb_perfadvisor.signals.core.hlo import HloTotals, hlo_totals
+from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
 from tb_perfadvisor.signals.core.kernels import kernel_totals
 from tb_perfadvisor.signals.core.memory import Memory, find_memory
@@ -28,9 +29,8 @@ from tb_perfadvisor.signals.core.precision import (
     effective_precision,
     launching_operator,
 )
-from tb_perfadvisor.signals.core.step_gaps import between_steps, shows_step_ends
-from tb_perfadvisor.signals.core.step_markers import busiest_host_track
-from tb_perfadvisor.signals.core.steps import Steps, find_steps
+from tb_perfadvisor.signals.core.steps.gaps import between_steps, shows_step_ends
+from tb_perfadvisor.signals.core.steps.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
 from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.memo import memoized

@@ -11,7 +11,7 @@ from tb_perfadvisor.engine.ranking import RankedFinding, rank, severity_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace.intervals import EMPTY, join, single, total_ns
 from tb_perfadvisor.whatif import Fix, Remove

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.communication import OVERLAP, overlap_remedies
-from tb_perfadvisor.rules.remedies.links import LINK_PATH
+from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH
+from tb_perfadvisor.rules.remedies.communication.overlap import OVERLAP, overlap_remedies
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import TRAINERS, Part

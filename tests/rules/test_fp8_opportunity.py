@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.precision.fp8_opportunity import Fp8Opportunity
-from tb_perfadvisor.rules.remedies.fp8 import FP8
+from tb_perfadvisor.rules.remedies.compute.fp8 import FP8
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import Part

@@ -9,7 +9,7 @@ from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.remedies.host_cores import OWN_CORES
+from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of

@@ -11,9 +11,13 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.communication import overlap_remedies
-from tb_perfadvisor.rules.remedies.gradients import LARGE_BUCKET, LARGER_BUCKETS, MANY_BYTES
-from tb_perfadvisor.rules.remedies.tensor_parallel import SHARDED_LOGITS
+from tb_perfadvisor.rules.remedies.communication.gradients import (
+    LARGE_BUCKET,
+    LARGER_BUCKETS,
+    MANY_BYTES,
+)
+from tb_perfadvisor.rules.remedies.communication.overlap import overlap_remedies
+from tb_perfadvisor.rules.remedies.communication.tensor_parallel import SHARDED_LOGITS
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role

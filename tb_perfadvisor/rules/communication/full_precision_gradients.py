@@ -8,7 +8,10 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.remedies.gradient_types import ANY_TENSOR_NARROW, NARROW_GRADIENTS
+from tb_perfadvisor.rules.remedies.communication.gradient_types import (
+    ANY_TENSOR_NARROW,
+    NARROW_GRADIENTS,
+)
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role

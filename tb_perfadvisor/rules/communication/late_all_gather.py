@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.remedies.model_parallel import KEEP_SHARDS, PREFETCH_SHARDS
+from tb_perfadvisor.rules.remedies.communication.model_parallel import KEEP_SHARDS, PREFETCH_SHARDS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding
-from tb_perfadvisor.rules.remedies.gradients import SMALLER_BUCKETS, WITH_BUCKETS
+from tb_perfadvisor.rules.remedies.communication.gradients import SMALLER_BUCKETS, WITH_BUCKETS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import longest_transfer_ns

@@ -11,8 +11,8 @@ from tb_perfadvisor.rules.evidence.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.gradient_types import NARROW_GRADIENTS
-from tb_perfadvisor.rules.remedies.links import LINK_PATH, LINK_TEST
+from tb_perfadvisor.rules.remedies.communication.gradient_types import NARROW_GRADIENTS
+from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH, LINK_TEST
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
-from tb_perfadvisor.rules.remedies.gradients import FEWER_REDUCTIONS
+from tb_perfadvisor.rules.remedies.communication.gradients import FEWER_REDUCTIONS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role

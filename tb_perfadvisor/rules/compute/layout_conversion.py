@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.kernels import CHANNELS_LAST, MIOPEN_CHANNELS_LAST
+from tb_perfadvisor.rules.remedies.compute.kernels import CHANNELS_LAST, MIOPEN_CHANNELS_LAST
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY

@@ -10,8 +10,8 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.kernels import AUTOTUNE
+from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.compute.kernels import AUTOTUNE
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within

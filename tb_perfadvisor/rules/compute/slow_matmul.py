@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.kernels import AUTOTUNE, LIBRARY_BENCHMARK
+from tb_perfadvisor.rules.remedies.compute.kernels import AUTOTUNE, LIBRARY_BENCHMARK
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within

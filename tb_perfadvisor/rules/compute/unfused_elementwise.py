@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import MOST_SITES
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.compiling import COMPILE
+from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within

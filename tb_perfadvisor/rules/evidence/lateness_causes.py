@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.host_cores import OWN_CORES
-from tb_perfadvisor.rules.remedies.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
+from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
+from tb_perfadvisor.rules.remedies.input.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
 from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.signals.core.causes import COMPUTE, LABELS

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.copies import COPY_TO_PINNED, PINNED_MEMORY
-from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
-from tb_perfadvisor.rules.remedies.precision import NO_LOSS_SCALING
-from tb_perfadvisor.rules.remedies.results import READ_ARRAYS_RARELY, READ_RARELY
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.compute.precision import NO_LOSS_SCALING
+from tb_perfadvisor.rules.remedies.launch.results import READ_ARRAYS_RARELY, READ_RARELY
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.memory.copies import COPY_TO_PINNED, PINNED_MEMORY
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 

@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.copies import COPY_AHEAD, PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.memory.copies import COPY_AHEAD, PINNED_MEMORY
 from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.pageable_copies import host_link, pageable_copies

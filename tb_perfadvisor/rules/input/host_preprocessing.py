@@ -9,14 +9,14 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
-from tb_perfadvisor.rules.remedies.loading import (
+from tb_perfadvisor.rules.remedies.input.loading import (
     FASTER_PROCESSOR,
     LOAD_AHEAD,
     LOADER_WORKERS,
     MORE_WORKERS,
     SHARDS,
 )
+from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
+from tb_perfadvisor.rules.remedies.input.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.units import format_duration

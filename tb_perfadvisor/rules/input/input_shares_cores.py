@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import BATCHES, MAPS, REPEATS, iterator_table
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
-from tb_perfadvisor.rules.remedies.tfdata import BATCH_FIRST, CACHE, LESS_PYTHON
+from tb_perfadvisor.rules.remedies.input.tfdata import BATCH_FIRST, CACHE, LESS_PYTHON
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
-from tb_perfadvisor.rules.remedies.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
+from tb_perfadvisor.rules.remedies.input.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.workload.parts import Part

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.loading import LOADER_WORKERS
+from tb_perfadvisor.rules.remedies.input.loading import LOADER_WORKERS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP
 from tb_perfadvisor.trace import EventKind

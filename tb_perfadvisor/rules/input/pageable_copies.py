@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
 from tb_perfadvisor.rules.savings.pinned_memory import saving_by_pinning
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
-from tb_perfadvisor.rules.remedies.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
+from tb_perfadvisor.rules.remedies.input.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.loading import SHARDS
+from tb_perfadvisor.rules.remedies.input.loading import SHARDS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import has_loader_workers, worker_batches

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     stalls_of,
 )
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.rules.remedies.tfdata import BATCH_FIRST
+from tb_perfadvisor.rules.remedies.input.tfdata import BATCH_FIRST
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes

@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     stalls_of,
 )
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.rules.remedies.tfdata import CACHE
+from tb_perfadvisor.rules.remedies.input.tfdata import CACHE
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata

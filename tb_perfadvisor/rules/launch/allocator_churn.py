@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.memory import EXPANDABLE_SEGMENTS, REPEATED_SIZES
+from tb_perfadvisor.rules.remedies.memory.allocations import EXPANDABLE_SEGMENTS, REPEATED_SIZES
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace

@@ -16,9 +16,9 @@ from tb_perfadvisor.rules.evidence.synchronization import (
 )
 from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.copies import PINNED_MEMORY
-from tb_perfadvisor.rules.remedies.results import READ_ARRAYS_RARELY
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.launch.results import READ_ARRAYS_RARELY
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_count

@@ -8,8 +8,8 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
-from tb_perfadvisor.rules.remedies.tensorflow_steps import COMPILED_STEP
+from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
+from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import COMPILED_STEP
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.host_cores import OWN_CORES
+from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.preempted_calls import PreemptedCalls, preempted_calls
 from tb_perfadvisor.trace.intervals import total_ns

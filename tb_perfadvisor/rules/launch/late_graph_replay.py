@@ -9,9 +9,9 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.launches import idle_by_host_state, idle_by_launching_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.graphs import REPLAY_INPUTS
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.launch.graphs import REPLAY_INPUTS
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.device_graphs import ReplayPreparation, replay_preparation
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners

@@ -13,11 +13,11 @@ from tb_perfadvisor.rules.evidence.launches import (
 )
 from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
 from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.compiling import COMPILE
-from tb_perfadvisor.rules.remedies.graphs import GRAPH_SIZES, GRAPHS, MORE_IN_GRAPHS
-from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.remedies.launch.graphs import GRAPH_SIZES, GRAPHS, MORE_IN_GRAPHS
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.device_graphs import in_graphs, runs_graphs

@@ -8,9 +8,9 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.compiling import COMPILE
-from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops

@@ -17,9 +17,9 @@ from tb_perfadvisor.rules.finding import (
     Saving,
     costliest,
 )
-from tb_perfadvisor.rules.remedies.host_work import MOVE_HOST_WORK
-from tb_perfadvisor.rules.remedies.loading import FASTER_PROCESSOR
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.input.loading import FASTER_PROCESSOR
+from tb_perfadvisor.rules.remedies.launch.host_work import MOVE_HOST_WORK
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps

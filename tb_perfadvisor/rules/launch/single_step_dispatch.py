@@ -17,8 +17,8 @@ from tb_perfadvisor.rules.finding import (
     Remedy,
     Saving,
 )
-from tb_perfadvisor.rules.remedies.compiling import ONE_JIT
-from tb_perfadvisor.rules.remedies.tensorflow_steps import LARGER_KERAS_BATCH, STEPS_PER_CALL
+from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
+from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import LARGER_KERAS_BATCH, STEPS_PER_CALL
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS

@@ -15,8 +15,8 @@ from tb_perfadvisor.rules.finding import (
     Saving,
     costliest,
 )
-from tb_perfadvisor.rules.remedies.results import READ_RARELY
-from tb_perfadvisor.rules.remedies.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.remedies.launch.results import READ_RARELY
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.steps.work_between_steps import (

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop

@@ -9,7 +9,11 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
 from tb_perfadvisor.rules.finding import Column, Finding, Series, Table
-from tb_perfadvisor.rules.remedies.memory import EXPANDABLE_SEGMENTS, LESS_MEMORY, REPEATED_SIZES
+from tb_perfadvisor.rules.remedies.memory.allocations import (
+    EXPANDABLE_SEGMENTS,
+    LESS_MEMORY,
+    REPEATED_SIZES,
+)
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.trace.integer_groups import distinct

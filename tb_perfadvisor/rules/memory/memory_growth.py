@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.evidence.tables import series_by_step
 from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.results import KEEP_NUMBERS
+from tb_perfadvisor.rules.remedies.launch.results import KEEP_NUMBERS
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
 from tb_perfadvisor.signals.workload.parts import Part

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 from tb_perfadvisor.signals.host.launch_queue import launch_queue

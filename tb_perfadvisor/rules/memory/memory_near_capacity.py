@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.memory import CHECKPOINTING, EXPANDABLE_SEGMENTS, LESS_MEMORY
+from tb_perfadvisor.rules.remedies.memory.allocations import (
+    CHECKPOINTING,
+    EXPANDABLE_SEGMENTS,
+    LESS_MEMORY,
+)
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.units import format_bytes, format_share

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.memory import SHARD_STATE
+from tb_perfadvisor.rules.remedies.memory.allocations import SHARD_STATE
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part

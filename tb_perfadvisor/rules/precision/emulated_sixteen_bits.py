@@ -9,7 +9,7 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.precision import FLOAT16
+from tb_perfadvisor.rules.remedies.compute.precision import FLOAT16
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels

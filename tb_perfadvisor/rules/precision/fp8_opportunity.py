@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, costliest
-from tb_perfadvisor.rules.remedies.fp8 import FP8
+from tb_perfadvisor.rules.remedies.compute.fp8 import FP8
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, MEMORY_BOUND

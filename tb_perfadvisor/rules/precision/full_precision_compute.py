@@ -16,8 +16,8 @@ from tb_perfadvisor.rules.evidence.kernel_totals import (
 )
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.kernels import TF32
-from tb_perfadvisor.rules.remedies.precision import BFLOAT16, FLOAT16
+from tb_perfadvisor.rules.remedies.compute.kernels import TF32
+from tb_perfadvisor.rules.remedies.compute.precision import BFLOAT16, FLOAT16
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.device import DeviceFacts

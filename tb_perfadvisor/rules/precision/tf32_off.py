@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.kernels import TF32
+from tb_perfadvisor.rules.remedies.compute.kernels import TF32
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in_format

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span
-from tb_perfadvisor.rules.remedies.results import SAVE_RARELY
+from tb_perfadvisor.rules.remedies.launch.results import SAVE_RARELY
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import dominant_event, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns

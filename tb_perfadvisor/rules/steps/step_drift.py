@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.devices import WATCH_CLOCKS
-from tb_perfadvisor.rules.remedies.results import KEEP_NUMBERS
+from tb_perfadvisor.rules.remedies.launch.results import KEEP_NUMBERS
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns

@@ -26,7 +26,7 @@ from tb_perfadvisor.signals.core.host_states import (
     running_programs,
 )
 from tb_perfadvisor.signals.core.idle_gaps import Idle, device_gaps, unlaunched_gaps
-from tb_perfadvisor.signals.core.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (

@@ -1,11 +1,11 @@
-"""What a host thread did during some intervals."""
+"""The busiest host thread, and what a host thread did during some intervals."""
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -58,3 +58,21 @@ def host_activity(trace: Trace, track: int, intervals: Intervals) -> HostActivit
         inside_ns=tuple(int(total[i]) for i in order),
         covered=intersect(intervals, union(events.start_ns[rows], events.end_ns[rows])),
     )
+
+
+def busiest_host_track(trace: Trace) -> int:
+    """The host thread with the most launch time, else operator time; -1 without host events."""
+    for kinds in (
+        (EventKind.LAUNCH,),
+        (EventKind.OPERATOR,),
+        (EventKind.ANNOTATION,),
+        (EventKind.PYTHON,),
+    ):
+        rows = trace.rows(*kinds)
+        rows = rows[trace.tracks.kind[trace.events.track[rows]] == TrackKind.HOST_THREAD]
+        if len(rows):
+            top = rows[trace.events.parent[rows] < 0] if kinds[0] != EventKind.LAUNCH else rows
+            top = top if len(top) else rows
+            weight = trace.events.duration_ns[top].astype(np.float64) + 1.0
+            return int(np.argmax(np.bincount(trace.events.track[top], weights=weight)))
+    return -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.core.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (

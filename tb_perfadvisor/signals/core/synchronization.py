@@ -18,8 +18,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.cpu_programs import cpu_runs
-from tb_perfadvisor.signals.core.jitted_calls import top_level_calls
+from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
+from tb_perfadvisor.signals.core.steps.jitted_calls import top_level_calls
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union

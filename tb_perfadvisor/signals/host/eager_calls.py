@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.jitted_calls import (
+from tb_perfadvisor.signals.core.steps.jitted_calls import (
     LIBRARY,
     function_of,
     program_name,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_perfadvisor.signals.core.cpu_programs import cpu_runs
-from tb_perfadvisor.signals.core.step_markers import function_calls
+from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
+from tb_perfadvisor.signals.core.steps.tensorflow_markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

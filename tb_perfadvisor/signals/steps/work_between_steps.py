@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.step_gaps import first_from, is_closing
+from tb_perfadvisor.signals.core.steps.gaps import first_from, is_closing
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in

@@ -16,8 +16,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.jitted_calls import is_jitted_call
-from tb_perfadvisor.signals.core.step_markers import MIN_REPEATS, Markers, find_markers, rows_named
+from tb_perfadvisor.signals.core.steps.jitted_calls import is_jitted_call
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
+from tb_perfadvisor.signals.core.steps.markers import find_markers
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies import batch_size
+from tb_perfadvisor.rules.remedies.compute import batch_size
 from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.signals.workload.parts import Part
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.gradients import (
+from tb_perfadvisor.rules.remedies.communication.gradients import (
     ASYNC_COLLECTIVE,
     FEWER_REDUCTIONS,
     LARGER_BATCH,
@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.remedies.gradients import (
     TF_NCCL,
     XLA_OVERLAP,
 )
-from tb_perfadvisor.rules.remedies.model_parallel import (
+from tb_perfadvisor.rules.remedies.communication.model_parallel import (
     EVEN_EMBEDDINGS,
     KEEP_SHARDS,
     NARROW_EMBEDDINGS,
@@ -25,7 +25,7 @@ from tb_perfadvisor.rules.remedies.model_parallel import (
     PREFETCH_SHARDS,
     SHORTER_BUBBLE,
 )
-from tb_perfadvisor.rules.remedies.tensor_parallel import (
+from tb_perfadvisor.rules.remedies.communication.tensor_parallel import (
     FEWER_TENSOR_PARALLEL_RANKS,
     OVERLAP_TENSOR_PARALLEL,
 )

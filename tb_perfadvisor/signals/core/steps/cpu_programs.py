@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.jitted_calls import program_name, program_of
+from tb_perfadvisor.signals.core.steps.jitted_calls import program_name, program_of
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64

@@ -12,7 +12,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (

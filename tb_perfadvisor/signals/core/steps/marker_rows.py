@@ -1,0 +1,103 @@
+"""Candidate markers of steps, and how they are made from rows of events."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+MIN_REPEATS = 3
+"""Two repeats could be chance."""
+MIN_PERIOD_NS = 500_000
+"""A shorter period is a layer, not a step."""
+
+
+class Markers(Struct, frozen=True):
+    """Candidate markers in order of start."""
+
+    source: str
+    is_inferred: bool
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    marked_ends: bool
+    track: int
+    ends_with_work: bool = False
+    """Whether markers that were inferred end with the work of their step, so that time may lie
+    between them."""
+
+
+def markers_from_rows(
+    trace: Trace, rows: Int32, *, source: str, is_inferred: bool, track: int, marked_ends: bool
+) -> Markers:
+    """Markers from events, with the recorded step numbers if these are all different."""
+    number = trace.events.step[rows].astype(np.int64)
+    if (number < 0).any() or len(distinct(number)) != len(number):
+        number = np.arange(len(rows), dtype=np.int64)
+    return Markers(
+        source=source,
+        is_inferred=is_inferred,
+        number=number,
+        start_ns=trace.events.start_ns[rows],
+        end_ns=trace.events.end_ns[rows],
+        marked_ends=marked_ends,
+        track=track,
+    )
+
+
+def longest_group(
+    trace: Trace,
+    groups: dict[tuple[str, int], list[int]],
+    source: str,
+) -> Markers | None:
+    """Markers from the group of repeating events with the largest total time."""
+    best: tuple[int, Int32, str, int] | None = None
+    for (name, track), members in groups.items():
+        rows = np.array(members, dtype=np.int32)
+        rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
+        rows = rows[not_overlapping(trace, rows)]
+        total = int(trace.events.duration_ns[rows].sum())
+        if len(rows) >= MIN_REPEATS and (best is None or total > best[0]):
+            on_host = trace.tracks.kind[track] == TrackKind.HOST_THREAD
+            best = (total, rows, name, track if on_host else -1)
+    if best is None:
+        return None
+    _, rows, name, track = best
+    return markers_from_rows(
+        trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
+    )
+
+
+def rows_by_name(trace: Trace, rows: Int32) -> dict[tuple[str, int], list[int]]:
+    """Rows by their name without the step's number, and by track."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row in rows.tolist():
+        key = (without_number(trace.name(row)), int(trace.events.track[row]))
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def not_overlapping(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
+    """Mask of the rows that start after all earlier rows have ended: nested repeats count once."""
+    end = trace.events.end_ns[rows]
+    reach = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
+    return np.asarray(trace.events.start_ns[rows] >= reach)
+
+
+def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
+    """Rows of some kinds whose name matches a pattern, which is applied once per distinct name."""
+    rows = trace.rows(*kinds)
+    names = trace.events.name[rows]
+    matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
+    return rows[is_in(names, matching)]
+
+
+def without_number(name: str) -> str:
+    """A marker's name without the number of the step."""
+    return re.sub(r"[#\s(_]*\d+\)?$", "", name).strip()
