@@ -223,6 +223,7 @@ export interface FindingInfo {
   severity: "high" | "low" | "medium";
   summary: string;
   saving: SavingInfo | null;
+  causes?: string[];
   scope: Scope;
   evidence: (EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence)[];
   remedies: Remedy[];
@@ -636,6 +637,19 @@ export interface InputView {
   bottleneck?: number | null;
 }
 /**
+ * All kernels of one family, operator or module, over the used window.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "KernelGroup".
+ */
+export interface KernelGroup {
+  name: string | null;
+  kernels: number;
+  count: number;
+  total_ns: number;
+  share: number;
+}
+/**
  * One kernel with one launching operator and one problem size, over the used window.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -660,6 +674,8 @@ export interface KernelPoint {
   achieved_share: number | null;
   bound: string | null;
   occupancy_share: number | null;
+  longest_start_ns: number;
+  longest_ns: number;
 }
 /**
  * The kernels of the used window, the costliest first, and the device's roofs.
@@ -675,6 +691,9 @@ export interface KernelsView {
   known_share: number;
   points: KernelPoint[];
   truncated: number;
+  families: KernelGroup[];
+  operators: KernelGroup[];
+  modules: KernelGroup[];
 }
 /**
  * The device's peak rate in one number format.
@@ -722,6 +741,47 @@ export interface MemoryView {
   alive_truncated: number;
 }
 /**
+ * Operators of one group, over the used window.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "OperatorRow".
+ */
+export interface OperatorRow {
+  operator: string | null;
+  module: string | null;
+  line: string | null;
+  calls: number;
+  self_ns: number;
+  share: number;
+  device_ns: number | null;
+  longest_start_ns: number;
+  longest_ns: number;
+}
+/**
+ * Rows by own time or device time, whichever the program has more of; the costliest first.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "OperatorTable".
+ */
+export interface OperatorTable {
+  rows: OperatorRow[];
+  truncated: number;
+}
+/**
+ * The operators of the used window, without those of the input pipeline.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "OperatorsView".
+ */
+export interface OperatorsView {
+  calls: number;
+  self_ns: number;
+  by_operator: OperatorTable;
+  by_module: OperatorTable | null;
+  by_line: OperatorTable | null;
+  by_call_site: OperatorTable | null;
+}
+/**
  * All ranks in the order of the report's `workers`; unknown values are null.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -762,8 +822,10 @@ export interface SlowStep {
  */
 export interface StepsView {
   index: number[];
+  start_ns: number[];
   duration_ns: number[];
   causes: string[];
   total_ns: number[][];
+  longest: [number, number][][];
   slow?: SlowStep[];
 }

@@ -16,6 +16,11 @@ from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.signals import Signals, ranks_of
 from tb_perfadvisor.signals.workload.parts import Aspect
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace.intervals import overlap_ns
+
+
+# Claims touch other causes at their ends; a finding is not about those.
+_LEAST_CAUSE_SHARE = 0.01
 
 
 def build_report(
@@ -168,6 +173,7 @@ def _finding(
         severity=ranked.severity,
         summary=finding.summary,
         saving=_saving(ranked, signals),
+        causes=_causes(ranked, signals),
         scope=model.Scope(
             ranks=list(ranks),
             first_step=int(steps.number[0]) if len(steps) else None,
@@ -188,6 +194,19 @@ def _finding(
         how_to_verify=_unwrapped(sections.get("How to verify", "")),
         is_preview=rule.is_preview,
     )
+
+
+def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
+    """The causes that the breakdown gives to the time that a finding claims, the largest first."""
+    start_ns, end_ns = ranked.claims[:, 0], ranked.claims[:, 1]
+    claimed_ns = {
+        cause.value: int(overlap_ns(intervals, start_ns, end_ns).sum())
+        for cause, intervals in signals.attribution.intervals.items()
+        if len(intervals)
+    }
+    by_time = sorted(claimed_ns, key=lambda cause: -claimed_ns[cause])
+    least_ns = _LEAST_CAUSE_SHARE * sum(claimed_ns.values())
+    return [cause for cause in by_time if claimed_ns[cause] > least_ns]
 
 
 def _unwrapped(text: str) -> str:

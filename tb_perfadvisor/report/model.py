@@ -236,6 +236,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     summary: str
     saving: SavingInfo | None
+    causes: list[str] = []
+    """The causes of the time that its saving is taken from, the largest first."""
     scope: Scope
     evidence: list[Evidence]
     remedies: list[Remedy]

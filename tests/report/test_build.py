@@ -49,6 +49,12 @@ def test_savings_are_per_step_and_divided_once() -> None:
     assert report.headline == "One change could save 4.00 ms of each 10.0 ms step"
 
 
+def test_a_finding_names_the_causes_of_the_time_it_claims() -> None:
+    (finding,) = report_of(draw(SLOW), Config(select=("input-stall",))).findings
+    # The device is idle for 5 ms: 4 ms while the thread fetches, 1 ms while an operator runs.
+    assert finding.causes == ["input"]
+
+
 def test_the_breakdown_sums_to_the_window() -> None:
     overview = report_of(draw(SLOW)).overview
     assert sum(part.total_ns for part in overview.breakdown) == overview.window_ns

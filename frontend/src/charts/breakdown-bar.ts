@@ -1,13 +1,32 @@
 // One bar: the time of a step, split by cause.
 import * as Plot from "@observablehq/plot";
-import { causeColor } from "./colors";
+import { causeColor, onCauseColor } from "./colors";
 import { formatDuration, formatShare } from "../format";
 import type { BreakdownPart } from "../report";
 
-export function drawBreakdownBar(parts: BreakdownPart[], steps: number): Plot.PlotOptions {
+const HEIGHT_PX = 44;
+const LETTER_PX = 6.6;
+/** A share, such as `57.7 %`, with room at both sides. */
+const SHARE_PX = 48;
+
+/** What fits into a segment: its name and share, its share, or nothing. */
+export function segmentLabel({ label, share }: BreakdownPart, widthPx: number): string {
+  const text = formatShare(share);
+  if ((label.length + text.length + 4) * LETTER_PX <= widthPx) return `${label}  ${text}`;
+  return widthPx >= SHARE_PX ? text : "";
+}
+
+export function drawBreakdownBar(
+  parts: BreakdownPart[],
+  steps: number,
+  width: number,
+  chosen: string | null,
+): Plot.PlotOptions {
   const perStep = (part: BreakdownPart): number => part.total_ns / Math.max(steps, 1);
+  const whole = Math.max(1, parts.reduce((sum, { total_ns: ns }) => sum + ns, 0));
+  const labels = (part: BreakdownPart): string => segmentLabel(part, (part.total_ns / whole) * width);
   return {
-    height: 40,
+    height: HEIGHT_PX,
     margin: 0,
     x: { axis: null },
     color: { type: "identity" },
@@ -17,13 +36,27 @@ export function drawBreakdownBar(parts: BreakdownPart[], steps: number): Plot.Pl
         Plot.stackX({
           x: "total_ns",
           fill: (part: BreakdownPart) => causeColor(part.cause),
+          fillOpacity: (part: BreakdownPart) => (chosen === null || chosen === part.cause ? 1 : 0.35),
           insetLeft: 0.75,
           insetRight: 0.75,
           title: (part: BreakdownPart) =>
             `${part.label}\n${formatDuration(perStep(part))}\n${formatShare(part.share)}`,
-          tip: { format: { x: false, fill: false }, anchor: "top", lineHeight: 1.35 },
+          tip: { format: { x: false, fill: false, fillOpacity: false }, anchor: "top", lineHeight: 1.35 },
+        }),
+      ),
+      Plot.textX(
+        parts,
+        Plot.stackX({
+          x: "total_ns",
+          text: labels,
+          fill: (part: BreakdownPart) =>
+            chosen === null || chosen === part.cause ? onCauseColor(part.cause) : "currentColor",
+          fontSize: 12,
+          fontWeight: 600,
+          pointerEvents: "none",
         }),
       ),
     ],
+    opacity: { type: "identity" },
   };
 }

@@ -1,14 +1,23 @@
-// Colors of causes and events, by hue: compute blue, communication purple, copies teal, input red,
-// host causes ochre, unexplained gray. The values are in style.css.
+// Colors of causes and events. The values are in style.css; `test/charts/palette.test.ts` checks
+// that they can be told apart, also by color-blind eyes, and that text on them can be read.
 
 const CAUSES = new Set([
   "compute-8", "compute-16", "compute-32", "compute-64", "compute-unknown", "host-compute",
-  "communication", "waiting", "copies", "queued", "input", "between-steps", "compiling",
+  "communication", "copies", "queued", "input", "between-steps", "compiling",
   "allocating", "synchronization", "launching", "framework", "python", "unexplained",
 ]);
 
 export const causeColor = (cause: string): string =>
   `var(--cause-${CAUSES.has(cause) ? cause : "unexplained"})`;
+
+/** Causes whose color in light mode is too pale for white text. */
+export const PALE = new Set([
+  "compute-8", "compute-16", "queued", "synchronization", "launching", "framework",
+]);
+
+/** The color of text on a cause's color. */
+export const onCauseColor = (cause: string): string =>
+  PALE.has(cause) ? "var(--on-pale-mark)" : "var(--on-mark)";
 
 /** The color of an event on a timeline, by its kind. */
 const KINDS: Record<string, string> = {
@@ -29,10 +38,8 @@ const KINDS: Record<string, string> = {
   operator: "framework",
 };
 
-/** Colors too pale for light text. */
-const PALE = new Set(["launching", "synchronization", "allocating", "framework", "python", "unexplained", "compute-16"]);
+const causeOfKind = (kind: string): string => KINDS[kind] ?? "unexplained";
 
-export const onKindColor = (kind: string): string =>
-  PALE.has(KINDS[kind] ?? "unexplained") ? "var(--on-pale-mark)" : "var(--on-mark)";
+export const onKindColor = (kind: string): string => onCauseColor(causeOfKind(kind));
 
-export const kindColor = (kind: string): string => `var(--cause-${KINDS[kind] ?? "unexplained"})`;
+export const kindColor = (kind: string): string => causeColor(causeOfKind(kind));

@@ -25,10 +25,13 @@ export function memoryPoints(view: MemoryView): Point[] {
   });
 }
 
-/** Four to eight ticks at multiples of a power of two, which are round numbers in bytes. */
+/**
+ * Five to nine ticks at multiples of a power of two, which are round numbers in bytes. The last one
+ * is at the top or beyond.
+ */
 export function byteTicks(top: number): number[] {
   const step = 2 ** Math.max(0, Math.floor(Math.log2(Math.max(top, 1))) - 2);
-  return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
+  return Array.from({ length: Math.ceil(top / step) + 1 }, (_, index) => index * step);
 }
 
 export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
@@ -43,6 +46,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
     .map((ns, index) => ({ ns: ns - from, bytes: view.step_end_bytes[index] ?? 0, step: view.step[index] }))
     .filter(({ ns }) => ns >= 0 && ns <= to);
   const isRight = peak.ns > to / 2;
+  const ticks = byteTicks(isSeen && capacity ? capacity : top);
   return {
     height: 280,
     marginLeft: 68,
@@ -61,9 +65,9 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
     y: {
       label: null,
       grid: true,
-      ticks: byteTicks(isSeen && capacity ? capacity : top),
+      domain: [0, Math.max(1, ticks.at(-1) ?? 0)],
+      ticks,
       tickSize: 0,
-      zero: true,
       tickFormat: (bytes: number) => formatTick(bytes, "bytes"),
     },
     marks: [

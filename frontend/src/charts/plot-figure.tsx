@@ -8,10 +8,17 @@ interface Props {
   label: string;
   class?: string;
   draw(width: number): Plot.PlotOptions;
+  /**
+   * Called with the datum under the pointer when it is clicked. Pointers only: offer the same
+   * another way, such as by a button in a table.
+   */
+  onPick?(datum: unknown): void;
 }
 
-export function PlotFigure({ label, class: className = "", draw }: Props): JSX.Element {
+export function PlotFigure({ label, class: className = "", draw, onPick }: Props): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
+  const pick = useRef(onPick);
+  pick.current = onPick;
   // Draw before the page is painted: a late chart would push down the text below it.
   useLayoutEffect(() => {
     const element = place.current;
@@ -35,6 +42,10 @@ export function PlotFigure({ label, class: className = "", draw }: Props): JSX.E
         group.setAttribute("data-part", group.getAttribute("aria-label") ?? "");
         group.removeAttribute("aria-label");
       }
+      // A tip's pointer sets the value of the chart.
+      svg.addEventListener("click", () => {
+        if (svg.value != null) pick.current?.(svg.value);
+      });
       element.replaceChildren(svg);
     };
     update();
@@ -42,5 +53,5 @@ export function PlotFigure({ label, class: className = "", draw }: Props): JSX.E
     observer.observe(element);
     return () => observer.disconnect();
   }, [draw, label]);
-  return <div ref={place} class={`figure ${className}`} />;
+  return <div ref={place} class={`figure ${className}${onPick ? " is-clickable" : ""}`} />;
 }

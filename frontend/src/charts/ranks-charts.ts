@@ -24,8 +24,10 @@ export function heatCells(
   names: string[],
   labels: (cause: string) => string,
   isDifference: boolean,
+  rows: number[] = [...view.causes.keys()],
 ): HeatCell[] {
-  return view.causes.flatMap((cause, row) => {
+  return rows.flatMap((row) => {
+    const cause = view.causes[row] ?? "";
     const times = view.total_ns[row] ?? [];
     const middle = median(times);
     const label = labels(cause);

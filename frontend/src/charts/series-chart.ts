@@ -31,6 +31,7 @@ export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plo
       label: null,
       grid: true,
       ticks: 4,
+      nice: 4,
       tickSize: 0,
       zero: true,
       tickFormat: (y: number) => formatTick(y, unit),

@@ -5,11 +5,17 @@ import { formatChange, formatDuration, formatPlural, formatTick } from "../forma
 import type { StepsView } from "../report";
 import { median } from "./median";
 
+/** Wider bars look like slabs. */
+const WIDEST_BAR_PX = 72;
+const LEFT_PX = 56;
+
 /** More bars would be thinner than a pixel on most screens, so neighbors are averaged. */
 const MAX_BARS = 240;
 
 interface Bar {
   label: string;
+  /** The first step, as an index into the view's lists. */
+  place: number;
   cause: string;
   causeLabel: string;
   durationNs: number;
@@ -37,6 +43,7 @@ export function makeBars(view: StepsView, labels: (cause: string) => string): Ba
     view.causes.forEach((cause, row) => {
       bars.push({
         label,
+        place: from,
         cause,
         causeLabel: labels(cause),
         durationNs: mean(view.total_ns[row]),
@@ -68,13 +75,21 @@ export function markSlow(view: StepsView): Mark[] {
   });
 }
 
-export function drawSteps(view: StepsView, labels: (cause: string) => string, width: number): Plot.PlotOptions {
+export function drawSteps(
+  view: StepsView,
+  labels: (cause: string) => string,
+  width: number,
+  chosen: number | null = null,
+): Plot.PlotOptions {
   const bars = makeBars(view, labels);
   const names = barsOf(view).map(([label]) => label);
   const every = Math.max(1, Math.ceil((names.length * 34) / Math.max(width - 60, 1)));
+  const padding = names.length > 60 ? 0.1 : 0.25;
+  const barPx = ((width - LEFT_PX) / names.length) * (1 - padding);
+  const inset = Math.max(0, (barPx - WIDEST_BAR_PX) / 2);
   return {
     height: Math.max(220, Math.min(320, width * 0.4)),
-    marginLeft: 56,
+    marginLeft: LEFT_PX,
     marginRight: 4,
     marginBottom: 34,
     marginTop: 16,
@@ -84,9 +99,9 @@ export function drawSteps(view: StepsView, labels: (cause: string) => string, wi
       label: "step",
       labelArrow: "none",
       tickSize: 0,
-      padding: names.length > 60 ? 0.1 : 0.25,
+      padding,
     },
-    y: { label: null, tickFormat: (ns: number) => formatTick(ns, "ns"), ticks: 4, grid: true, tickSize: 0 },
+    y: { label: null, tickFormat: (ns: number) => formatTick(ns, "ns"), ticks: 4, nice: 4, grid: true, tickSize: 0 },
     color: { type: "identity" },
     marks: [
       Plot.barY(
@@ -95,12 +110,15 @@ export function drawSteps(view: StepsView, labels: (cause: string) => string, wi
           x: "label",
           y: "durationNs",
           fill: (bar: Bar) => causeColor(bar.cause),
+          fillOpacity: (bar: Bar) => (chosen === null || chosen === bar.place ? 1 : 0.4),
+          insetLeft: inset,
+          insetRight: inset,
           title: (bar: Bar) =>
             [
               `Step ${bar.label}: ${formatDuration(bar.totalNs)}`,
               `${bar.causeLabel}: ${formatDuration(bar.durationNs)}`,
             ].join("\n"),
-          tip: { format: { x: false, y: false, fill: false }, lineHeight: 1.35 },
+          tip: { format: { x: false, y: false, fill: false, fillOpacity: false }, lineHeight: 1.35 },
         }),
       ),
       Plot.ruleY(names.length > 1 ? [median(view.duration_ns)] : [], {

@@ -5,6 +5,7 @@ import { formatDuration } from "../format";
 import type { EventsEvidence } from "../report";
 import { Name } from "../widgets/name";
 import { More, useShortList } from "../widgets/plain-table";
+import { ScrollBox } from "../widgets/scroll-box";
 import { Timeline } from "./timeline";
 
 interface Props {
@@ -42,7 +43,7 @@ export function EventTable({ evidence, captureId, findingIndex }: Props): JSX.El
           focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
         />
       )}
-      <div class="table-scroll" role="region" aria-label={evidence.title} tabIndex={0}>
+      <ScrollBox role="region" label={evidence.title}>
         <table>
           <thead>
             <tr>
@@ -78,7 +79,7 @@ export function EventTable({ evidence, captureId, findingIndex }: Props): JSX.El
           </tbody>
         </table>
         <More of={short} truncated={evidence.truncated} />
-      </div>
+      </ScrollBox>
     </>
   );
 }

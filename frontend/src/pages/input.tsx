@@ -10,6 +10,7 @@ import { showFinding } from "../state/store";
 import { causeNames, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
+import { ScrollBox } from "../widgets/scroll-box";
 import { Severity } from "../findings/severity";
 
 interface Props {
@@ -135,7 +136,7 @@ function StallBySteps({ report, captureId }: Props): JSX.Element {
 /** The steps view reduced to the wait for input. */
 function onlyInput(view: StepsView): StepsView {
   const waits = view.total_ns[view.causes.indexOf("input")] ?? view.index.map(() => 0);
-  return { index: view.index, duration_ns: waits, causes: ["input"], total_ns: [waits], slow: [] };
+  return { ...view, duration_ns: waits, causes: ["input"], total_ns: [waits], longest: [[]], slow: [] };
 }
 
 function StallChart({ view, labels }: { view: StepsView; labels: (cause: string) => string }): JSX.Element {
@@ -203,7 +204,7 @@ function Tree({ view }: { view: InputView }): JSX.Element {
         <h2 id="iterators">Pipeline, from output to source</h2>
         <span class="muted">times per step</span>
       </div>
-      <div class="table-scroll" role="region" aria-label="Iterators" tabIndex={0}>
+      <ScrollBox role="region" label="Iterators">
         <table class="tree">
           <thead>
             <tr>
@@ -250,7 +251,7 @@ function Tree({ view }: { view: InputView }): JSX.Element {
             })}
           </tbody>
         </table>
-      </div>
+      </ScrollBox>
     </section>
   );
 }

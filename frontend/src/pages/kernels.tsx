@@ -6,7 +6,6 @@ import { PlotFigure } from "../charts/plot-figure";
 import { boundOf, drawRoofline, drawnPoints, placedPoints } from "../charts/roofline-chart";
 import { formatCount, formatPlural, formatShare } from "../format";
 import type { KernelPoint, KernelSummary, KernelsView, Report } from "../report";
-import { LongName } from "../widgets/name";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched, Nothing } from "../widgets/fetched";
 
@@ -52,9 +51,8 @@ function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] 
       label: "Kernel",
       unit: null,
       value: ({ name }) => name,
-      render: ({ name }) => <LongName name={name} />,
+      isLongName: true,
     },
-    { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
     { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
@@ -75,6 +73,7 @@ function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] 
           </span>
         ),
     },
+    { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator },
     { key: "family", label: "Family", unit: null, value: ({ family }) => family },
     { key: "format", label: "Format", unit: null, value: ({ format }) => format },
     { key: "tensor", label: "Tensor cores", unit: null, value: ({ tensor_cores: used }) => yes(used) },
@@ -179,12 +178,12 @@ function KernelTotals({ report: { overview } }: { report: Report }): JSX.Element
       label: "Kernel",
       unit: null,
       value: ({ name }) => name,
-      render: ({ name }) => <LongName name={name} />,
+      isLongName: true,
     },
-    { key: "family", label: "Family", unit: null, value: ({ family }) => family },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "time", label: "Total", unit: "ns", value: ({ total_ns: ns }) => ns },
     { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
+    { key: "family", label: "Family", unit: null, value: ({ family }) => family },
   ];
   return (
     <>

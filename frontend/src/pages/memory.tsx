@@ -118,10 +118,10 @@ function holderColumns(view: MemoryView): Column<MemoryHolder>[] {
       render: (holder) =>
         holder.operator === null ? <span class="muted">{operatorOf(holder)}</span> : <LongName name={holder.operator} />,
     },
-    { key: "module", label: "Module", unit: null, value: ({ module }) => module },
-    { key: "phase", label: "Phase", unit: null, value: ({ phase }) => asWords(phase) },
-    { key: "bytes", label: "Memory", unit: "bytes", value: ({ bytes }) => bytes },
     { key: "share", label: "Share of peak", unit: "share", value: ({ bytes }) => (peak > 0 ? bytes / peak : null) },
+    { key: "bytes", label: "Memory", unit: "bytes", value: ({ bytes }) => bytes },
+    { key: "phase", label: "Phase", unit: null, value: ({ phase }) => asWords(phase) },
+    { key: "module", label: "Module", unit: null, value: ({ module }) => module },
     {
       key: "count",
       label: "Allocations",

@@ -50,6 +50,19 @@ export const rankNames = ({ workers }: Report): string[] =>
 /** Collectives take about this share of a step to start, so shorter waits mean nothing. */
 const NEGLIGIBLE_WAIT_SHARE = 0.02;
 
+/** A cause that takes less of the step on every rank gets no row: its cells would be blank. */
+const WORTH_A_ROW = 0.002;
+
+/** The causes to show, as indices. */
+export function worthRows(view: RanksView): number[] {
+  const leastNs = WORTH_A_ROW * median(view.step_ns);
+  return [...view.causes.keys()].filter((row) => (view.total_ns[row] ?? []).some((ns) => ns >= leastNs));
+}
+
+/** Whether any rank waits for another long enough to matter. */
+const hasWaits = (view: RanksView): boolean =>
+  Math.max(0, ...view.pairs_ns.flat()) > NEGLIGIBLE_WAIT_SHARE * median(view.step_ns);
+
 /** A rank that causes at least this share of all waiting is named, even if it is not late in every step. */
 const DOMINANT_SHARE = 2 / 3;
 
@@ -77,11 +90,11 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   const [isDifference, setDifference] = useState(view.late.length > 0);
   const labels = useMemo(() => causeNames(report), [report]);
   const ranks = [...names.keys()];
-  const cells = useMemo(() => heatCells(view, names, labels, isDifference), [view, names, labels, isDifference]);
+  const cells = useMemo(() => heatCells(view, names, labels, isDifference, worthRows(view)), [view, names, labels, isDifference]);
   const fullNs = strongest(cells);
   const drawTimes = useCallback(
     (width: number) => {
-      const rows = view.causes.map((cause) => labels(cause));
+      const rows = worthRows(view).map((row) => labels(view.causes[row] ?? ""));
       return drawHeat(cells, rows, ranks, names, width, isDifference, fullNs);
     },
     [cells, fullNs],
@@ -94,6 +107,9 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
         <h1>{describeLateness(view, names)}</h1>
         <p class="subline">
           <span>{formatPlural(names.length, "rank")}</span>
+          {new Set(view.critical).size === 1 && (
+            <span>{names[view.critical[0] ?? 0]} is critical in {view.critical.length > 1 ? "every step" : "the step"}</span>
+          )}
           {view.collectives > 0 && <span>{formatPlural(view.collectives, "collective")} matched across ranks</span>}
         </p>
       </header>
@@ -118,8 +134,8 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
           <HeatKey fullNs={fullNs} />
         )}
       </section>
-      {view.pairs_ns.length > 0 && <Pairs view={view} names={names} />}
-      {view.step_index.length > 0 && (
+      {hasWaits(view) && <Pairs view={view} names={names} />}
+      {new Set(view.critical).size > 1 && (
         <section class="card" aria-labelledby="critical">
           <div class="card-head">
             <h2 id="critical">Critical rank of each step</h2>

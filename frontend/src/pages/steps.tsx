@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
+import { drawBreakdownBar } from "../charts/breakdown-bar";
 import { causeColor } from "../charts/colors";
 import { PlotFigure } from "../charts/plot-figure";
 import { median } from "../charts/median";
@@ -61,6 +62,11 @@ export function describeTimes(view: StepsView): string {
 function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Element {
   const labels = useMemo(() => causeNames(report), [report]);
   const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  // A single step has no course: one bar, as in the report.
+  const drawOnly = useCallback(
+    (width: number) => drawBreakdownBar(report.overview.breakdown, report.overview.steps, width, null),
+    [report],
+  );
   const columns = useMemo(() => stepColumns(view, labels), [view, labels]);
   const perBar = stepsPerBar(view);
   const slow = view.slow ?? [];
@@ -82,14 +88,18 @@ function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Ele
       </header>
       <section class="card" aria-labelledby="steps">
         <div class="card-head">
-          <h2 id="steps">Time per step by cause</h2>
+          <h2 id="steps">{view.index.length > 1 ? "Time per step by cause" : "Time of the step by cause"}</h2>
           {view.index.length > 1 && (
             <p class="muted">
               line: median{slow.length > 0 && "; triangles: unusually slow steps"}
             </p>
           )}
         </div>
-        <PlotFigure label={describeStepsChart(view)} draw={draw} />
+        {view.index.length > 1 ? (
+          <PlotFigure label={describeStepsChart(view)} draw={draw} />
+        ) : (
+          <PlotFigure class="breakdown-bar" label="The step’s time by cause; the table below has the numbers." draw={drawOnly} />
+        )}
         <ul class="legend-row">
           {view.causes.map((cause, row) =>
             isWorthAColumn(view, row) ? (

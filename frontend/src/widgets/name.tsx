@@ -25,9 +25,21 @@ export function Name({ of }: { of: string }): JSX.Element {
   );
 }
 
-/** A long name on at most two lines, whole in the tooltip. */
-export const LongName = ({ name }: { name: string }): JSX.Element => (
-  <span class="long-name" title={name}>
+/** The namespaces of PyTorch and CUDA libraries, which most kernel names repeat several times. */
+const NAMESPACES =
+  /\b(?:at::native::|at::detail::|at::|c10::|cub::|cutlass::|thrust::|std::)|\((?:anonymous namespace|unnamed)\)::|<unnamed>::/g;
+
+/** A kernel's name without its return type and namespaces, for narrow columns. */
+export const shortKernelName = (name: string): string =>
+  name.startsWith("void ") ? name.slice("void ".length).replace(NAMESPACES, "") : name;
+
+/** A long name, shortened to at most two lines; the tooltip has all of it. */
+export function LongName({ name, isWhole = false }: { name: string; isWhole?: boolean }): JSX.Element {
+  return isWhole ? (
     <Name of={name} />
-  </span>
-);
+  ) : (
+    <span class="long-name" title={name}>
+      <Name of={shortKernelName(name)} />
+    </span>
+  );
+}

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { formatCount } from "../format";
 import type { TableColumn, TableEvidence } from "../report";
 import { Cell } from "./cell";
+import { ScrollBox } from "./scroll-box";
 
 const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
   unit !== "" || rows.every((row) => typeof row[at] === "number" || row[at] === null);
@@ -14,7 +15,7 @@ export function PlainTable({ columns, rows, truncated, caption }: Props): JSX.El
   const short = useShortList(rows);
   const classes = columns.map((column, at) => (isNumeric(column, rows, at) ? "number" : "text"));
   return (
-    <div class="table-scroll" role="region" aria-label={caption} tabIndex={0}>
+    <ScrollBox role="region" label={caption}>
       <table>
         <thead>
           <tr>
@@ -38,7 +39,7 @@ export function PlainTable({ columns, rows, truncated, caption }: Props): JSX.El
         </tbody>
       </table>
       <More of={short} truncated={truncated} />
-    </div>
+    </ScrollBox>
   );
 }
 

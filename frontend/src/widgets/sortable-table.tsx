@@ -1,9 +1,13 @@
-// A long table of values with units, sortable by any column and searchable.
+// A long table of values with units, sortable by any column, searchable, and copied as CSV.
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { type CellValue, formatCell, formatCount } from "../format";
 import { matchesQuery } from "../text";
 import { Cell } from "./cell";
+import { CopyButton } from "./code";
+import { toCsv } from "./csv";
+import { LongName } from "./name";
+import { ScrollBox } from "./scroll-box";
 
 export interface Column<Row> {
   key: string;
@@ -13,6 +17,10 @@ export interface Column<Row> {
   value(row: Row): CellValue;
   /** Replaces the formatted value. */
   render?(row: Row): ComponentChildren;
+  /** Whether the values are long names, shortened until the user asks for all of them. */
+  isLongName?: boolean;
+  /** What a click on a long name does. */
+  open?(row: Row): void;
 }
 
 interface Props<Row> {
@@ -25,6 +33,8 @@ interface Props<Row> {
   filterLabel?: string;
   /** How many rows the report left out. */
   truncated?: number;
+  /** The row to mark. */
+  chosen?: Row | undefined;
 }
 
 /** Rows rendered at once. Sorting and searching cover all rows. */
@@ -54,10 +64,11 @@ export function filterRows<Row>(rows: Row[], columns: Column<Row>[], query: stri
 }
 
 export function SortableTable<Row>(props: Props<Row>): JSX.Element {
-  const { caption, columns, rows, filterLabel, truncated = 0 } = props;
+  const { caption, columns, rows, filterLabel, truncated = 0, chosen } = props;
   const [sort, setSort] = useState(props.sort ?? null);
   const [query, setQuery] = useState("");
   const [pages, setPages] = useState(1);
+  const [isWhole, setWhole] = useState(false);
   const shown = useMemo(() => {
     const matching = filterRows(rows, columns, query);
     const column = columns.find(({ key }) => key === sort?.key);
@@ -69,23 +80,34 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
     setSort({ key: column.key, isDescending: isAgain ? !sort.isDescending : column.unit !== null });
   };
   const isLong = rows.length > MIN_SEARCHABLE;
+  const hasLongNames = columns.some(({ isLongName }) => isLongName);
   return (
     <div class="data-table">
-      {filterLabel && isLong && (
-        <div class="table-tools">
-          <input
-            type="search"
-            aria-label={filterLabel}
-            placeholder={filterLabel}
-            value={query}
-            onInput={({ currentTarget }) => (setQuery(currentTarget.value), setPages(1))}
-          />
-          <span class="muted" role="status">
-            {query ? `${formatCount(shown.length)} of ${formatCount(rows.length)}` : formatCount(rows.length)}
-          </span>
-        </div>
-      )}
-      <div class="table-scroll" role="group" aria-label={caption} tabIndex={0}>
+      <div class="table-tools">
+        {filterLabel && isLong && (
+          <>
+            <input
+              type="search"
+              aria-label={filterLabel}
+              placeholder={filterLabel}
+              value={query}
+              onInput={({ currentTarget }) => (setQuery(currentTarget.value), setPages(1))}
+            />
+            <span class="muted" role="status">
+              {query ? `${formatCount(shown.length)} of ${formatCount(rows.length)}` : formatCount(rows.length)}
+            </span>
+          </>
+        )}
+        <span class="button-row">
+          {hasLongNames && (
+            <button type="button" aria-pressed={isWhole} onClick={() => setWhole(!isWhole)}>
+              Full names
+            </button>
+          )}
+          <CopyButton label="Copy as CSV" text={() => toCsv(columns, shown)} />
+        </span>
+      </div>
+      <ScrollBox role="group" label={caption}>
         <table>
           <thead>
             <tr>
@@ -105,10 +127,10 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
           </thead>
           <tbody>
             {shown.slice(0, pages * PAGE).map((row, index) => (
-              <tr key={index}>
-                {columns.map(({ key, unit, value, render }) => (
-                  <td key={key} class={unit === null ? "text" : "number"}>
-                    {render ? render(row) : <Cell value={value(row)} unit={unit ?? ""} />}
+              <tr key={index} class={row === chosen ? "chosen" : ""}>
+                {columns.map((column) => (
+                  <td key={column.key} class={column.unit === null ? "text" : "number"}>
+                    {cell(column, row, isWhole, row === chosen)}
                   </td>
                 ))}
               </tr>
@@ -122,7 +144,25 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
           </button>
         )}
         {truncated > 0 && <p class="truncated">{formatCount(truncated)} smaller rows not included</p>}
-      </div>
+      </ScrollBox>
     </div>
+  );
+}
+
+function cell<Row>(column: Column<Row>, row: Row, isWhole: boolean, isChosen: boolean): ComponentChildren {
+  const { unit, value, render, isLongName, open } = column;
+  const content = value(row);
+  const shown = render ? (
+    render(row)
+  ) : isLongName && typeof content === "string" ? (
+    <LongName name={content} isWhole={isWhole} />
+  ) : (
+    <Cell value={content} unit={unit ?? ""} />
+  );
+  if (!open) return shown;
+  return (
+    <button type="button" class="event-button" aria-pressed={isChosen} onClick={() => open(row)}>
+      {shown}
+    </button>
   );
 }

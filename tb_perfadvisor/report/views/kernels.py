@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -9,12 +11,13 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.work.achievable_time import BOUNDS
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
-from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_POINTS = 200
 """Only the costliest kernels would be visible on a chart."""
+MAX_GROUPS = 100
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +57,22 @@ class KernelPoint(msgspec.Struct, frozen=True, kw_only=True):
     bound: str | None
     """compute, memory or latency."""
     occupancy_share: float | None
+    longest_start_ns: int
+    """Start of the longest execution."""
+    longest_ns: int
+
+
+class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of one family, operator or module, over the used window."""
+
+    name: str | None
+    """None if it is unknown."""
+    kernels: int
+    """How many kernels there are: distinct names."""
+    count: int
+    total_ns: int
+    share: float
+    """Of the time of all kernels."""
 
 
 class KernelsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +87,11 @@ class KernelsView(msgspec.Struct, frozen=True, kw_only=True):
     """Share of kernel time in kernels whose work is known."""
     points: list[KernelPoint]
     truncated: int
+    families: list[KernelGroup]
+    operators: list[KernelGroup]
+    """The costliest of them, and a group of the kernels without an operator."""
+    modules: list[KernelGroup]
+    """The costliest of them, and a group of the kernels without a module; empty without modules."""
 
 
 def make_kernels_view(signals: Signals) -> KernelsView | None:
@@ -110,7 +134,50 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
         known_share=known_ns / all_ns if all_ns else 0.0,
         points=points,
         truncated=max(len(total_ns) - MAX_POINTS, 0),
+        families=_groups(trace, rows, duration_ns, _families(trace, slot_of[rows])),
+        operators=_groups(trace, rows, duration_ns, (operator_name, trace.strings)),
+        modules=_groups(
+            trace, rows, duration_ns, (signals.origins.module[rows], signals.origins.names)
+        )
+        if signals.origins.names
+        else [],
     )
+
+
+def _families(trace: Trace, slot: Int32) -> tuple[Int32, Sequence[str]]:
+    """The family of each kernel as an index into names."""
+    family = np.where(slot >= 0, trace.kernels.family[slot], int(KernelFamily.OTHER))
+    return family.astype(np.int32), [family.name.lower() for family in KernelFamily]
+
+
+def _groups(
+    trace: Trace, rows: Int32, duration_ns: Int64, label: tuple[Int32, Sequence[str]]
+) -> list[KernelGroup]:
+    """Kernels by a label, the costliest group first.
+
+    Args:
+        trace: The trace.
+        rows: Executions of kernels, shape (n,).
+        duration_ns: Their time in the window, shape (n,).
+        label: Of each execution, an index into names; -1 if it is unknown.
+    """
+    index, names = label
+    labels, group = unique_inverse(index)
+    total_ns = np.bincount(group, weights=duration_ns).astype(np.int64)
+    count = np.bincount(group)
+    pairs, _ = group_rows(group, trace.events.name[rows])
+    kernels = np.bincount(group[pairs], minlength=len(labels))
+    all_ns = int(total_ns.sum())
+    return [
+        KernelGroup(
+            name=names[labels[i]] if labels[i] >= 0 else None,
+            kernels=int(kernels[i]),
+            count=int(count[i]),
+            total_ns=int(total_ns[i]),
+            share=int(total_ns[i]) / all_ns if all_ns else 0.0,
+        )
+        for i in np.argsort(-total_ns, kind="stable")[:MAX_GROUPS].tolist()
+    ]
 
 
 def _roofs(peaks: Peaks | None) -> list[Roof]:
@@ -153,6 +220,7 @@ def _point(
     known = known[~np.isnan(known)]
     flop, traffic = float(found.flop[entry].sum()), float(found.traffic_bytes[entry].sum())
     achievable_ns = float(found.achievable_ns[entry].sum())
+    longest = int(rows[np.argmax(trace.events.duration_ns[rows])])
     whole_ns = int(trace.events.duration_ns[rows].sum())
     is_work, is_placed = not np.isnan(flop), not np.isnan(achievable_ns) and whole_ns > 0
     operator = int(found.operator[first])
@@ -176,4 +244,6 @@ def _point(
         achieved_share=achievable_ns / whole_ns if is_placed else None,
         bound=BOUNDS.get(int(found.bound[first])),
         occupancy_share=float(known.mean()) if known.size else None,
+        longest_start_ns=int(trace.events.start_ns[longest]),
+        longest_ns=int(trace.events.duration_ns[longest]),
     )

@@ -9,6 +9,10 @@ import numpy as np
 
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.steps.step_variation import step_variation
+from tb_perfadvisor.trace.intervals import Intervals
+
+MAX_INTERVALS = 20
+"""Per cause. Who looks at more of them uses the trace."""
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +31,13 @@ class StepsView(msgspec.Struct, frozen=True, kw_only=True):
     """The breakdown of each used step: `total_ns[cause][step]`."""
 
     index: list[int]
+    start_ns: list[int]
     duration_ns: list[int]
     causes: list[str]
     total_ns: list[list[int]]
+    longest: list[list[tuple[int, int]]]
+    """`longest[cause]`: start and end of its longest intervals in the used window, in order of
+    time."""
     slow: list[SlowStep] = []
 
 
@@ -39,11 +47,19 @@ def make_steps_view(signals: Signals) -> StepsView:
     causes = [cause for cause in Cause if len(attribution.intervals[cause])]
     return StepsView(
         index=steps.number.tolist(),
+        start_ns=steps.start_ns.tolist(),
         duration_ns=steps.duration_ns.tolist(),
         causes=[cause.value for cause in causes],
         total_ns=[attribution.step_total_ns[cause].tolist() for cause in causes],
+        longest=[_longest(attribution.intervals[cause]) for cause in causes],
         slow=_slow_steps(signals) if steps.count > 1 else [],
     )
+
+
+def _longest(intervals: Intervals) -> list[tuple[int, int]]:
+    longest_first = np.argsort(intervals[:, 0] - intervals[:, 1], kind="stable")
+    rows = np.sort(longest_first[:MAX_INTERVALS])
+    return [(start_ns, end_ns) for start_ns, end_ns in intervals[rows].tolist()]
 
 
 def _slow_steps(signals: Signals) -> list[SlowStep]:

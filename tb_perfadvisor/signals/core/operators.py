@@ -57,16 +57,9 @@ def operator_totals(
     starts = events.start_ns[rows]
     is_inside = (starts >= window_start_ns) & (starts < window_end_ns)
 
-    # Count device work that runs in the window, even if its operator ran before.
-    start = np.maximum(events.start_ns[device_rows], window_start_ns)
-    end = np.minimum(events.end_ns[device_rows], window_end_ns)
-    launch = events.launched_by[device_rows]
-    launcher = np.where(launch >= 0, launching_operator[launch], -1)
-    counts = (end > start) & (launcher >= 0)
-    device_ns = np.bincount(
-        launcher[counts], weights=(end - start)[counts], minlength=len(events)
-    ).astype(np.int64)[rows]
-
+    device_ns = launched_ns(trace, launching_operator, device_rows, window_start_ns, window_end_ns)[
+        rows
+    ]
     kept = is_inside | (device_ns > 0)
     rows, self_ns, device_ns = rows[kept], np.where(is_inside, self_ns, 0)[kept], device_ns[kept]
     shapes = trace.by_event(table.row, table.shapes, -1)[rows]
@@ -80,6 +73,40 @@ def operator_totals(
         self_ns=_summed(group, self_ns, len(first)),
         device_ns=_summed(group, device_ns, len(first)),
     )
+
+
+def launched_ns(
+    trace: Trace,
+    launching_operator: Int32,
+    device_rows: Int32,
+    window_start_ns: int,
+    window_end_ns: int,
+) -> Int64:
+    """For each event, the time in the window of the device work that it launched.
+
+    The work counts for the innermost operator around its launch, even if that operator ran before
+    the window.
+
+    Args:
+        trace: The trace.
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+        device_rows: The device's work.
+        window_start_ns: The used window.
+        window_end_ns: Its end.
+
+    Returns:
+        Shape (events,).
+    """
+    events = trace.events
+    start = np.maximum(events.start_ns[device_rows], window_start_ns)
+    end = np.minimum(events.end_ns[device_rows], window_end_ns)
+    launch = events.launched_by[device_rows]
+    launcher = np.where(launch >= 0, launching_operator[launch], -1)
+    counts = (end > start) & (launcher >= 0)
+    device_ns: Int64 = np.bincount(
+        launcher[counts], weights=(end - start)[counts], minlength=len(events)
+    ).astype(np.int64)
+    return device_ns
 
 
 def operator_self_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:

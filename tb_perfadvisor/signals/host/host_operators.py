@@ -50,7 +50,7 @@ def host_operators(signals: Signals) -> HostOperators:
     rows = rows[overlap_ns(working, events.start_ns[rows], events.end_ns[rows]) > 0]
     kinds: dict[str, int] = {}
     by_name = {
-        name: kinds.setdefault(_kind(trace.strings[name]), len(kinds))
+        name: kinds.setdefault(operator_kind(trace.strings[name]), len(kinds))
         for name in np.unique(events.name[rows]).tolist()
     }
     name_of = np.zeros(len(trace.strings), dtype=np.int32)
@@ -63,7 +63,7 @@ def host_operators(signals: Signals) -> HostOperators:
     )
 
 
-def _kind(name: str) -> str:
+def operator_kind(name: str) -> str:
     """`Conv2D` of TensorFlow's `model/conv/Conv2D:Conv2D`, `dot` of XLA's `dot.3`."""
     if "::" in name:
         return name

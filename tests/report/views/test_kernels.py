@@ -9,7 +9,7 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.report.views.kernels import KernelsView, make_kernels_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
-from tb_perfadvisor.trace import KernelFamily, Precision
+from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 
 H100 = "NVIDIA H100 80GB HBM3"
 BF16 = "c10::BFloat16"
@@ -51,6 +51,41 @@ def test_one_point_per_problem_size() -> None:
     assert (other.count, other.operator, other.flop, other.bound) == (1, None, None, None)
     assert other.share == pytest.approx(1 / 6)
     assert view.known_share == pytest.approx(5 / 6)
+
+
+def test_kernels_by_family_operator_and_module() -> None:
+    builder = two_products()
+    builder.host(EventKind.PYTHON, "nn.Module: Linear_0", 0, us(9))
+    view = view_of(builder)
+    # Two products of 250 us, of which the first ran in the module, and 100 us of another kernel.
+    assert [
+        (group.name, group.kernels, group.count, group.total_ns) for group in view.families
+    ] == [
+        ("matmul", 1, 2, us(500)),
+        ("other", 1, 1, us(100)),
+    ]
+    assert [(group.name, group.total_ns) for group in view.operators] == [
+        ("aten::mm", us(500)),
+        (None, us(100)),
+    ]
+    assert [(group.name, group.total_ns) for group in view.modules] == [
+        (None, us(350)),
+        ("Linear_0", us(250)),
+    ]
+    assert view.families[0].share == pytest.approx(5 / 6)
+
+
+def test_without_modules_there_are_no_groups_of_them() -> None:
+    assert view_of(two_products()).modules == []
+
+
+def test_the_longest_execution_of_a_kernel() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(4))
+    for at, length in ((0, 100), (1, 300), (2, 200)):
+        builder.launch(ms(at), ms(at) + us(2))
+        builder.kernel("triton_poi_fused_0", ms(at) + us(5), ms(at) + us(5 + length))
+    (point,) = view_of(builder).points
+    assert (point.longest_start_ns, point.longest_ns) == (ms(1) + us(5), us(300))
 
 
 def test_the_roofs_of_the_device() -> None:

@@ -11,7 +11,7 @@ export function Breakdown({ report }: { report: Report }): JSX.Element {
   const { overview } = report;
   const steps = Math.max(overview.steps, 1);
   const parts = overview.breakdown.filter((part) => part.total_ns > 0);
-  const draw = useCallback(() => drawBreakdownBar(parts, steps), [report]);
+  const draw = useCallback((width: number) => drawBreakdownBar(parts, steps, width, null), [report]);
   const stepTime = formatDuration(overview.step_time_ns ?? overview.window_ns);
   const measure = overview.step_time_ns === null ? `the ${stepTime} trace` : `a ${stepTime} step`;
   return (
