@@ -18,7 +18,6 @@ from tb_perfadvisor.signals.workload.parts import Aspect
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import overlap_ns
 
-
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
 
