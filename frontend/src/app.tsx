@@ -52,12 +52,12 @@ function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
     case "files":
       return <FilesPage list={list} />;
     default:
-      return <CapturePage rejected={list.rejected} />;
+      return <CapturePage />;
   }
 }
 
 /** A page about the selected capture, once its report is there. */
-function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+function CapturePage(): JSX.Element {
   const id = selectedId.value;
   const current = report.value;
   if (isLinkDead.value) return <DeadLink />;
@@ -79,7 +79,7 @@ function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
     case "memory":
       return <MemoryPage {...shared} />;
     default:
-      return <ReportPage {...shared} rejected={rejected} />;
+      return <ReportPage {...shared} />;
   }
 }
 

@@ -98,6 +98,8 @@ export function formatCell(cell: CellValue, unit: string): string {
       return formatRate(cell, "B/s");
     case "flop/s":
       return formatRate(cell, "FLOP/s");
+    case "samples/s":
+      return `${formatCount(cell >= 100 ? Math.round(cell) : cell)}/s`;
     default:
       return formatCount(cell);
   }

@@ -17,6 +17,7 @@ from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
 from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.trace import Note, Run
 from tb_perfadvisor.whatif import most_saved_ns
 
@@ -36,7 +37,8 @@ class Analysis(Struct, frozen=True):
     findings: tuple[RankedFinding, ...]
     """Best first; a finding that refines another one follows it."""
     first: int | None
-    """Index of the finding to begin with; None when nothing was found."""
+    """Index of the finding to begin with; None when nothing was found, or if the profile shows
+    start-up and is better recorded again."""
     combined: CombinedSaving | None
     """None when no finding has a saving."""
     notes: tuple[Note, ...]
@@ -76,7 +78,7 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
         findings=agreeing(findings),
-        first=first_finding(findings),
+        first=None if is_start_up(signals) else first_finding(findings),
         combined=combined,
         notes=tuple(dict.fromkeys(notes)),
         headline=headline(signals, findings, combined),

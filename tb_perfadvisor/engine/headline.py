@@ -10,14 +10,20 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
+from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
+from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
 NOTABLE_SHARE = 0.2
 """Name a cause that takes a fifth of the step even if there is nothing to save."""
 SURE_SHARE = 0.1
 """If the low end is less than a tenth of what is expected, it is near 0."""
+COUNTED_SHARE = 0.01
+"""A change that adds less than a hundredth to the others is not worth counting."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
+_AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
@@ -34,6 +40,13 @@ def headline(
     steps, attribution = signals.steps, signals.attribution
     if attribution.window_ns == 0:
         return "The profile is empty: nothing was recorded"
+    if is_start_up(signals):
+        once = format_share(total_ns(start_up(signals)) / attribution.window_ns)
+        what = _AT_WORK.get(workload(signals).mode, "the program at work")
+        return (
+            f"This records start-up, not {what}: {once} of the time is spent on what happens only "
+            "once. Record again, after a few steps"
+        )
     whole = (
         f"each {format_duration(attribution.window_ns / steps.count)} step"
         if len(steps)
@@ -41,17 +54,34 @@ def headline(
     )
     if combined is not None and combined.expected_ns > 0:
         count = sum(
-            ranked.finding.saving is not None and ranked.refines is None for ranked in findings
+            ranked.refines is None and ranked.marginal_ns >= COUNTED_SHARE * combined.expected_ns
+            for ranked in findings
         )
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-        saved = format_duration(combined.expected_ns / steps.count)
-        up_to = "up to " if combined.low_ns < SURE_SHARE * combined.expected_ns else ""
-        changes = f"{number} change{'' if count == 1 else 's'} could save {up_to}{saved} of {whole}"
+        changes = (
+            f"{number} change{'' if count == 1 else 's'} could save "
+            f"{_saved_of(combined, whole, steps.count)}"
+        )
         waits = _launched_work_waits(signals, "it")
         return f"{changes}. {waits}" if waits else changes
     if signals.device.is_missing:
         return "This profile contains no device events, so the device's time is unknown"
-    return _launched_work_waits(signals, whole) or _where_time_goes(signals, whole)
+    waits = _launched_work_waits(signals, whole)
+    if waits:
+        return waits
+    notable = [ranked for ranked in findings if ranked.severity != "low"]
+    if notable:
+        return notable[0].finding.title or notable[0].rule.title
+    return _where_time_goes(signals, whole)
+
+
+def _saved_of(combined: CombinedSaving, whole: str, steps: int) -> str:
+    """What is saved of the whole: at most, and probably, if the low end is near 0."""
+    expected = format_duration(combined.expected_ns / steps)
+    if combined.low_ns >= SURE_SHARE * combined.expected_ns:
+        return f"{expected} of {whole}"
+    most = format_duration(combined.high_ns / steps)
+    return f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
 
 
 def _launched_work_waits(signals: Signals, whole: str) -> str:

@@ -12,7 +12,6 @@ from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
-from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.recording.hints import (
     MEMORY,
     SHAPES,
@@ -23,7 +22,7 @@ from tb_perfadvisor.signals.recording.hints import (
 )
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind, Note, Source, Trace
-from tb_perfadvisor.units import format_bytes, format_duration
+from tb_perfadvisor.units import format_duration
 
 FEW_STEPS = 3
 """With fewer than three steps, a single slow step dominates the mean."""
@@ -76,7 +75,6 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
         *_on_clocks(signals),
         *_on_device(signals),
         *_on_options(signals),
-        *_on_host_memory(signals),
         *_on_other_workers(signals),
     )
 
@@ -210,26 +208,6 @@ _NAME_IT = (
     'Name it, or one with the same rates: `perfadvisor analyze PATH --device "H100 SXM5 80GB"`, or '
     "`device` in the settings file."
 )
-
-
-def _on_host_memory(signals: Signals) -> list[Note]:
-    """How much memory a program on the CPU needs: the overview has only that of devices."""
-    use = memory_use(signals)
-    if not signals.device.is_host_only or use is None:
-        return []
-    peak = format_bytes(int(use.allocated_bytes[use.peak]))
-    amount = (
-        f"The framework allocates up to {peak} of host memory"
-        if use.has_totals
-        else f"Tensors take up to {peak} of host memory more than when the recording began"
-    )
-    return [
-        Note(
-            "host-memory",
-            "info",
-            f"{amount}. The Memory page shows what holds it.",
-        )
-    ]
 
 
 def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | None:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
@@ -50,6 +51,8 @@ class RankedFinding(Struct, frozen=True):
     marginal_ns: int
     refines: str | None
     """Id of the rule whose finding it is nested under; None when that rule found nothing."""
+    is_group: bool = False
+    """Whether a finding that refines this one is the better advice."""
 
     @property
     def claims(self) -> Intervals:
@@ -161,7 +164,30 @@ def _rank_all(
             for r, f in sorted(refining, key=_sort_key)
         )
     has_saving = any(finding.saving is not None for _, finding in found)
-    return tuple(ranked), union.combined if has_saving else None
+    return _with_groups(ranked), union.combined if has_saving else None
+
+
+def _with_groups(ranked: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
+    """The same findings, with those marked for which a specific one speaks."""
+    return tuple(
+        replace(entry, is_group=_speaker(ranked, index) is not None)
+        for index, entry in enumerate(ranked)
+    )
+
+
+def _speaker(ranked: Sequence[RankedFinding], index: int) -> int | None:
+    """The best finding that refines one, if it would save nearly as much; else None."""
+    general = ranked[index]
+    if general.finding.saving is None:
+        return None
+    for place in range(index + 1, len(ranked)):
+        saving = ranked[place].finding.saving
+        if ranked[place].refines != general.rule.id:
+            return None
+        if saving is not None and ranked[place].finding.remedies:
+            enough_ns = SPEAKS_FOR_SHARE * general.finding.saving.expected_ns
+            return place if saving.expected_ns >= enough_ns else None
+    return None
 
 
 def first_finding(findings: Sequence[RankedFinding]) -> int | None:
@@ -178,15 +204,8 @@ def first_finding(findings: Sequence[RankedFinding]) -> int | None:
     """
     if not findings:
         return None
-    top = findings[0].finding.saving
-    if top is not None:
-        for index, ranked in enumerate(findings):
-            saving = ranked.finding.saving
-            if ranked.refines != findings[0].rule.id or saving is None:
-                continue
-            if saving.expected_ns >= SPEAKS_FOR_SHARE * top.expected_ns:
-                return index
-    return 0
+    speaker = _speaker(findings, 0)
+    return 0 if speaker is None else speaker
 
 
 class _Union:

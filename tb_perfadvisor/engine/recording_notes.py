@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.recording.hints import (
     first_fitting,
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind, Note
@@ -41,8 +42,7 @@ def recording_notes(signals: Signals) -> list[Note]:
         *_on_missing_device(signals),
         *_on_beginning(signals),
         *_on_lost_launches(signals),
-        *_on_compiling(signals),
-        *_on_first_calls(signals),
+        *(_on_start_up(signals) or (*_on_compiling(signals), *_on_first_calls(signals))),
         *_on_captures(signals),
         *_on_overhead(signals),
         *_on_unseen_input(signals),
@@ -125,8 +125,28 @@ def _on_lost_launches(signals: Signals) -> list[Note]:
     ]
 
 
+def _on_start_up(signals: Signals) -> list[Note]:
+    if not is_start_up(signals):
+        return []
+    found = first_calls(signals).by_kind
+    kinds = {kind.value: total_ns(found[kind]) for kind in found}
+    kinds["compiling or importing"] = total_ns(compiling(signals))
+    kinds["allocating memory"] = total_ns(signals.attribution.intervals[Cause.ALLOCATING])
+    costly = [kind for kind in sorted(kinds, key=lambda kind: -kinds[kind]) if kinds[kind]]
+    return [
+        Note(
+            "start-up",
+            "error",
+            f"The program spends {_of_window(total_ns(start_up(signals)), signals)} on what "
+            f"happens only once: {'; '.join(costly)}. The findings say little about how the "
+            "program runs later.",
+            first_fitting(SKIP_WARM_UP, workload(signals)),
+        )
+    ]
+
+
 def _on_compiling(signals: Signals) -> list[Note]:
-    compile_ns = compiling(signals)
+    compile_ns = total_ns(compiling(signals))
     if compile_ns <= COMPILING_SHARE * signals.attribution.window_ns:
         return []
     return [

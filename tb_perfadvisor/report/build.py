@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tb_perfadvisor.engine.analyze import Analysis, Progress
@@ -12,11 +12,14 @@ from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
+from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
-from tb_perfadvisor.signals import Signals, ranks_of
+from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
+from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.parts import Aspect
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.units import format_duration
 
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
@@ -36,6 +39,7 @@ def build_report(
         progress("writing the report", 0.9)
     signals = analysis.signals
     run, source = signals.run, signals.trace.source
+    overview = make_overview(signals)
     program, workers, steps = _workload(signals), _workers(signals), make_steps_info(signals)
     signals_of_workers = _SignalsOfWorkers(signals)
     report = model.Report(
@@ -53,12 +57,22 @@ def build_report(
         workload=program,
         workers=workers,
         steps=steps,
-        overview=make_overview(signals),
+        overview=overview,
+        key_numbers=key_numbers(
+            overview,
+            on_device=not signals.device.is_host_only,
+            ranks=source.world_size or len(workers),
+        ),
         headline=analysis.headline,
         first=_first(analysis),
-        findings=[_finding(ranked, signals, signals_of_workers) for ranked in analysis.findings],
+        findings=[
+            _finding(ranked, analysis.findings, signals, signals_of_workers)
+            for ranked in analysis.findings
+        ],
         combined_saving=_combined(analysis.combined, signals),
         outcomes=[_outcome(outcome) for outcome in analysis.outcomes],
+        not_checked=_not_checked(analysis.outcomes),
+        is_start_up=is_start_up(signals),
         notes=[
             model.NoteInfo(
                 id=note.id, severity=note.severity, message=note.message, remedy=note.remedy
@@ -156,7 +170,10 @@ def _workers(signals: Signals) -> list[model.Worker]:
 
 
 def _finding(
-    ranked: RankedFinding, signals: Signals, workers: Mapping[int, Signals]
+    ranked: RankedFinding,
+    others: Sequence[RankedFinding],
+    signals: Signals,
+    workers: Mapping[int, Signals],
 ) -> model.FindingInfo:
     rule, finding, steps = ranked.rule, ranked.finding, signals.steps
     sections = rule.sections()
@@ -168,6 +185,7 @@ def _finding(
         rule_id=rule.id,
         refines=ranked.refines,
         title=finding.title or rule.title,
+        heading=_heading(ranked, others, signals) if ranked.is_group else None,
         category=rule.category,
         severity=ranked.severity,
         summary=finding.summary,
@@ -208,6 +226,17 @@ def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
     return [cause for cause in by_time if claimed_ns[cause] > least_ns]
 
 
+def _heading(ranked: RankedFinding, others: Sequence[RankedFinding], signals: Signals) -> str:
+    """The heading of a group: `Input stall, 56.3 ms per step: do one of these`."""
+    saving = ranked.finding.saving
+    expected = format_duration(saving.expected_ns / signals.steps.count) if saving else ""
+    whole = "per step" if len(signals.steps) else "of the profile"
+    specific = sum(other.refines == ranked.rule.id for other in others)
+    choice = "do one of these" if specific > 1 else "do this"
+    noun = ranked.rule.noun or ranked.rule.id.replace("-", " ").capitalize()
+    return f"{noun}, {expected} {whole}: {choice}"
+
+
 def _unwrapped(text: str) -> str:
     """The paragraphs of a docstring, each on one line."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
@@ -240,6 +269,24 @@ def _combined(combined: CombinedSaving | None, signals: Signals) -> model.Combin
         high_ns=round(combined.high_ns / count),
         share_expected=combined.expected_ns / signals.attribution.window_ns,
     )
+
+
+def _not_checked(outcomes: Sequence[RuleOutcome]) -> list[model.RecordingGap]:
+    """What another recording would contain, with the checks that then could run; most first."""
+    gaps: dict[Missing, list[str]] = {}
+    for outcome in outcomes:
+        if all(missing.need in RECORDABLE and missing.remedy for missing in outcome.missing):
+            for missing in outcome.missing:
+                gaps.setdefault(missing, []).append(outcome.rule.id)
+    return [
+        model.RecordingGap(
+            signal=missing.need.value,
+            reason=missing.reason,
+            remedy=missing.remedy,
+            rule_ids=rule_ids,
+        )
+        for missing, rule_ids in sorted(gaps.items(), key=lambda entry: -len(entry[1]))
+    ]
 
 
 def _outcome(outcome: RuleOutcome) -> model.Outcome:

@@ -105,6 +105,24 @@ class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
 
 
+class HostMemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Host memory over the whole trace, of a program that ran on the CPU alone."""
+
+    peak_allocated_bytes: int
+    is_relative: bool
+    """Counted from the start of the recording; more may have been allocated before."""
+
+
+class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """All executions of one kind of operator in the used window, without the operators inside."""
+
+    name: str
+    count: int
+    total_ns: int
+    share: float
+    """Of the time of all operators."""
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The key numbers of the reference worker."""
 
@@ -130,6 +148,32 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     kernels_truncated: int
     """How many kernels are not listed."""
     memory: MemoryInfo | None
+    host_memory: HostMemoryInfo | None
+    """None if a device does the work, or if it was not recorded."""
+    top_operator: OperatorSummary | None
+    """The operator with the most time of its own; None if a device does the work."""
+    samples_per_step: int | None
+    """Samples that one rank trains on in each step; None if the shapes do not tell."""
+    samples_per_s: float | None
+    """The same per second."""
+
+
+class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
+    """A number for the top of a report. Numbers that do not apply to a program are not listed."""
+
+    id: str
+    label: str
+    value: float | int | None
+    """None if it is unknown."""
+    unit: str
+    """ns, bytes, share or samples/s."""
+    of: str
+    """What a share is of: `step time`. Otherwise empty."""
+    notes: list[str]
+    """Short remarks: `by count 99.1 %`."""
+    share: float | None
+    """The value as a part of a whole (0-1); None if it is none."""
+    definition: str
 
 
 class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +276,9 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     rule_id: str
     refines: str | None
     title: str
+    heading: str | None
+    """The heading of a group: `Input stall, 56.3 ms per step: do one of these`. Set if one of the
+    findings that refine this one is the better advice; None otherwise."""
     category: str
     severity: Severity
     summary: str
@@ -279,6 +326,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing]
     reason: str | None
     elapsed_ms: float
+
+
+class RecordingGap(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that another recording would contain, and the checks that it would allow."""
+
+    signal: str
+    reason: str
+    """Why the checks could not run."""
+    remedy: str
+    """How to record it."""
+    rule_ids: list[str]
 
 
 class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,6 +387,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[Worker]
     steps: StepsInfo
     overview: Overview
+    key_numbers: list[KeyNumber]
+    """The most telling numbers of the overview, in the order in which to show them."""
     headline: str
     """What matters most, in one sentence."""
     first: FirstFinding | None
@@ -337,6 +397,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Best first."""
     combined_saving: CombinedSaving | None
     outcomes: list[Outcome]
+    not_checked: list[RecordingGap]
+    """What to record so that more checks can run. Checks that cannot concern this program are not
+    listed."""
+    is_start_up: bool
+    """Whether the profile mostly shows what happens only once, so that its findings say little."""
     notes: list[NoteInfo]
     views: dict[str, Any] | None = None
     """The views by name, if requested (`--views`): see `report/views`."""

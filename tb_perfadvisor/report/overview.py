@@ -7,14 +7,18 @@ import numpy as np
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.host.host_operators import host_operators
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
     shows_copies,
     shows_host_events,
     shows_input,
 )
+from tb_perfadvisor.signals.work.samples import samples_per_step
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import NS_PER_S
 
 MAX_KERNELS = 20
 _WIDTHS = {
@@ -35,6 +39,7 @@ def make_overview(signals: Signals) -> model.Overview:
     kernel_ns = sum(kernel.total_ns for kernel in kernels)
     has_input = shows_input(signals)
     knows_operators = shows_host_events(signals) or signals.trace.totals is not None
+    samples = samples_per_step(signals)
     placement = signals.placement if on_device and knows_operators else None
     return model.Overview(
         window_ns=attribution.window_ns,
@@ -82,6 +87,10 @@ def make_overview(signals: Signals) -> model.Overview:
         ],
         kernels_truncated=max(len(kernels) - MAX_KERNELS, 0),
         memory=_memory(signals),
+        host_memory=_host_memory(signals),
+        top_operator=_top_operator(signals),
+        samples_per_step=samples,
+        samples_per_s=samples * len(steps) / attribution.window_ns * NS_PER_S if samples else None,
     )
 
 
@@ -111,6 +120,30 @@ def make_steps_info(signals: Signals) -> model.StepsInfo:
         min_ns=int(duration.min()) if known else None,
         max_ns=int(duration.max()) if known else None,
         p90_ns=round(float(np.percentile(duration, 90))) if known else None,
+    )
+
+
+def _top_operator(signals: Signals) -> model.OperatorSummary | None:
+    operators = host_operators(signals)
+    all_ns = int(operators.self_ns.sum())
+    if not all_ns:
+        return None
+    by_kind = np.bincount(operators.name, weights=operators.self_ns)
+    top = int(np.argmax(by_kind))
+    return model.OperatorSummary(
+        name=operators.names[top],
+        count=int((operators.name == top).sum()),
+        total_ns=int(by_kind[top]),
+        share=float(by_kind[top]) / all_ns,
+    )
+
+
+def _host_memory(signals: Signals) -> model.HostMemoryInfo | None:
+    use = memory_use(signals) if signals.device.is_host_only else None
+    if use is None:
+        return None
+    return model.HostMemoryInfo(
+        peak_allocated_bytes=int(use.allocated_bytes[use.peak]), is_relative=not use.has_totals
     )
 
 

@@ -77,6 +77,9 @@ class Rule(ABC):
     """What it needs of such sums; None if it is the same as `needs`."""
     refines: ClassVar[str | None] = None
     """The id of the general rule whose findings this one explains."""
+    noun: ClassVar[str] = ""
+    """What costs the time, as the heading of the findings that explain this one: `Input stall`.
+    Empty if the id in words will do."""
     is_preview: ClassVar[bool] = True
     """Until the rule has fired on a real or recorded profile."""
     minimum_share: ClassVar[Limit]

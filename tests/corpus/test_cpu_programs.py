@@ -67,7 +67,7 @@ def test_input_that_takes_little_is_left_alone(corpus: Path, name: str) -> None:
     assert find(InputSharesCores, run) == ()
 
 
-def test_the_peak_of_host_memory_is_noted(corpus: Path) -> None:
+def test_the_peak_of_host_memory_is_a_key_number(corpus: Path) -> None:
     report = analyze(corpus / "local-torch2.13-cpu/vit_patchdropout_gather")
-    (note,) = (note for note in report.notes if note.id == "host-memory")
-    assert "more than when the recording began" in note.message
+    (peak,) = (number for number in report.key_numbers if number.id == "peak-host-memory")
+    assert peak.notes == ["since the recording began"]

@@ -258,20 +258,3 @@ def test_problems_with_the_files_of_other_ranks_are_noted_once_per_kind() -> Non
     assert signals.worker == 0
     found = [note for note in profile_notes(signals) if note.id in ("truncated-file", "x")]
     assert [note.message for note in found] == ["rank1.json (and 1 more): the file breaks off."]
-
-
-def test_host_memory_of_a_cpu_program() -> None:
-    def noted(framework: Framework) -> str:
-        builder = TraceBuilder(framework).step(0, 0, ms(9))
-        builder.operator("aten::mm", 0, ms(9), launches=False)
-        allocated = 7 << 20
-        for number, change in enumerate((3 << 20, 2 << 20, -(2 << 20))):
-            allocated += change
-            builder.memory(ms(number), change, device=-1, allocated_bytes=allocated)
-        return notes_of(builder.build())["host-memory"].message
-
-    # 3 + 2 MiB. PyTorch's totals on the host leave out what was there before the recording.
-    assert "up to 5.00 MiB of host memory more than when" in noted("pytorch")
-    assert "up to 12.0 MiB of host memory." in noted("tensorflow")
-    with_device = steps(1)
-    assert "host-memory" not in notes_of(with_device)

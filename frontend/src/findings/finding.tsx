@@ -50,7 +50,7 @@ export function Finding(props: Props): JSX.Element {
         >
           <ChevronIcon />
           <span class="finding-title">
-            <Prose text={finding.title} />
+            <Prose text={finding.heading ?? finding.title} />
             {finding.is_preview && <> <PreviewBadge /></>}
           </span>
           <Severity severity={finding.severity} />

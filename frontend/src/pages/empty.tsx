@@ -54,7 +54,7 @@ function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   );
 }
 
-export function RejectedList({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+function RejectedList({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   return (
     <ul class="rejected">
       {rejected.map(({ path, reason }) => (

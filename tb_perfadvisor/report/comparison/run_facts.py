@@ -16,7 +16,8 @@ from tb_perfadvisor.engine.analyze import Analysis
 from tb_perfadvisor.engine.ranking import RankedFinding
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.comparison.operation_names import without_number
-from tb_perfadvisor.report.formats.wording import report_name, sixteen_bit_share
+from tb_perfadvisor.report.formats.wording import report_name
+from tb_perfadvisor.report.key_numbers import sixteen_bit_share
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes

@@ -10,7 +10,7 @@ from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
     format_cell,
-    key_numbers,
+    number_rows,
     plain,
     report_name,
     saving_text,
@@ -61,7 +61,10 @@ def head_blocks(report: model.Report) -> list[str]:
         *(
             [
                 grid(("Where the time goes", "Time", "Share"), breakdown),
-                grid(("Key number", "Value"), key_numbers(report)),
+                grid(
+                    ("Key number", "Value", ""),
+                    [(name, value, escape(notes)) for name, value, notes in number_rows(report)],
+                ),
             ]
             if report.overview.window_ns
             else []

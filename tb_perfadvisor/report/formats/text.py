@@ -18,7 +18,7 @@ from tb_perfadvisor.report.formats.text_table import TextTable
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
-    key_numbers,
+    number_rows,
     plain,
     report_name,
     saving_text,
@@ -113,8 +113,10 @@ def _breakdown(report: model.Report) -> RenderableType:
 
 def _numbers(report: model.Report) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for name, value in key_numbers(report):
-        table.add_row(WrappedText(name, style="dim"), WrappedText(value))
+    for name, value, notes in number_rows(report):
+        table.add_row(
+            WrappedText(name, style="dim"), WrappedText(value), WrappedText(notes, style="dim")
+        )
     return table
 
 

@@ -34,6 +34,8 @@ def format_cell(cell: model.Cell, unit: str) -> str:
         return format_share(cell)
     if unit == "flop/s":
         return format_rate(cell, "FLOP/s")
+    if unit == "samples/s":
+        return f"{cell:,.0f}/s" if cell >= 100 else f"{cell:,.3g}/s"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
@@ -69,38 +71,13 @@ def first_line(report: model.Report) -> tuple[str, str] | None:
     return report.findings[report.first.index].title, f"finding {report.first.index + 1}"
 
 
-def key_numbers(report: model.Report) -> list[tuple[str, str]]:
-    """The names and values of the key numbers."""
-    overview = report.overview
-    rows = [("Step time", format_duration(overview.step_time_ns))]
-    on_device = [
-        ("Device compute", format_share(overview.device_compute_share)),
-        ("Device busy", format_share(overview.device_busy_share)),
+def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
+    """The label, the value and the notes of each key number."""
+    return [
         (
-            "Device busy, from first to last device event",
-            format_share(overview.device_busy_share_of_span),
-        ),
-        ("Operators on the device, by time", format_share(overview.operators.device_share_by_time)),
-        (
-            "Operators on the device, by count",
-            format_share(overview.operators.device_share_by_count),
-        ),
-        ("16-bit share of compute", format_share(sixteen_bit_share(report.overview))),
+            number.label,
+            "unknown" if number.value is None else format_cell(number.value, number.unit),
+            plain(", ".join([*([f"of {number.of}"] if number.of else []), *number.notes])),
+        )
+        for number in report.key_numbers
     ]
-    if report.workers[report.reference_worker].device is not None:
-        rows += on_device
-    rows += [
-        ("Waiting for input", format_share(overview.input_wait_share)),
-        ("Exposed communication", format_share(overview.exposed_communication_share)),
-        ("Between steps", format_share(overview.between_steps_share)),
-    ]
-    if overview.memory is not None:
-        peak = overview.memory.peak_allocated_bytes
-        rows.append(("Peak allocated memory", format_bytes(peak)))
-    return rows
-
-
-def sixteen_bit_share(overview: model.Overview) -> float | None:
-    """The share of compute in 16 bits; None if no kernel's precision is known."""
-    precision = overview.precision
-    return precision["16"] if precision and precision["unknown"] < 1 else None

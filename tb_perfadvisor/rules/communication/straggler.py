@@ -81,6 +81,7 @@ class Straggler(Rule):
 
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
+    noun = "Late ranks"
     category = "communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS)
     is_preview = False

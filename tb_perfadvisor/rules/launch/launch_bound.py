@@ -120,6 +120,7 @@ class LaunchBound(Rule):
 
     id = "launch-bound"
     title = "Launch fewer kernels, or launch them together"
+    noun = "Slow launching"
     category = "launch"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)

@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, contains, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
 _KERNEL_LAUNCH = re.compile("LaunchKernel")
@@ -78,11 +78,11 @@ def _is_captured(trace: Trace, launches: Int32) -> NDArray[np.bool_]:
 
 
 @memoized
-def compiling(signals: Signals) -> int:
-    """Time in ns that the used window spends on compiling or importing because it is warm-up.
+def compiling(signals: Signals) -> Intervals:
+    """When the used window compiles or imports because it is warm-up.
 
-    0 if there are several steps and a later one compiles too: then the program recompiles, which is
-    not a problem of the recording.
+    Empty if there are several steps and a later one compiles too: then the program recompiles,
+    which is not a problem of the recording.
     """
     trace, steps = signals.trace, signals.steps
     events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)
@@ -101,5 +101,5 @@ def compiling(signals: Signals) -> int:
     if len(steps) >= MIN_REPEATS and total_ns(
         clip(busy, int(steps.end_ns[0]), steps.window_end_ns)
     ):
-        return 0
-    return total_ns(clip(busy, steps.window_start_ns, steps.window_end_ns))
+        return EMPTY
+    return clip(busy, steps.window_start_ns, steps.window_end_ns)

@@ -253,6 +253,7 @@ _WITH_SIZES = (
     _said("Give the model's size with --parameters."),
 )
 _NONE = (_said(""),)
+_NAME_DEVICE = _said('Name the device, or one with the same rates: --device "H100 SXM5 80GB".')
 UNSEEN_INPUT = (
     Hint(
         text="tf.data service prepares batches in other processes. Call "
@@ -279,7 +280,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (
-        _torch("A server gets its input as requests: it has no loader to record.", Part.SERVER),
+        _torch("", Part.SERVER),  # it gets its input as requests
         _torch(
             "torch.utils.data.DataLoader records itself. Wrap any other loader: "
             "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__')."
@@ -342,13 +343,13 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         *_NONE,
     ),
     Need.SHAPES: (*SHAPES, _said("Shapes are part of the programs in XLA profiles.")),
-    Need.PEAKS: (_said("The device is not in the hardware table."),),
+    Need.PEAKS: (_NAME_DEVICE,),
     Need.MEMORY: (*MEMORY, _said("Memory events come with the host tracer (host_tracer_level=2).")),
     Need.MEMORY_CHANGES: (
         *MEMORY,
         _said("Memory events come with the host tracer (host_tracer_level=2)."),
     ),
-    Need.MEMORY_CAPACITY: (_said("The profile does not state the device's memory size."),),
+    Need.MEMORY_CAPACITY: (_NAME_DEVICE,),
     Need.BARRIERS: _NONE,
     Need.TILED_LAYOUTS: (_said("Tiled layouts appear in TPU profiles only."),),
     Need.MATRIX_UNIT: (_said("Profiles of TPUs state it."),),

@@ -79,6 +79,38 @@ class Need(Enum):
     """A recorder's table of operators."""
 
 
+RECORDABLE = frozenset(
+    {
+        Need.WORK,
+        Need.DEVICE_EVENTS,
+        Need.EVENTS,
+        Need.HOST_EVENTS,
+        Need.LAUNCH_LINKS,
+        Need.LAUNCHED_WORK,
+        Need.ORIGINS,
+        Need.PYTHON_FRAMES,
+        Need.INPUT,
+        Need.INPUT_STAGES,
+        Need.FILE_READS,
+        Need.STEPS,
+        Need.SEVERAL_STEPS,
+        Need.ALL_RANKS,
+        Need.COLLECTIVE_SIZES,
+        Need.SENT_SIZES,
+        Need.LINK_BANDWIDTH,
+        Need.KERNELS,
+        Need.KERNEL_PRECISION,
+        Need.SHAPES,
+        Need.PEAKS,
+        Need.MEMORY,
+        Need.MEMORY_CHANGES,
+        Need.MEMORY_CAPACITY,
+    }
+)
+"""What another recording of the same program, or an option, provides. If one of the other needs is
+not met, the rule cannot concern the program, or no recorder tells."""
+
+
 class Missing(Struct, frozen=True):
     """A need that is not met."""
 

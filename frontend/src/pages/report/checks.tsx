@@ -1,37 +1,20 @@
-// The rules without findings: passed, not applicable, failed.
+// The rules without findings: what passed, what another recording would let run, and what failed.
 import type { JSX } from "preact";
 import { formatPlural } from "../../format";
-import type { Missing, Outcome } from "../../report";
-import { asWords } from "../../text";
+import type { Outcome, Report } from "../../report";
+import { asSentence } from "../../text";
 import { Fold } from "../../widgets/fold";
 import { CheckIcon, MinusIcon, WarningIcon } from "../../widgets/icons";
 import { Prose } from "../../widgets/prose";
 
-interface Gap {
-  missing: Missing;
-  ruleIds: string[];
-}
-
-/** Groups outcomes by missing signal, as many rules can lack the same one. */
-export function groupBySignal(outcomes: Outcome[]): Gap[] {
-  const gaps = new Map<string, Gap>();
-  for (const { rule_id: ruleId, missing } of outcomes) {
-    for (const item of missing) {
-      const key = [item.signal, item.reason, item.remedy].join("\n");
-      const gap = gaps.get(key) ?? { missing: item, ruleIds: [] };
-      gap.ruleIds.push(ruleId);
-      gaps.set(key, gap);
-    }
-  }
-  return [...gaps.values()].sort((a, b) => b.ruleIds.length - a.ruleIds.length);
-}
-
-export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | null {
+export function Checks({ report }: { report: Report }): JSX.Element | null {
+  const { outcomes, not_checked: gaps } = report;
   const of = (status: Outcome["status"]): Outcome[] =>
     outcomes.filter((outcome) => outcome.status === status);
   const [failed, notApplicable, passed] = [of("failed"), of("not_applicable"), of("passed")];
   if (failed.length + notApplicable.length + passed.length === 0) return null;
-  const unexplained = notApplicable.filter(({ missing }) => missing.length === 0);
+  const recordable = new Set(gaps.flatMap(({ rule_ids: ids }) => ids));
+  const unconcerned = notApplicable.length - recordable.size;
   return (
     <section aria-labelledby="checks">
       <div class="section-head">
@@ -44,36 +27,40 @@ export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | nul
             <RuleList outcomes={failed} />
           </Fold>
         )}
-        {notApplicable.length > 0 && (
+        {gaps.length > 0 && (
           <Fold
             icon={<MinusIcon />}
             tone="not-applicable"
-            title={`${formatPlural(notApplicable.length, "check")} not applicable`}
+            title={`${formatPlural(recordable.size, "more check")} with another recording`}
           >
             <ul class="gaps">
-              {groupBySignal(notApplicable).map(({ missing, ruleIds }) => (
-                <li key={missing.signal + missing.reason}>
+              {gaps.map(({ signal, reason, remedy, rule_ids: ruleIds }) => (
+                <li key={signal + reason}>
                   <p>
-                    <strong>{asWords(missing.signal)}</strong>: <Prose text={missing.reason} />
+                    <strong>
+                      <Prose text={remedy} />
+                    </strong>
                   </p>
-                  {missing.remedy && (
-                    <p>
-                      <Prose text={missing.remedy} />
-                    </p>
-                  )}
+                  <p>
+                    <Prose text={asSentence(reason)} />
+                  </p>
                   <p class="muted rule-ids">
                     Needed by {ruleIds.map((id) => <code key={id}>{id}</code>)}
                   </p>
                 </li>
               ))}
             </ul>
-            {unexplained.length > 0 && <RuleList outcomes={unexplained} />}
           </Fold>
         )}
         {passed.length > 0 && (
           <Fold icon={<CheckIcon />} tone="passed" title={`${formatPlural(passed.length, "check")} passed`}>
             <RuleList outcomes={passed} />
           </Fold>
+        )}
+        {unconcerned > 0 && (
+          <p class="muted checks-unconcerned">
+            {formatPlural(unconcerned, "other check")} cannot concern this program.
+          </p>
         )}
       </div>
     </section>

@@ -1,17 +1,15 @@
-// Top kernels, ranks and unread files, each in a fold.
+// Parts of the program, top kernels and ranks, each in a fold.
 import type { JSX } from "preact";
 import { formatPlural } from "../../format";
-import type { CaptureList } from "../../state/answers";
 import type { Report } from "../../report";
-import { RejectedList } from "../empty";
 import { Fold } from "../../widgets/fold";
 import { PlainTable } from "../../widgets/plain-table";
 
-const KERNEL_COLUMNS = [
+const kernelColumns = (hasSteps: boolean) => [
   { key: "name", label: "Kernel", unit: "" },
   { key: "family", label: "Family", unit: "" },
   { key: "share", label: "Share of compute", unit: "share" },
-  { key: "per_step", label: "Per step", unit: "ns" },
+  { key: "time", label: hasSteps ? "Per step" : "Time", unit: "ns" },
   { key: "count", label: "Count", unit: "count" },
 ];
 
@@ -30,12 +28,7 @@ const PROGRAM_COLUMNS = [
   { key: "evidence", label: "Seen in the profile", unit: "" },
 ];
 
-interface Props {
-  report: Report;
-  rejected: CaptureList["rejected"];
-}
-
-export function Details({ report, rejected }: Props): JSX.Element {
+export function Details({ report }: { report: Report }): JSX.Element {
   const { overview, workers, workload } = report;
   const steps = Math.max(overview.steps, 1);
   const kernels = overview.kernels.map(({ name, family, share, total_ns: totalNs, count }) => [
@@ -59,17 +52,12 @@ export function Details({ report, rejected }: Props): JSX.Element {
         )}
         {kernels.length > 0 && (
           <Fold title="Top kernels">
-            <PlainTable columns={KERNEL_COLUMNS} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
+            <PlainTable columns={kernelColumns(overview.steps > 0)} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
           </Fold>
         )}
         <Fold title={workers.length === 1 ? "Device and file" : `${formatPlural(workers.length, "rank")} and their files`}>
           <PlainTable columns={RANK_COLUMNS} rows={rows} truncated={0} caption="Ranks" />
         </Fold>
-        {rejected.length > 0 && (
-          <Fold title={`${formatPlural(rejected.length, "file")} in the log folder not read`}>
-            <RejectedList rejected={rejected} />
-          </Fold>
-        )}
       </div>
     </section>
   );

@@ -1,6 +1,5 @@
 // The report page.
 import type { JSX } from "preact";
-import type { CaptureList } from "../../state/answers";
 import type { Report } from "../../report";
 import { Breakdown } from "./breakdown";
 import { Checks } from "./checks";
@@ -14,10 +13,9 @@ import { Recording } from "../recording";
 interface Props {
   report: Report;
   captureId: string;
-  rejected: CaptureList["rejected"];
 }
 
-export function ReportPage({ report, captureId, rejected }: Props): JSX.Element {
+export function ReportPage({ report, captureId }: Props): JSX.Element {
   if (report.overview.window_ns === 0) return <EmptyReport report={report} />;
   return (
     <>
@@ -27,8 +25,8 @@ export function ReportPage({ report, captureId, rejected }: Props): JSX.Element 
       <KeyNumbers report={report} />
       <FindingList report={report} captureId={captureId} />
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
-      <Checks outcomes={report.outcomes} />
-      <Details report={report} rejected={rejected} />
+      <Checks report={report} />
+      <Details report={report} />
     </>
   );
 }

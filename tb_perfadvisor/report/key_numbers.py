@@ -1,0 +1,223 @@
+"""The key numbers at the top of a report. What does not apply to a program is not listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.units import format_bytes, format_share
+
+_SHOWN_SHARE = 0.001
+"""A smaller share rounds to 0.0 %."""
+
+
+def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> list[model.KeyNumber]:
+    """The key numbers of a report.
+
+    Args:
+        overview: Of the reference worker.
+        on_device: Whether the program used a device, even if its events are missing.
+        ranks: How many ranks the program has.
+    """
+    of = "step time" if overview.steps else "the profile"
+    return [
+        *_on_time(overview),
+        *(_on_device(overview, of) if on_device else _on_host(overview)),
+        *_on_waiting(overview, of, may_communicate=ranks > 1),
+        *_on_memory(overview, on_device=on_device),
+    ]
+
+
+def sixteen_bit_share(overview: model.Overview) -> float | None:
+    """The share of compute in 16 bits; None if no kernel's precision is known."""
+    precision = overview.precision
+    return precision["16"] if precision and precision["unknown"] < 1 else None
+
+
+def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
+    if overview.step_time_ns is None:
+        yield model.KeyNumber(
+            id="profiled-time",
+            label="Profiled time",
+            value=overview.window_ns,
+            unit="ns",
+            of="",
+            share=None,
+            notes=["no steps found"],
+            definition="The analyzed part of the recording. The profile has no steps, and none "
+            "could be inferred.",
+        )
+        return
+    yield model.KeyNumber(
+        id="step-time",
+        label="Step time",
+        value=overview.step_time_ns,
+        unit="ns",
+        of="",
+        share=None,
+        notes=[f"mean of {overview.steps:,} steps" if overview.steps > 1 else "1 step"],
+        definition="The mean time from the start of a step to the start of the next one.",
+    )
+    if overview.samples_per_s is not None:
+        yield model.KeyNumber(
+            id="samples-per-second",
+            label="Throughput",
+            value=overview.samples_per_s,
+            unit="samples/s",
+            of="",
+            share=None,
+            notes=[f"{overview.samples_per_step:,} per step and rank"],
+            definition="Samples that one rank processes in a second: the batch size, from the "
+            "recorded shapes, divided by the step time.",
+        )
+
+
+def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
+    busy = overview.device_busy_share
+    yield _share(
+        "device-compute",
+        "Device compute",
+        overview.device_compute_share,
+        of=of,
+        notes=[] if busy is None else [f"busy {format_share(busy)}"],
+        definition="Share of the time in which the device runs at least one compute kernel. The "
+        "device is busy when it computes, copies or communicates.",
+    )
+    by_count = overview.operators.device_share_by_count
+    yield _share(
+        "operators-on-device",
+        "Operators on device",
+        overview.operators.device_share_by_time,
+        of="operator time",
+        notes=[] if by_count is None else [f"by count {format_share(by_count)}"],
+        definition="Share of the framework's operators that run on the device, by time and by "
+        "count. The others run on the host, where they can slow down the step.",
+    )
+    in_16_bits, precision = sixteen_bit_share(overview), overview.precision or {}
+    yield _share(
+        "16-bit-compute",
+        "16-bit compute",
+        in_16_bits,
+        of="device compute",
+        notes=[
+            f"{label} {format_share(precision[width])}"
+            for width, label in (("8", "8-bit"), ("unknown", "unknown"))
+            if in_16_bits is not None and precision[width] >= _SHOWN_SHARE
+        ],
+        definition="Share of device compute time in kernels that compute with 16-bit numbers "
+        "(fp16, bf16), judged by kernel names and operand types. Kernels that show neither are "
+        "unknown.",
+    )
+
+
+def _on_host(overview: model.Overview) -> Iterator[model.KeyNumber]:
+    top = overview.top_operator
+    if top is None:
+        return
+    times = f"{top.count:,} time{'' if top.count == 1 else 's'}"
+    yield _share(
+        "top-operator",
+        "Top operator",
+        top.share,
+        of="operator time",
+        notes=[top.name, times],
+        definition="The operator with the most time of its own: its duration without the operators "
+        "that it calls.",
+    )
+
+
+def _on_waiting(
+    overview: model.Overview, of: str, *, may_communicate: bool
+) -> Iterator[model.KeyNumber]:
+    yield _share(
+        "input-wait",
+        "Input wait",
+        overview.input_wait_share,
+        of=of,
+        notes=[] if overview.input_wait_share is not None else ["no fetching of input recorded"],
+        definition="Share of the time in which no work runs because the step's thread waits for "
+        "the input pipeline. Loading in the background is not counted.",
+    )
+    if may_communicate or overview.exposed_communication_share:
+        yield _share(
+            "exposed-communication",
+            "Exposed communication",
+            overview.exposed_communication_share,
+            of=of,
+            definition="Share of the time in which ranks communicate without computing, including "
+            "time spent waiting for other ranks. Communication that overlaps compute is not "
+            "counted.",
+        )
+    if overview.between_steps_share is not None:
+        yield _share(
+            "between-steps",
+            "Between steps",
+            overview.between_steps_share,
+            of=of,
+            definition="Share of the time in which no work runs between the end of one step's own "
+            "code and the start of the next: logging, checkpoints, evaluation.",
+        )
+
+
+def _on_memory(overview: model.Overview, *, on_device: bool) -> Iterator[model.KeyNumber]:
+    host, memory = overview.host_memory, overview.memory
+    if host is not None:
+        yield model.KeyNumber(
+            id="peak-host-memory",
+            label="Peak host memory",
+            value=host.peak_allocated_bytes,
+            unit="bytes",
+            of="",
+            share=None,
+            notes=["since the recording began"] if host.is_relative else [],
+            definition="The most host memory allocated to tensors at any time in the trace."
+            + (
+                " What was allocated before the recording is not counted."
+                if host.is_relative
+                else ""
+            ),
+        )
+        return
+    peak = None
+    if memory is not None:
+        peak = memory.peak_allocated_bytes
+        peak = memory.peak_reserved_bytes if peak is None else peak
+    if peak is None and not on_device:
+        return
+    capacity = memory.capacity_bytes if memory is not None else None
+    yield model.KeyNumber(
+        id="peak-memory",
+        label="Peak memory",
+        value=peak,
+        unit="bytes",
+        of="",
+        notes=["not recorded"]
+        if peak is None
+        else [f"of {format_bytes(capacity)}"]
+        if capacity
+        else [],
+        share=min(peak / capacity, 1.0) if peak is not None and capacity else None,
+        definition="The most device memory allocated to tensors at any time in the trace. The "
+        "framework's allocator may reserve more.",
+    )
+
+
+def _share(
+    id: str,
+    label: str,
+    value: float | None,
+    *,
+    of: str,
+    definition: str,
+    notes: list[str] | None = None,
+) -> model.KeyNumber:
+    return model.KeyNumber(
+        id=id,
+        label=label,
+        value=value,
+        unit="share",
+        of=of if value is not None else "",
+        notes=notes or [],
+        share=value,
+        definition=definition,
+    )

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.report import Report
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Framework, Trace
+
+
+def report_of(trace: Trace) -> Report:
+    return analyze(run_of(trace))
+
+
+def on_the_cpu() -> TraceBuilder:
+    """Two steps of 10 ms on the CPU: 6 ms of mm and 2 ms of relu in each."""
+    builder = TraceBuilder()
+    for number in range(2):
+        begin = ms(10 * number)
+        builder.step(number, begin, begin + ms(10))
+        builder.operator("aten::mm", begin, begin + ms(6))
+        builder.operator("aten::relu", begin + ms(6), begin + ms(8))
+    return builder
+
+
+def test_a_program_on_the_cpu_shows_its_own_numbers() -> None:
+    numbers = {number.id: number for number in report_of(on_the_cpu().build()).key_numbers}
+    assert list(numbers) == ["step-time", "top-operator", "input-wait"]
+    assert numbers["step-time"].value == ms(10)
+    # 12 of 16 ms.
+    assert (numbers["top-operator"].value, numbers["top-operator"].of) == (0.75, "operator time")
+    assert numbers["top-operator"].notes == ["aten::mm", "2 times"]
+    assert numbers["input-wait"].value is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "peak_mib", "notes"),
+    [
+        # 3 + 2 MiB. PyTorch's totals on the host leave out what was there before the recording.
+        ("pytorch", 5, ["since the recording began"]),
+        ("tensorflow", 12, []),
+    ],
+)
+def test_the_peak_of_host_memory(framework: Framework, peak_mib: int, notes: list[str]) -> None:
+    builder = TraceBuilder(framework).step(0, 0, ms(9))
+    builder.operator("aten::mm", 0, ms(9), launches=False)
+    allocated = 7 << 20
+    for number, change in enumerate((3 << 20, 2 << 20, -(2 << 20))):
+        allocated += change
+        builder.memory(ms(number), change, device=-1, allocated_bytes=allocated)
+    report = report_of(builder.build())
+    assert report.overview.host_memory is not None
+    assert report.overview.host_memory.peak_allocated_bytes == peak_mib << 20
+    (peak,) = [number for number in report.key_numbers if number.id == "peak-host-memory"]
+    assert (peak.value, peak.unit, peak.notes) == (peak_mib << 20, "bytes", notes)
+
+
+def test_without_steps_nothing_is_called_per_step() -> None:
+    trace = draw("""
+        cell 1ms
+        main   |DDDDoo....|
+        gpu 7  |.....KKKKK|
+    """)
+    numbers = report_of(trace).key_numbers
+    assert numbers[0].id == "profiled-time"
+    texts = [f"{number.label} {number.of} {' '.join(number.notes)}" for number in numbers]
+    assert not [text for text in texts if "step time" in text or "Step" in text]
+
+
+def test_what_a_device_program_lacks_is_unknown_not_absent() -> None:
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDoo....|DDDDoo....|
+        gpu 7  |.....KKKKK|.....KKKKK|
+    """)
+    numbers = {number.id: number for number in report_of(trace).key_numbers}
+    assert numbers["device-compute"].value == 0.5
+    assert numbers["peak-memory"].value is None
+    assert "top-operator" not in numbers
+    assert "exposed-communication" not in numbers  # one rank

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.testing import draw, run_of
+
+GPU = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+CPU = """
+    cell 1ms
+    step   |..........|..........|
+    main   |OOOOOOOOOO|OOOOOOOOOO|
+"""
+
+
+def test_only_what_another_recording_would_contain_is_listed() -> None:
+    report = analyze(run_of(draw(GPU)))
+    gaps = {gap.signal: gap for gap in report.not_checked}
+    assert "memory-near-capacity" in gaps["memory"].rule_ids
+    assert "profile_memory=True" in gaps["memory"].remedy
+    # A single process has no collectives, and a GPU has no tiled layouts.
+    assert not {"collectives", "tiled-layouts", "iterators"} & set(gaps)
+    counts = [len(gap.rule_ids) for gap in report.not_checked]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_program_on_the_cpu_needs_no_device_memory() -> None:
+    gaps = {gap.signal for gap in analyze(run_of(draw(CPU))).not_checked}
+    assert "memory" not in gaps
+    assert "device-events" not in gaps
