@@ -39,11 +39,14 @@ export interface Report {
   workers: Worker[];
   steps: StepsInfo;
   overview: Overview;
+  key_numbers: KeyNumber[];
   headline: string;
   first: FirstFinding | null;
   findings: FindingInfo[];
   combined_saving: CombinedSaving | null;
   outcomes: Outcome[];
+  not_checked: RecordingGap[];
+  is_start_up: boolean;
   notes: NoteInfo[];
   views?: {} | null;
 }
@@ -152,6 +155,10 @@ export interface Overview {
   kernels: KernelSummary[];
   kernels_truncated: number;
   memory: MemoryInfo | null;
+  host_memory: HostMemoryInfo | null;
+  top_operator: OperatorSummary | null;
+  samples_per_step: number | null;
+  samples_per_s: number | null;
 }
 /**
  * One cause's part of the used window. The parts sum exactly to `window_ns`.
@@ -200,6 +207,44 @@ export interface MemoryInfo {
   capacity_bytes: number | null;
 }
 /**
+ * Host memory over the whole trace, of a program that ran on the CPU alone.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "HostMemoryInfo".
+ */
+export interface HostMemoryInfo {
+  peak_allocated_bytes: number;
+  is_relative: boolean;
+}
+/**
+ * All executions of one kind of operator in the used window, without the operators inside.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "OperatorSummary".
+ */
+export interface OperatorSummary {
+  name: string;
+  count: number;
+  total_ns: number;
+  share: number;
+}
+/**
+ * A number for the top of a report. Numbers that do not apply to a program are not listed.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "KeyNumber".
+ */
+export interface KeyNumber {
+  id: string;
+  label: string;
+  value: number | null;
+  unit: string;
+  of: string;
+  notes: string[];
+  share: number | null;
+  definition: string;
+}
+/**
  * The finding to begin with.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -219,6 +264,7 @@ export interface FindingInfo {
   rule_id: string;
   refines: string | null;
   title: string;
+  heading: string | null;
   category: string;
   severity: "high" | "low" | "medium";
   summary: string;
@@ -385,6 +431,18 @@ export interface Missing {
   signal: string;
   reason: string;
   remedy: string;
+}
+/**
+ * Something that another recording would contain, and the checks that it would allow.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RecordingGap".
+ */
+export interface RecordingGap {
+  signal: string;
+  reason: string;
+  remedy: string;
+  rule_ids: string[];
 }
 /**
  * Something about the profile itself.
