@@ -124,11 +124,12 @@ def find_program(signals: Signals) -> Program | NotReplayable:
 def _host_window(signals: Signals) -> tuple[int, int]:
     """The used window on the launching thread.
 
-    If the device marks the steps, a step begins on the host where its first work is launched.
+    If the device's work marks the steps, a step begins on the host where its first work is
+    launched.
     """
     steps, events = signals.steps, signals.trace.events
     start, end = steps.window_start_ns, steps.window_end_ns
-    if steps.track >= 0:
+    if steps.track >= 0 and not steps.is_on_device:
         return start, end
     rows = signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
@@ -137,14 +138,24 @@ def _host_window(signals: Signals) -> tuple[int, int]:
     begun = int(launched[first]) if first < len(rows) else start
     if after < len(rows):
         return begun, int(launched[after])
-    # The last work of a profile: the host may wait for it, or may have continued long ago.
-    return begun, max(end, int(launched[-1]) + 1 if len(rows) else end)
+    # The last work of a profile. A host that runs ahead has launched it long ago.
+    last = int(launched[-1]) + 1 if len(rows) else end
+    if steps.track >= 0:
+        return begun, last
+    # The host may wait for it, or may have continued long ago.
+    return begun, max(end, last)
 
 
 def _work(signals: Signals) -> Int32:
-    """Rows of the work of all devices, without containers, in order of start."""
+    """Rows of the work of all devices, without containers, in order of start.
+
+    All devices of an XLA program run the same operations, so a change that is described by the
+    events of one device applies to all of them: only that device is replayed.
+    """
     trace = signals.trace
     is_stream = trace.tracks.kind == TrackKind.DEVICE_STREAM
+    if len(trace.hlo.name):
+        is_stream &= trace.tracks.device == signals.device.index
     rows = trace.rows(*BUSY_KINDS)
     rows = rows[is_stream[trace.events.track[rows]]]
     work: Int32 = rows[~row_mask(len(trace.events), signals.device.containers)[rows]]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
+
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
 from tb_perfadvisor.signals import Options, Signals
@@ -79,6 +81,41 @@ def test_bytes_on_the_link_count_as_transfer_even_with_ranks_missing() -> None:
     assert finding.saving.high_ns == 2 * 4_000_000
     assert not finding.saving.is_unknown
     assert "at least 1.75 ms is transfer, judging by the bytes sent; without" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected_ms"),
+    [
+        # Two ranks send 2 x 1/2 of 0.9 GB at 100 GB/s: the 9 ms are all needed. Of the 2 ms of
+        # compute in each step, one overlaps communication already, and the other one is free.
+        (0.9, 1),
+        # Half of the bytes need 4.5 ms, of which 1 ms is overlapped, and 1 ms can be: 4.5 ms of the
+        # 8 ms are not needed.
+        (0.45, 5.5),
+        # The size is unknown, and so is what the link needs.
+        (None, 8),
+    ],
+)
+def test_communication_hides_for_as_long_as_the_step_computes(
+    gigabytes: float | None, expected_ms: float
+) -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o'SSSSSSSS|o'SSSSSSSS|
+        gpu 7  |KK........|KK........|
+        gpu 13 |.NNNNNNNNN|.NNNNNNNNN|
+    """
+    size = {} if gigabytes is None else {"size_bytes": int(gigabytes * 1e9), "group_size": 2}
+    legend = {"N": collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL", **size)}
+    run = run_of(
+        *(draw(trace, legend=legend, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
+    )
+    options = Options(link_bandwidth_bytes_per_s=100e9)
+    (finding,) = find(ExposedCommunication, run, options=options) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(2 * ms(expected_ms), abs=4)
+    assert finding.saving.high_ns == 16_000_000
 
 
 def test_low_is_zero_when_there_is_little_compute_to_overlap() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
-from tb_perfadvisor.testing.symbols import kernel, operator
-from tb_perfadvisor.trace import CopyDirection, KernelFamily, Trace
+from tb_perfadvisor.testing.symbols import kernel, operator, xla_op
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
 
 # segment-anything-fast's asdf_False: what `contiguous` launches in fp32 (A100, PyTorch 2.1).
 COPY = (
@@ -103,6 +106,33 @@ def test_xla_copies_count_without_an_operator() -> None:
     (finding,) = find(RedundantCopies, copied(CopyDirection.DEVICE_TO_DEVICE, "jax")) or ()
     assert "Memcpy DtoD" in finding.summary
     assert any("donate_argnums" in remedy.snippet for remedy in finding.remedies)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected_ms"),
+    [
+        # The cache is an argument that the program updates: to donate it saves all of the copy.
+        ("%caches_0_.1", 4),
+        # Something that the program computed, or an array inside of a tuple.
+        ("%fusion.3", 2),
+        ("%get-tuple-element.53", 2),
+    ],
+)
+def test_copies_of_arguments_go_if_they_are_donated(source: str, expected_ms: int) -> None:
+    array = "bf16[16,4096,1024]{2,1,0:T(8,128)(2,1)}"
+    slow = """
+        cell 1ms
+        step  |..........|..........|
+        main  |LSSSSSSSSS|LSSSSSSSSS|
+        tpu 0 |XXXXXXssss|XXXXXXssss|
+    """
+    direction = {"direction": CopyDirection.DEVICE_TO_DEVICE}
+    copy = xla_op("copy.8", f"%copy.8 = {array} copy({array} {source})", kind=EventKind.COPY)
+    computed = xla_op("fusion.3", f"%fusion.3 = {array} fusion({array} %p0), kind=kLoop")
+    symbols = {"s": replace(copy, copy=direction), "X": computed}
+    (finding,) = find(RedundantCopies, slow, legend=symbols, device="TPU v5e") or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * ms(expected_ms)
 
 
 def test_fires_only_above_the_limit() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.xla.transpose_overhead import TransposeOverhead
-from tb_perfadvisor.testing import check_rule
+from tb_perfadvisor.testing import check_rule, find
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
@@ -29,10 +29,20 @@ OTHER = (
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        TransposeOverhead, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
+        TransposeOverhead, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[1])
     )
     # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
+
+
+def test_how_many_copies_can_be_avoided_is_unknown() -> None:
+    (finding,) = find(TransposeOverhead, SLOW, legend=legend(*MATCHING[0])) or ()
+    assert finding.saving is not None
+    assert finding.saving.is_unknown
+    assert finding.saving.high_ns == 8_000_000
+    # 4 of 10 ms are worth a look.
+    assert finding.severity == "medium"
+    assert finding.summary.endswith("Nothing in the profile tells how much of it can be avoided.")
 
 
 @pytest.mark.parametrize(("text", "path"), MATCHING)

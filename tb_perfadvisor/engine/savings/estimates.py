@@ -43,4 +43,4 @@ def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
 def _without_unknown(finding: Finding) -> Finding:
     if finding.saving is None or not finding.saving.is_unknown:
         return finding
-    return replace(finding, saving=None, severity="low")
+    return replace(finding, saving=None, severity=finding.severity or "low")

@@ -19,6 +19,7 @@ from tb_perfadvisor.rules.remedies.communication.gradients import (
 from tb_perfadvisor.rules.remedies.communication.overlap import overlap_remedies
 from tb_perfadvisor.rules.remedies.communication.tensor_parallel import SHARDED_LOGITS
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.collective_uses import (
@@ -53,8 +54,9 @@ class ExposedCommunication(Rule):
     ------------------
     Time in which the device communicates and does not compute. If all ranks were profiled, the
     shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
-    which overlap does not cure: expected and high are the exposed transfer, or what the steps save
-    when they are replayed without it. If ranks are missing, the split is unknown: transfer is at
+    which overlap does not cure: high is the exposed transfer. Expected is all of it beyond what the
+    bytes need on the link, and as much of the rest as the step has compute that overlaps no
+    communication yet, or what the steps save when they are replayed without that. If ranks are missing, the split is unknown: transfer is at
     least the time that the bytes need on the link, which is expected, and at most all exposed time,
     which is high. If the bytes or the link are unknown, too, nothing is estimated. Low is always 0:
     exposed communication may not be on the critical path, and there may be too little compute to
@@ -178,7 +180,19 @@ def _saving(signals: Signals, claims: Intervals, split: float | None, wire_ns: i
         # The bytes need the link at least for this long. The rest may be waiting.
         return Saving(0, wire_ns, exposed_ns, claims, "heuristic", is_unknown=wire_ns == 0)
     transfer_ns = round(exposed_ns * split)
-    return Saving(0, transfer_ns, transfer_ns, claims, "measured", (_hidden(signals, split),))
+    # A transfer at the speed of the link is only hidden. A slower one may also get faster.
+    needed_ns = min(wire_ns, transfer_ns)
+    saved_ns = transfer_ns - needed_ns + min(needed_ns, _free_compute_ns(signals))
+    shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
+    return Saving(0, saved_ns, transfer_ns, claims, "measured", (shorter,))
+
+
+def _free_compute_ns(signals: Signals) -> int:
+    """Compute that no collective overlaps yet: as long as it takes, communication can hide."""
+    collectives = collectives_of(signals)
+    compute_ns = signals.attribution.total_ns(*COMPUTE, Cause.HOST_COMPUTE)
+    overlapped_ns = int((collectives.duration_ns - collectives.exposed_ns).sum())
+    return max(compute_ns - overlapped_ns, 0)
 
 
 def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:

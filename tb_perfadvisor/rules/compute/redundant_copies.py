@@ -12,6 +12,8 @@ from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
+from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments
+from tb_perfadvisor.trace.integer_groups import is_in
 
 _REMEDIES = (
     Remedy(
@@ -60,8 +62,9 @@ class RedundantCopies(Rule):
     How it is measured
     ------------------
     The time in which nothing else runs on the device. High is all of it. Expected is half, because
-    some copies are necessary; where the profile allows it, replaying the steps refines it. Low is
-    0, because the profile does not show which copies are necessary.
+    some copies are necessary, and all of XLA's copies of an argument in the layout that it has,
+    which donating the argument avoids; where the profile allows it, replaying the steps refines
+    it. Low is 0, because the profile does not show which copies are necessary.
 
     When to ignore
     --------------
@@ -91,8 +94,9 @@ class RedundantCopies(Rule):
         """Yield a finding when copies take a good part of the step."""
         copies = tensor_copies(signals)
         rows = copies.rows
-        half_ns = signals.trace.events.duration_ns[rows] // 2
-        saving = faster_device_work(signals, rows, half_ns, basis="heuristic")
+        then_ns = signals.trace.events.duration_ns[rows] // 2
+        then_ns[is_in(rows, copied_arguments(signals))] = 0
+        saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
-from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, stored_bytes
+from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
+from tb_perfadvisor.signals.tpu.readers import readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.units import NS_PER_S
 
@@ -58,10 +62,12 @@ class BroadcastOverhead(CostlyOperations):
 
     How it is measured
     ------------------
-    High is the time in which the core executes only these operations; for fusions, without what
-    reading their operands takes, or what a matrix product of the same elements takes. Expected
-    assumes three times as long for that. Low is 0, because later operations may need the whole
-    array.
+    High is the time in which the core executes only these operations, and that in which others
+    read the expanded arrays from the device's memory; for fusions, without what reading their
+    operands takes, or what a matrix product of the same elements takes, at the peaks of the data
+    sheet. Expected assumes three times as long for that at usual rates, and half of the reading,
+    because computing the elements again takes time, too. Low is 0, because later operations may
+    need the whole array.
 
     When to ignore
     --------------
@@ -81,7 +87,7 @@ class BroadcastOverhead(CostlyOperations):
 
     minimum_share = Limit(0.02, "share", "One broadcast per layer takes about this much.")
 
-    activity = "goes into repeating arrays, or computing with repeated ones"
+    activity = "goes into repeating arrays, and computing with repeated ones"
     noun = "broadcast"
     remaining_share = 0.0
     expected_of_best = 3.0
@@ -104,17 +110,32 @@ class BroadcastOverhead(CostlyOperations):
             return False
         return _elements(*results) >= EXPANSION * _elements(*operands)
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
         """The time of what a fusion still has to do: read its operands, and multiply them."""
-        bytes_per_s = achievable_bandwidth(signals)
+        bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
         if operation.opcode == "broadcast" or bytes_per_s is None:
             return None
         instruction = operation.instruction
         kept, product_ns = instruction.operands, None
         if "reduce" in operation.inside:
             kept = (*instruction.results, *kept)
-            product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements)
+            product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements, at_peak=at_peak)
         return max(stored_bytes(*kept) / bytes_per_s * NS_PER_S, product_ns or 0.0)
+
+    def saved_elsewhere_ns(
+        self, signals: Signals, operations: Sequence[XlaOperation]
+    ) -> dict[int, float]:
+        """What reading the expanded arrays takes, by operation that reads them."""
+        bytes_per_s = memory_bandwidth(signals, at_peak=False)
+        if bytes_per_s is None:
+            return {}
+        expanding = [o for o in operations if "reduce" not in o.inside]
+        reading: Counter[int] = Counter()
+        for reader, shape in readers_of(signals, expanding):
+            reading[reader.op] += stored_bytes(shape)
+        return {op: size / bytes_per_s * NS_PER_S for op, size in reading.items() if size}
 
 
 def _elements(*shapes: Shape) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Severity, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
@@ -20,6 +21,9 @@ from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
 
 MOST_OPERATIONS = 30
+_UNKNOWN = " Nothing in the profile tells how much of it can be avoided."
+_MUCH = 0.1
+"""So much of a step is worth a look, even if the profile does not tell what would be saved."""
 MANY_TIMES = 5.0
 """Operations that only move data reach half of the memory's bandwidth or more if they are laid out
 well, so several times the time that their bytes need tells of a bad layout."""
@@ -28,7 +32,8 @@ well, so several times the time that their bytes need tells of a bad layout."""
 class CostlyOperations(Rule):
     """Base of the rules that look for one kind of XLA operation.
 
-    High is the time in which the core executes only these operations; low is 0.
+    High is the time in which the core executes only these operations, without what their work needs
+    at the peaks of the data sheet; low is 0.
     """
 
     category = "xla"
@@ -54,9 +59,31 @@ class CostlyOperations(Rule):
         """The operations of this kind."""
         return [o for o in xla_operations(signals) if self.selects(o)]
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
-        """How long one execution takes at best after the change; None if unknown."""
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
+        """How long one execution takes after the change, if all goes well; None if unknown.
+
+        Args:
+            signals: The worker's facts.
+            operation: The operation.
+            at_peak: Whether at the peaks of the data sheet, for the high end of the saving, or at
+                the rates that operations reach in practice.
+        """
         return 0.0
+
+    def remains(self, operation: XlaOperation) -> float:
+        """The share of an operation's time that is expected to remain after the change."""
+        return self.remaining_share
+
+    def saved_elsewhere_ns(
+        self, signals: Signals, operations: Sequence[XlaOperation]
+    ) -> dict[int, float]:
+        """What one execution of other operations saves at best, by row of the `HloTable`.
+
+        Half of it is expected.
+        """
+        return {}
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the operations take a good part of the step."""
@@ -64,15 +91,10 @@ class CostlyOperations(Rule):
         if not operations:
             return
         rows = executions(signals, operations)
-        now_ns = signals.trace.events.duration_ns[rows]
-        best_ns = self._best(signals, operations)[signals.trace.operations(rows)]
-        least_ns = np.minimum(best_ns, now_ns).astype(np.int64)
-        then_ns = np.maximum(now_ns * self.remaining_share, best_ns * self.expected_of_best)
-        then_ns = np.minimum(then_ns, now_ns).astype(np.int64)
-        saving = faster_device_work(
-            signals, rows, then_ns, basis="heuristic", least_then_ns=least_ns
-        )
-        if self.is_minor(saving.high_ns, signals):
+        saving = self._saving(signals, operations, rows)
+        # At the rates of the data sheet, everything could be faster.
+        avoidable_ns = min(self._avoidable_ns(signals, operations, rows), saving.high_ns)
+        if self.is_minor(avoidable_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         table = _table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
@@ -81,18 +103,65 @@ class CostlyOperations(Rule):
             summary=(
                 f"{per_step(saving.claimed_ns, signals)} {self.activity}"
                 f" ({count_per_step(len(rows), self.noun, signals)}); most in {table.rows[0][0]}."
-                f"{slow}"
+                f"{slow}{_UNKNOWN if saving.is_unknown else ''}"
             ),
             saving=saving,
+            severity=self._severity(saving, signals),
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=self.remedies,
         )
 
-    def _best(self, signals: Signals, operations: Iterable[XlaOperation]) -> Float64:
+    def _avoidable_ns(
+        self, signals: Signals, operations: Sequence[XlaOperation], rows: Int32
+    ) -> int:
+        """Time of the operations beyond the best at usual rates."""
+        best_ns = self._best(signals, operations, at_peak=False)[signals.trace.operations(rows)]
+        return int(np.maximum(signals.trace.events.duration_ns[rows] - best_ns, 0).sum())
+
+    def _saving(
+        self, signals: Signals, operations: Sequence[XlaOperation], rows: Int32
+    ) -> Saving:
+        """What faster operations save, and others that they make faster."""
+        events, op = signals.trace.events, signals.trace.operations(rows)
+        now_ns = events.duration_ns[rows]
+        best_ns = self._best(signals, operations, at_peak=False)[op]
+        least_ns = np.minimum(self._best(signals, operations, at_peak=True)[op], now_ns)
+        remains = np.zeros(len(signals.trace.hlo.name))
+        remains[[o.op for o in operations]] = [self.remains(o) for o in operations]
+        then_ns = np.maximum(now_ns * remains[op], best_ns * self.expected_of_best)
+        then_ns = np.minimum(then_ns, now_ns)
+        elsewhere = self.saved_elsewhere_ns(signals, operations)
+        others = [o for o in xla_operations(signals) if o.op in elsewhere and o not in operations]
+        if others:
+            saved_ns = np.zeros(len(signals.trace.hlo.name))
+            saved_ns[[o.op for o in others]] = [elsewhere[o.op] for o in others]
+            other_rows = executions(signals, others)
+            saved_ns = saved_ns[signals.trace.operations(other_rows)]
+            other_ns = events.duration_ns[other_rows]
+            rows = np.append(rows, other_rows)
+            least_ns = np.append(least_ns, np.maximum(other_ns - saved_ns, 0))
+            then_ns = np.append(then_ns, np.maximum(other_ns - saved_ns / 2, 0))
+        saving = faster_device_work(
+            signals,
+            rows,
+            then_ns.astype(np.int64),
+            basis="heuristic",
+            least_then_ns=least_ns.astype(np.int64),
+        )
+        return replace(saving, is_unknown=bool((remains[op] == 1).all()) and not others)
+
+    def _severity(self, saving: Saving, signals: Signals) -> Severity | None:
+        if not saving.is_unknown:
+            return None
+        return "medium" if share_of_window(saving.high_ns, signals) >= _MUCH else "low"
+
+    def _best(
+        self, signals: Signals, operations: Iterable[XlaOperation], *, at_peak: bool
+    ) -> Float64:
         """The best time of each operation of the `HloTable`; 0 if unknown."""
         best_ns = np.zeros(len(signals.trace.hlo.name))
         for operation in operations:
-            best = self.best_ns(signals, operation)
+            best = self.best_ns(signals, operation, at_peak=at_peak)
             # The time of something unknown is NaN, and of something that cannot improve infinite.
             best_ns[operation.op] = best if best is not None and best > 0 else 0.0
         return best_ns

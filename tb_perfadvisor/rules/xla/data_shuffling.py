@@ -100,9 +100,11 @@ class DataShuffling(CostlyOperations):
             return True
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float:
         """The time that the bytes of the elements need, or a product that does the same."""
-        memory_ns = needed_ns(signals, operation)
+        memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         instruction = operation.instruction
         tables = [shape for shape in instruction.operands if len(shape.dims) > 1]
         if "gather" not in (operation.opcode, *operation.inside) or not tables:
@@ -111,5 +113,5 @@ class DataShuffling(CostlyOperations):
         table = max(tables, key=lambda shape: shape.elements)
         rows = table.elements // max(table.dims[-1], 1)
         elements = sum(shape.elements for shape in instruction.results)
-        product_ns = flop_time_ns(signals, 2.0 * elements * rows)
+        product_ns = flop_time_ns(signals, 2.0 * elements * rows, at_peak=at_peak)
         return memory_ns if product_ns is None else float(np.fmax(memory_ns, product_ns))

@@ -103,10 +103,14 @@ class GroupedConvolution(CostlyOperations):
                 operations |= {o.op: o for o in parts}
         return list(operations.values())
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
         """The time of a convolution with one group; None if unknown, and for copies."""
         grouping = grouping_of(operation.product) if operation.product is not None else None
         if grouping is None:
             return None
-        compute_ns = flop_time_ns(signals, grouping.whole_flop)
-        return None if compute_ns is None else max(compute_ns, needed_ns(signals, operation))
+        compute_ns = flop_time_ns(signals, grouping.whole_flop, at_peak=at_peak)
+        if compute_ns is None:
+            return None
+        return max(compute_ns, needed_ns(signals, operation, at_peak=at_peak))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import nan, prod
+
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, stored_bytes
+from tb_perfadvisor.signals.tpu.fitting_sizes import product_of
+from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.units import NS_PER_S
 
@@ -72,6 +75,11 @@ class OneHotProduct(CostlyOperations):
     title = "Look rows up by index instead of multiplying by a one-hot matrix"
 
     minimum_share = Limit(0.03, "share", "A small table takes less than this either way.")
+    smallest_table = Limit(
+        256,
+        "count",
+        "The matrix unit multiplies by so many rows at once, so a gather is no faster.",
+    )
 
     activity = "goes into products with one-hot matrices"
     noun = "product"
@@ -80,12 +88,17 @@ class OneHotProduct(CostlyOperations):
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation multiplies by a one-hot matrix."""
-        return operation.is_one_hot
+        """Whether an operation multiplies a table that is not small by a one-hot matrix."""
+        if not operation.is_one_hot or operation.product is None:
+            return operation.is_one_hot
+        product = product_of(operation.product, nan)
+        return product is None or prod(product.contracted) > self.smallest_table
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
         """The time to read and write the result; None if the bandwidth is unknown."""
-        bytes_per_s = achievable_bandwidth(signals)
+        bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
         if bytes_per_s is None:
             return None
         return 2 * stored_bytes(*operation.instruction.results) / bytes_per_s * NS_PER_S

@@ -78,9 +78,11 @@ class SliceOfPaddedDim(CostlyOperations):
     remedies = _REMEDIES
     moves_data = True
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
         """What the bytes of the slice take; infinite if unknown, which promises nothing."""
-        needed = needed_ns(signals, operation)
+        needed = needed_ns(signals, operation, at_peak=at_peak)
         return needed if needed > 0 else inf
 
     def selects(self, operation: XlaOperation) -> bool:

@@ -58,10 +58,10 @@ class SlowRandom(CostlyOperations):
 
     How it is measured
     ------------------
-    High is the time in which the core executes only these operations, minus what their bytes need
-    at the bandwidth of the memory, or what a product in the same fusion takes. Expected is at most
-    half of the time, because random numbers are still drawn, and leaves 1.3 times what bytes and
-    product need. Low is 0.
+    High is the time in which the core executes only these operations, minus what their bytes and a
+    product in the same fusion need at the peaks of the data sheet. Expected is at most half of the
+    time, because random numbers are still drawn, and leaves 1.3 times what bytes and product
+    usually take: the product by a model of what shapes cost, if it knows the device. Low is 0.
 
     When to ignore
     --------------
@@ -93,11 +93,13 @@ class SlowRandom(CostlyOperations):
         pattern = _DRAWN if operation.inside >= _ROTATIONS else _SLOW
         return any(re.search(pattern, path) for path in operation.paths)
 
-    def best_ns(self, signals: Signals, operation: XlaOperation) -> float | None:
+    def best_ns(
+        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+    ) -> float | None:
         """The time of the operation without drawing: of its bytes, and of the product inside."""
-        memory_ns = needed_ns(signals, operation)
+        memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         if operation.product is None:
             return memory_ns
-        product_ns = product_time_ns(signals, operation)
+        product_ns = product_time_ns(signals, operation, at_peak=at_peak)
         # Without the device's rates, nothing tells what drawing adds to the product.
         return math.inf if product_ns is None else float(np.fmax(product_ns, memory_ns))

@@ -43,8 +43,11 @@ class TransposeOverhead(CostlyOperations):
 
     How it is measured
     ------------------
-    High is all the time in which the core executes only these operations. Expected is half of it,
-    because the algorithm needs some of them; low is 0.
+    High is all the time in which the core executes only these operations; low is 0. Expected is
+    half of the time of transposes, because the algorithm needs some of them. XLA itself inserts the
+    copies, and needs most of them: between a matrix product and an array with other tiles, for
+    example. Nothing in a profile tells which ones, so nothing is expected of copies, and if there
+    are only copies, there is no estimate.
 
     When to ignore
     --------------
@@ -73,6 +76,10 @@ class TransposeOverhead(CostlyOperations):
     remaining_share = 0.5
     remedies = _REMEDIES
     moves_data = True
+
+    def remains(self, operation: XlaOperation) -> float:
+        """Nothing is known of copies, and half of a transpose is expected to go."""
+        return 1.0 if operation.opcode == "copy" else self.remaining_share
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
         """Layout changes, without those that a grouped convolution needs for its groups."""

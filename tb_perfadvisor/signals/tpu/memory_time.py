@@ -37,16 +37,36 @@ def memory_times(signals: Signals) -> Float64:
 
 def achievable_bandwidth(signals: Signals) -> float | None:
     """What large transfers reach of the bandwidth of the device's memory; None if unknown."""
+    return memory_bandwidth(signals, at_peak=False)
+
+
+def memory_bandwidth(signals: Signals, *, at_peak: bool) -> float | None:
+    """Bytes per second of the device's memory; None if unknown.
+
+    Args:
+        signals: The worker's facts.
+        at_peak: Whether by the data sheet, or what large transfers reach.
+    """
     facts = signals.device_facts
     peaks = facts.peaks if facts is not None else None
     if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
         return None
-    return peaks.memory_bandwidth_bytes_per_s * peaks.achievable_bandwidth
+    return peaks.memory_bandwidth_bytes_per_s * (1.0 if at_peak else peaks.achievable_bandwidth)
 
 
-def needed_ns(signals: Signals, operation: XlaOperation) -> float:
-    """What the bytes of one execution need; NaN if unknown."""
-    return float(memory_times(signals)[operation.op])
+def needed_ns(signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
+    """What the bytes of one execution need; NaN if unknown.
+
+    Args:
+        signals: The worker's facts.
+        operation: The operation.
+        at_peak: Whether at the bandwidth of the data sheet, or at what large transfers reach.
+    """
+    time_ns = float(memory_times(signals)[operation.op])
+    facts = signals.device_facts
+    if not at_peak or facts is None or facts.peaks is None:
+        return time_ns
+    return time_ns * facts.peaks.achievable_bandwidth
 
 
 def moved_bytes(instruction: Instruction) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.core.hlo import Instruction
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of, product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
@@ -98,17 +99,48 @@ def _window(product: Instruction, name: str) -> list[int]:
     return values if len(values) == count else [1] * count
 
 
-def product_time_ns(signals: Signals, operation: XlaOperation) -> float | None:
-    """The achievable time of the product in an operation; None if it is unknown."""
-    flop = product_flop(operation.product) if operation.product is not None else None
-    return None if flop is None else flop_time_ns(signals, flop)
+def product_time_ns(
+    signals: Signals, operation: XlaOperation, *, at_peak: bool = False
+) -> float | None:
+    """The time of the product in an operation; None if it is unknown.
+
+    That is what the model of shapes expects of the compiler, if it knows the device. Else it is the
+    time of the FLOP at the rate that products reach.
+
+    Args:
+        signals: The worker's facts.
+        operation: The operation.
+        at_peak: Whether at the peak of the data sheet instead.
+    """
+    if operation.product is None:
+        return None
+    flop = product_flop(operation.product)
+    if flop is None:
+        return None
+    if not at_peak and (modeled_ns := _modeled_ns(signals, operation.product)) is not None:
+        return modeled_ns
+    return flop_time_ns(signals, flop, at_peak=at_peak)
 
 
-def flop_time_ns(signals: Signals, flop: float) -> float | None:
-    """The achievable time of some FLOP on the matrix unit; None if its rate is unknown."""
+def _modeled_ns(signals: Signals, instruction: Instruction) -> float | None:
+    """The time of a product by the model of shapes; None for convolutions and unknown devices."""
+    costs, product = costs_of(signals), product_of(instruction, np.nan)
+    if costs is None or product is None or product.kind not in costs.factors:
+        return None
+    return costs.cycles(product.kind, product.sizes) / costs.cycles_per_s * NS_PER_S
+
+
+def flop_time_ns(signals: Signals, flop: float, *, at_peak: bool = False) -> float | None:
+    """The time of some FLOP on the matrix unit; None if its rate is unknown.
+
+    Args:
+        signals: The worker's facts.
+        flop: The FLOP.
+        at_peak: Whether at the peak of the data sheet, or at what products reach in practice.
+    """
     facts = signals.device_facts
     peaks = facts.peaks if facts is not None else None
     rate = peaks.flop_per_s("bf16") if peaks is not None else None
     if peaks is None or rate is None:
         return None
-    return flop / (rate * peaks.achievable) * NS_PER_S
+    return flop / (rate * (1.0 if at_peak else peaks.achievable)) * NS_PER_S

@@ -31,6 +31,8 @@ class Markers(Struct, frozen=True):
     ends_with_work: bool = False
     """Whether markers that were inferred end with the work of their step, so that time may lie
     between them."""
+    is_on_device: bool = False
+    """Whether the times are those of the device's work, which runs behind the host's markers."""
 
 
 def markers_from_rows(

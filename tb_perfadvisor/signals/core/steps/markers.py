@@ -93,12 +93,19 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         return markers
     on_device = _device_step_line(trace, timeline)
     if on_device is not None:
-        return replace(on_device, track=markers.track)
+        return replace(on_device, track=markers.track, is_on_device=True)
     work = work_of_dispatches(trace, timeline, markers.start_ns, markers.end_ns)
     if work is None:
         return markers
     source = f"the work that each {source} dispatched"
-    return replace(markers, source=source, start_ns=work[0], end_ns=work[1], marked_ends=False)
+    return replace(
+        markers,
+        source=source,
+        start_ns=work[0],
+        end_ns=work[1],
+        marked_ends=False,
+        is_on_device=True,
+    )
 
 
 def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:

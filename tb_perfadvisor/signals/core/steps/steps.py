@@ -69,6 +69,8 @@ class Steps(Struct, frozen=True):
     excluded: tuple[Excluded, ...]
     window_start_ns: int
     window_end_ns: int
+    is_on_device: bool = False
+    """Whether the times are those of the device's work, which runs behind markers on the host."""
 
     def __len__(self) -> int:
         """Number of used steps; 0 when none are known."""
@@ -179,6 +181,7 @@ def _windows(
         excluded=tuple(sorted(excluded, key=lambda step: step.number)),
         window_start_ns=int(start[first]),
         window_end_ns=int(end[last - 1]),
+        is_on_device=markers.is_on_device,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 from tb_perfadvisor.trace import KernelFamily, Precision
+from tb_perfadvisor.whatif import Shorten, Simulation, simulation
 
 
-def dispatched(count: int, *, work_us: int, has_step_line: bool) -> Signals:
+def dispatched(count: int, *, work_us: int, has_step_line: bool, devices: int = 1) -> Signals:
     """Steps that the host dispatches within 50 us each, and a device that works for longer."""
     builder = TraceBuilder("jax", host="host0", path="host0")
     builder.device("TPU v5e", kind="tpu", memory_bytes=16 * 2**30)
@@ -20,16 +22,18 @@ def dispatched(count: int, *, work_us: int, has_step_line: bool) -> Signals:
         builder.launch(
             start + us(10), start + us(40), name="DoEnqueueProgram", thread="python", key=str(step)
         )
-        builder.xla_op(
-            "fusion.1",
-            at,
-            at + us(work_us),
-            text="%fusion.1 = f32[8,128]{1,0:T(8,128)} fusion(f32[8,128]{1,0:T(8,128)} %x)",
-            family=KernelFamily.ELEMENTWISE,
-            precision=Precision.BITS_32,
-            launched_by=str(step),
-            module="jit_f(1)",
-        )
+        for device in range(devices):
+            builder.xla_op(
+                "fusion.1",
+                at,
+                at + us(work_us),
+                tpu=device,
+                text="%fusion.1 = f32[8,128]{1,0:T(8,128)} fusion(f32[8,128]{1,0:T(8,128)} %x)",
+                family=KernelFamily.ELEMENTWISE,
+                precision=Precision.BITS_32,
+                launched_by=str(step),
+                module="jit_f(1)",
+            )
         if has_step_line:
             builder.derived("steps", str(step), at, at + us(work_us), step=step)
         at += us(work_us + 2)
@@ -63,3 +67,15 @@ def test_a_device_that_keeps_up_has_the_steps_of_the_host() -> None:
 def test_the_queue_explains_what_lies_between_the_runs() -> None:
     signals = dispatched(5, work_us=300, has_step_line=True)
     assert signals.host_idle.size == 0
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("has_step_line", [False, True])
+def test_each_step_gets_faster_with_its_work(has_step_line: bool, devices: int) -> None:
+    signals = dispatched(5, work_us=300, has_step_line=has_step_line, devices=devices)
+    steps = simulation(signals)
+    assert isinstance(steps, Simulation), steps.reason
+    # The work of one device, which stands for the others: they run the same program.
+    rows = signals.device.rows
+    assert len(rows) == 5
+    assert steps.saved_ns(Shorten(rows, np.full(5, us(200)))) == 5 * us(100)

@@ -1,0 +1,55 @@
+"""Which XLA operations read what others compute."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+
+_RENAMED = "bitcast"
+"""Gives an array another shape without moving it. It is never executed, so no profile shows it."""
+_LARGE = 1 << 20
+"""Elements. Among smaller arrays, equal sizes are common."""
+
+
+@memoized
+def _readers_by_operand(signals: Signals) -> dict[tuple[int, str], list[tuple[XlaOperation, Shape]]]:
+    """The operations that read each array, by module and name of the operand."""
+    readers = defaultdict(list)
+    for operation in xla_operations(signals):
+        names, shapes = operation.instruction.operand_names, operation.instruction.operands
+        if len(names) == len(shapes):
+            for name, shape in zip(names, shapes, strict=True):
+                readers[_module(signals, operation), name].append((operation, shape))
+    return dict(readers)
+
+
+def readers_of(
+    signals: Signals, operations: Iterable[XlaOperation]
+) -> list[tuple[XlaOperation, Shape]]:
+    """Operations that read the results of others, each with the array as it reads it.
+
+    A bitcast between the two is followed by the size of its array: of large arrays that a program
+    calls bitcasts, one with as many elements of the same type is taken for the result.
+    """
+    by_operand, found = _readers_by_operand(signals), []
+    for operation in operations:
+        module, results = _module(signals, operation), operation.instruction.results
+        found += by_operand.get((module, operation.name), [])
+        sizes = {(shape.dtype, shape.elements) for shape in results if shape.elements >= _LARGE}
+        for (of_module, name), readers in by_operand.items():
+            if of_module == module and sizes and name.startswith(_RENAMED):
+                found += [
+                    (reader, shape)
+                    for reader, shape in readers
+                    if (shape.dtype, shape.elements) in sizes
+                ]
+    return found
+
+
+def _module(signals: Signals, operation: XlaOperation) -> int:
+    return int(signals.trace.hlo.module[operation.op])
