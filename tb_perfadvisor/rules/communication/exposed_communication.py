@@ -56,11 +56,12 @@ class ExposedCommunication(Rule):
     shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
     which overlap does not cure: high is the exposed transfer. Expected is all of it beyond what the
     bytes need on the link, and as much of the rest as the step has compute that overlaps no
-    communication yet, or what the steps save when they are replayed without that. If ranks are missing, the split is unknown: transfer is at
-    least the time that the bytes need on the link, which is expected, and at most all exposed time,
-    which is high. If the bytes or the link are unknown, too, nothing is estimated. Low is always 0:
-    exposed communication may not be on the critical path, and there may be too little compute to
-    hide it.
+    communication yet, or what the steps save when they are replayed without that.
+
+    If ranks are missing, the split is unknown: transfer is at least the time that the bytes need on
+    the link, which is expected, and at most all exposed time, which is high. If the bytes or the
+    link are unknown, too, nothing is estimated. Low is always 0: exposed communication may not be
+    on the critical path, and there may be too little compute to hide it.
 
     When to ignore
     --------------

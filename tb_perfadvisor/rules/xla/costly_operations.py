@@ -118,9 +118,7 @@ class CostlyOperations(Rule):
         best_ns = self._best(signals, operations, at_peak=False)[signals.trace.operations(rows)]
         return int(np.maximum(signals.trace.events.duration_ns[rows] - best_ns, 0).sum())
 
-    def _saving(
-        self, signals: Signals, operations: Sequence[XlaOperation], rows: Int32
-    ) -> Saving:
+    def _saving(self, signals: Signals, operations: Sequence[XlaOperation], rows: Int32) -> Saving:
         """What faster operations save, and others that they make faster."""
         events, op = signals.trace.events, signals.trace.operations(rows)
         now_ns = events.duration_ns[rows]

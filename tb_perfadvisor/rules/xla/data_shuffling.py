@@ -100,9 +100,7 @@ class DataShuffling(CostlyOperations):
             return True
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
-    def best_ns(
-        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
-    ) -> float:
+    def best_ns(self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
         """The time that the bytes of the elements need, or a product that does the same."""
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         instruction = operation.instruction

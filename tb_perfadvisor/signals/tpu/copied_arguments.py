@@ -24,7 +24,9 @@ def copied_arguments(signals: Signals) -> Int32:
     module = signals.trace.hlo.module
     computed = {(int(module[o.op]), o.name) for o in operations}
     copies = [
-        o for o in operations if _keeps_layout(o) and (int(module[o.op]), _source(o)) not in computed
+        o
+        for o in operations
+        if _keeps_layout(o) and (int(module[o.op]), _source(o)) not in computed
     ]
     return executions(signals, copies) if copies else np.empty(0, dtype=np.int32)
 

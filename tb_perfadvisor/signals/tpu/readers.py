@@ -17,7 +17,9 @@ _LARGE = 1 << 20
 
 
 @memoized
-def _readers_by_operand(signals: Signals) -> dict[tuple[int, str], list[tuple[XlaOperation, Shape]]]:
+def _readers_by_operand(
+    signals: Signals,
+) -> dict[tuple[int, str], list[tuple[XlaOperation, Shape]]]:
     """The operations that read each array, by module and name of the operand."""
     readers = defaultdict(list)
     for operation in xla_operations(signals):
