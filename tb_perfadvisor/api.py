@@ -19,11 +19,18 @@ import msgspec
 from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_summaries import summarizer_of
-from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
+from tb_perfadvisor.errors import (
+    NothingFoundError,
+    PerfAdvisorError,
+    UsageError,
+    contained,
+    log_bug,
+)
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
+from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.report.report_cache import ReportCache
@@ -53,7 +60,9 @@ def load(path: str | os.PathLike[str], *, execution: Execution = IN_PROCESS) -> 
         try:
             reads = start_reading(listing, capture, execution.executor)
             runs.append(load_capture(listing, capture, reads=reads))
-        except PerfAdvisorError as error:
+        except Exception as raised:
+            error = contained(raised, capture.run)
+            log_bug(error)
             failures.append(error)
     if not runs:
         raise nothing_found(path, listing, failures)
@@ -196,7 +205,9 @@ def analyze_all(
             yield report
         except UsageError:
             raise
-        except PerfAdvisorError as error:
+        except Exception as raised:
+            error = contained(raised, capture.run)
+            log_bug(error)
             reason = f"{error.message} {error.hint}".strip()
             yield Rejected(path=error.where or capture.run, reason=reason)
 
@@ -232,7 +243,9 @@ def facts_of_all(
             yield facts
         except UsageError:
             raise
-        except PerfAdvisorError as error:
+        except Exception as raised:
+            error = contained(raised, capture.run)
+            log_bug(error)
             yield error
 
 
@@ -304,7 +317,7 @@ def nothing_found(
         listing: What was found there.
         failures: Captures that could not be read.
     """
-    where = Path(path).name or str(path)
+    where = printable_name(Path(path).name or str(path))
     if [file.path for file in listing.rejected] == [where]:
         return NothingFoundError(
             f"is not a readable profile: {listing.rejected[0].reason}", where=where

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
+import zlib
+from pathlib import Path
+
+from tb_perfadvisor.plain_text import plain, plain_lines
+
+# The innermost ones tell bugs apart, and stay the same whoever calls.
+_FRAMES = 3
+
 
 class PerfAdvisorError(Exception):
     """Base class of all errors that are shown to users.
@@ -42,3 +52,80 @@ class NothingFoundError(PerfAdvisorError):
 
 class StoreError(PerfAdvisorError):
     """A remote store that refuses access or cannot be reached."""
+
+
+class OutOfMemoryError(PerfAdvisorError):
+    """A capture that does not fit into the memory."""
+
+
+class UnexpectedError(PerfAdvisorError):
+    """A bug. It costs one capture, and the others are still analyzed.
+
+    Args:
+        error: What was raised.
+        where: The file or run concerned.
+        what: What failed, as the beginning of a sentence.
+    """
+
+    def __init__(
+        self, error: Exception, where: str = "", what: str = "it could not be analyzed"
+    ) -> None:
+        self.id = _id_of(error)
+        """Equal for the same bug, whatever the file."""
+        self.details = "".join(traceback.format_exception(error))
+        """The traceback, for the log only."""
+        super().__init__(
+            f"{what} because of a bug ({type(error).__name__}, {self.id}).",
+            where=where,
+            hint="Please report it with this id.",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle only texts, because what was raised may not be picklable."""
+        return _unpickled, (self.__dict__,)
+
+
+def _unpickled(state: dict[str, str]) -> UnexpectedError:
+    error = UnexpectedError.__new__(UnexpectedError, state["message"])
+    error.__dict__.update(state)
+    return error
+
+
+def contained(error: Exception, where: str = "") -> PerfAdvisorError:
+    """The error to show in place of any error that must not end the whole run.
+
+    Args:
+        error: What was raised.
+        where: The file or run concerned, if the error does not say.
+    """
+    if isinstance(error, PerfAdvisorError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(
+            "it needs more memory than there is.",
+            where=where,
+            hint="Record fewer steps, or read with fewer workers.",
+        )
+    return UnexpectedError(error, where)
+
+
+def log_bug(error: PerfAdvisorError) -> None:
+    """Write the traceback to the log, if the error is a bug."""
+    if isinstance(error, UnexpectedError):
+        logger().error("%s\n%s", plain(str(error)), plain_lines(error.details))
+
+
+def logger() -> logging.Logger:
+    """The package's logger. It prints nothing, unless a program that uses the package wants it."""
+    found = logging.getLogger("tb_perfadvisor")
+    if not found.handlers:
+        found.addHandler(logging.NullHandler())
+    return found
+
+
+def _id_of(error: Exception) -> str:
+    """Digits that say where in the code an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    places = [f"{Path(frame.filename).name} {frame.name}" for frame in frames]
+    text = "\n".join([type(error).__name__, *places])
+    return f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}"

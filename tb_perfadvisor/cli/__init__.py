@@ -16,9 +16,10 @@ from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import Group
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
-from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail
+from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
-from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.error_log import write_error_log
+from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError, log_bug
 from tb_perfadvisor.version import VERSION
 
 app = Group(
@@ -37,6 +38,8 @@ def main() -> NoReturn:
     """Run the command; an error that a user can fix ends in one line and exit status 2."""
     # We do no linear algebra: OpenBLAS's idle threads would only burn processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    prepare_streams()
+    log = write_error_log()
     try:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -51,3 +54,10 @@ def main() -> NoReturn:
         fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except Exception as error:
+        bug = UnexpectedError(error, what="the command failed")
+        log_bug(bug)
+        fail(str(bug))
+    finally:
+        if log.path is not None:
+            note(f"the traceback of a bug is in {log.path}.")

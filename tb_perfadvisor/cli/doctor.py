@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ def doctor(path: str) -> None:
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.ingest.formats import format_of
-    from tb_perfadvisor.report.formats.wording import plain
+    from tb_perfadvisor.plain_text import plain
 
     with show_progress(f"listing {path}"):
         listing = discover(path)
@@ -95,6 +94,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         profile_target,
         remembers_no_tools,
     )
+    from tb_perfadvisor.plain_text import shell_word
     from tb_perfadvisor.units import format_bytes
 
     format = format_of(capture.format)
@@ -109,19 +109,21 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         return lines
     root, file = listing.root, capture.files[0]
     if not is_url(root):
-        problems = [line for member in capture.files for line in _problems(Path(root, member.path))]
+        problems = [
+            line for member in capture.files for line in _problems(Path(root, member.system_path))
+        ]
         lines += problems
         if any(line.startswith(_BROKEN) for line in problems):
             return [*lines, "Profile tab: may show nothing for this session"]
     if profile_target(file.path):
-        if not is_url(root) and not is_writable(root, file.path):
+        if not is_url(root) and not is_writable(root, file.system_path):
             return [
                 *lines,
                 "Profile tab: may look empty, because it cannot write to the file's directory",
             ]
-        stale = remembers_no_tools(root, file.path)
+        stale = remembers_no_tools(root, file.system_path)
         if stale:
-            return [*lines, _NO_TOOLS, f"  rm {shlex.quote(str(Path(root, stale)))}"]
+            return [*lines, _NO_TOOLS, f"  rm {shell_word(str(Path(root, stale)))}"]
         lines.append("Profile tab: shown")
         if not is_dated(file.path.split("/")[-2]):
             lines.append(
@@ -143,7 +145,10 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     return [
         *lines,
         "Profile tab: not shown, because it only looks in RUN/plugins/profile/SESSION/. To fix it:",
-        *(f"  {move_into_session(root, member.path, member.mtime_ns)}" for member in capture.files),
+        *(
+            f"  {move_into_session(root, member.system_path, member.mtime_ns)}"
+            for member in capture.files
+        ),
     ]
 
 

@@ -54,7 +54,9 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     if not reports:
         raise PerfAdvisorError("contains no readable profile.", where=logdir)
     note_incomplete_scan(logdir, listing)
-    directories = write_summaries(reports, listing.root)
+    files = (file for capture in captures for file in capture.files)
+    system_paths = {file.path: file.system_path for file in files}
+    directories = write_summaries(reports, listing.root, system_paths)
     with printing():
         for directory in directories:
             terminal(highlight=False).print(Text(f"wrote {directory}/"), soft_wrap=True)

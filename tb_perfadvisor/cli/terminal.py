@@ -5,15 +5,18 @@ Rich is imported late, because its import takes longer than analyzing a small pr
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import ascii_json, plain, plain_lines
 from tb_perfadvisor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +27,15 @@ EXIT_FOUND = 1
 EXIT_USAGE = 2
 _PIPED_WIDTH = 100
 """Columns of text that goes to a file or another program; snippets of code fit."""
+_LOOK_ALIKES = "perfadvisor-look-alikes"
+_IN_ASCII = {
+    **{"–": "-", "—": "-", "\N{MINUS SIGN}": "-", "─": "-", "…": "...", "→": "->", "×": "x"},
+    **{"·": "|", "•": "*", "µ": "u", "█": "#", "≤": "<=", "≥": ">=", "≈": "~", "±": "+/-"},
+    **{"²": "2", "ᵀ": "T", "’": "'", "“": '"', "”": '"', "│": "|", "⚠": "!"},
+    "\N{NO-BREAK SPACE}": " ",
+    "\N{REPLACEMENT CHARACTER}": "?",
+}
+"""What to print for characters of ours that an encoding lacks; others become escapes."""
 
 
 class Format(str, Enum):
@@ -44,17 +56,30 @@ class ReportFormat(str, Enum):
     SARIF = "sarif"
 
 
-def terminal(**options: Any) -> Console:
-    """A console that raises when its reader has gone; rich's own exits with status 1."""
-    from rich.console import Console
+def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
+    """The console for everything that the commands print as text.
+
+    It prints no control characters but its own: names of files, and messages that contain them, may
+    hold others, which terminals obey. It raises when its reader has gone; rich's own exits with
+    status 1.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
     class Terminal(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                text, style, control = segment
+                yield segment if control else Segment(plain_lines(text), style)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # handled by `printing`
 
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        options.setdefault("width", _PIPED_WIDTH)
-    return Terminal(**options)
+    is_piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    width = _PIPED_WIDTH if is_piped and not stderr else None
+    return Terminal(stderr=stderr, highlight=highlight, width=width)
 
 
 @contextmanager
@@ -87,10 +112,40 @@ def note(message: str) -> None:
 
 
 def _print_to_stderr(label: str, style: str, message: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text.assemble((label, style), message), soft_wrap=True)
+    line = Text.assemble((label, style), plain(message))
+    terminal(stderr=True).print(line, soft_wrap=True)
+
+
+def prepare_streams() -> None:
+    """Let the terminal show characters that its encoding lacks, as cp1252 does on Windows."""
+    codecs.register_error(_LOOK_ALIKES, _look_alikes)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream):
+            stream.reconfigure(errors=_LOOK_ALIKES)
+
+
+def _look_alikes(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(char, ascii(char)[1:-1]) for char in lacking), error.end
+
+
+def _is_unicode(stream: TextIO) -> bool:
+    return (stream.encoding or "utf-8").lower().startswith("utf")
+
+
+def _write(text: str, format: str) -> None:
+    """Write a result to stdout; the same result, whatever the encoding."""
+    if _is_unicode(sys.stdout):
+        sys.stdout.write(text)
+    elif format == "html":  # the page says that it is in UTF-8
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+    else:
+        sys.stdout.write(ascii_json(text) if format in ("json", "sarif") else text)
 
 
 class ProgressDisplay:
@@ -103,7 +158,7 @@ class ProgressDisplay:
     def describe(self, stage: str, share: float) -> None:
         """Show the current stage; its share is ignored."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=stage)
+            self._progress.update(self._task, description=plain(stage))
 
     def advance(self) -> None:
         """Count one more item as done."""
@@ -122,18 +177,17 @@ def show_progress(stage: str, total: int | None = None) -> Iterator[ProgressDisp
     if not sys.stderr.isatty():
         yield ProgressDisplay()
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
-        console=Console(stderr=True),
+        console=terminal(stderr=True),
         transient=True,
     ) as progress:
-        yield ProgressDisplay(progress, progress.add_task(stage, total=total))
+        yield ProgressDisplay(progress, progress.add_task(plain(stage), total=total))
 
 
 def write_result(
@@ -164,4 +218,4 @@ def write_result(
         if format.value == Format.TEXT.value:
             print_text(terminal(highlight=False))
         else:
-            sys.stdout.write(render(format.value) + "\n")
+            _write(render(format.value) + "\n", format.value)

@@ -62,7 +62,7 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
     """
     return result_key(
         [
-            FileStamp(file.path, file.size_bytes, file.version or str(file.mtime_ns))
+            FileStamp(file.system_path, file.size_bytes, file.version or str(file.mtime_ns))
             for file in (*capture.files, *capture.results)
         ],
         config=json.dumps([root, config]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -10,14 +9,13 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import workload
-
-_LOG = logging.getLogger(__name__)
 
 Status = Literal["found", "passed", "not_applicable", "failed"]
 
@@ -55,7 +53,7 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
             findings = tuple(completed(finding, signals) for finding in rule.check(signals))
             status = "found" if findings else "passed"
     except Exception as error:  # a broken rule, built in or added, must not break the report
-        _LOG.warning("rule %s failed on %s", rule.id, signals.trace.source.path, exc_info=True)
+        log_bug(UnexpectedError(error, signals.trace.source.path, f"the rule {rule.id} failed"))
         status, findings = "failed", ()
         reason = f"{type(error).__name__}: {error}"
     elapsed_ms = (time.perf_counter() - begun) * 1e3

@@ -7,18 +7,27 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from tb_perfadvisor.ingest.files.tree import FileEntry
 
-class ProfileFile(Struct, frozen=True):
+
+class ProfileFile(FileEntry, frozen=True):
     """One file of a capture."""
 
-    path: str
-    """Relative to the root, with forward slashes."""
-    size_bytes: int
-    mtime_ns: int
     rank: int | None = None
     host: str = ""
-    version: str = ""
-    """The store's name for this state of the content; empty for local files."""
+
+
+def profile_file(entry: FileEntry, rank: int | None = None, host: str = "") -> ProfileFile:
+    """A file that was listed, as one of a capture."""
+    return ProfileFile(
+        entry.path,
+        entry.size_bytes,
+        entry.mtime_ns,
+        entry.version,
+        entry.raw_path,
+        rank=rank,
+        host=host,
+    )
 
 
 class Capture(Struct, frozen=True):
@@ -86,7 +95,7 @@ def make_capture(
     )
     import hashlib  # loads OpenSSL, which reading a capture does not need
 
-    text = "\0".join([run, session, *sorted(file.path for file in ordered)])
+    text = "\0".join([run, session, *sorted(file.system_path for file in ordered)])
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return Capture(digest, run, session, format, ordered, merges_hosts=merges_hosts)
 

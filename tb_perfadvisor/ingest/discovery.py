@@ -13,6 +13,7 @@ from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path
 from tb_perfadvisor.ingest.sniffed_files import sniff_files
+from tb_perfadvisor.plain_text import printable_name
 
 # PyTorch's own names say what a file is wherever it lies.
 _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
@@ -119,8 +120,10 @@ def _add_sniffed(
 def _parts_above(root: str) -> tuple[str, ...]:
     """The last directories of the root: someone may point right into `plugins/profile`."""
     if is_url(root):
-        return tuple(root.split("://", 1)[1].strip("/").split("/")[-3:])
-    return Path(os.path.abspath(root)).parts[-3:]  # noqa: PTH100 - resolve() would follow links
+        parts = root.split("://", 1)[1].strip("/").split("/")
+    else:
+        parts = [*Path(os.path.abspath(root)).parts]  # noqa: PTH100 - resolve() would follow links
+    return tuple(map(printable_name, parts[-3:]))
 
 
 def _session_of(path: str, above: tuple[str, ...]) -> tuple[str, str] | None:

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from tb_perfadvisor.ingest.captures import (
     Capture,
-    ProfileFile,
     Rejected,
     directory_of,
     make_capture,
+    profile_file,
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.trace_names import stem_of
@@ -105,10 +105,7 @@ def host_capture(
         entries: The files.
         hosts: The host of each; empty where the name says none.
     """
-    files = [
-        ProfileFile(entry.path, entry.size_bytes, entry.mtime_ns, None, host, entry.version)
-        for entry, host in zip(entries, hosts, strict=True)
-    ]
+    files = [profile_file(entry, host=host) for entry, host in zip(entries, hosts, strict=True)]
     return make_capture(run, session, format, files)
 
 

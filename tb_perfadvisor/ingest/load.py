@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.errors import (
+    PerfAdvisorError,
+    UnreadableProfileError,
+    contained,
+    log_bug,
+)
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
+from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 
@@ -138,7 +144,9 @@ def load_capture(
             progress(f"reading {file.path}", index / len(capture.workers))
         try:
             workers += [(worker, files) for worker in _by_rank(read(), capture)]
-        except PerfAdvisorError as error:
+        except Exception as raised:
+            error = contained(raised, file.path)
+            log_bug(error)
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
             notes.append(Note("unsupported-file", "warning", message, error.hint))
@@ -188,7 +196,7 @@ def _name(root: str, capture: Capture) -> str:
     """The run's name; for the root itself the name of its folder, which says more than a dot."""
     if capture.run != ".":
         return capture.run
-    return PurePosixPath(root.replace(os.sep, "/")).name or "."
+    return printable_name(PurePosixPath(root.replace(os.sep, "/")).name) or "."
 
 
 def read_worker(
@@ -203,8 +211,11 @@ def read_worker(
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
-    trace = load_worker(root, capture, files)
-    summary = summarize(trace) if summarize is not None else None
+    try:
+        trace = load_worker(root, capture, files)
+        summary = summarize(trace) if summarize is not None else None
+    except Exception as error:  # contain it here, as another process may not be able to unpickle it
+        raise contained(error, files[0].path) from error
     return Worker(trace.source, summary, trace if keeps_trace else None)
 
 
@@ -228,7 +239,7 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
 
 
 def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
-    return open_file(root, file.path, version=file.version, size_bytes=file.size_bytes)
+    return open_file(root, file.system_path, version=file.version, size_bytes=file.size_bytes)
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import time
 from pathlib import Path
+
+from tb_perfadvisor.plain_text import shell_word
 
 _PROFILE_FILE = re.compile(
     r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
@@ -48,7 +49,7 @@ def move_into_session(root: str, path: str, mtime_ns: int) -> str:
     session = time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime(mtime_ns // 10**9))
     target = f"{Path(root, run, 'plugins', 'profile', session).as_posix()}/"
     source = Path(root, run, name).as_posix()
-    return f"mkdir -p {shlex.quote(target)} && mv {shlex.quote(source)} {shlex.quote(target)}"
+    return f"mkdir -p {shell_word(target)} && mv {shell_word(source)} {shell_word(target)}"
 
 
 def logdir_above(root: str, path: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence, Set
 
-from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.ingest.files.access import read_heads
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
@@ -51,7 +51,7 @@ def sniff_files(
             reason = f"{head.message} {head.hint}".strip()
             sniffed[entry] = Sniffed(None, reason, is_profile=False)
         else:
-            sniffed[entry] = sniff(inflate_head(head, HEAD_BYTES), is_claimed=entry in claims)
+            sniffed[entry] = _sniff(entry, head, is_claimed=entry in claims)
     result = {
         entry: sniffed[entry] if entry in sniffed else known[entry, entry in claims]
         for entry in chosen
@@ -70,6 +70,15 @@ def sniff_files(
             f"{limit:,} were looked into"
         )
     return result, gap
+
+
+def _sniff(entry: FileEntry, head: bytes, *, is_claimed: bool) -> Sniffed:
+    try:
+        return sniff(inflate_head(head, HEAD_BYTES), is_claimed=is_claimed)
+    except Exception as raised:  # one file must not hide the others
+        error = contained(raised, entry.path)
+        log_bug(error)
+        return Sniffed(None, f"{error.message} {error.hint}".strip())
 
 
 def _in_turns(entries: Sequence[FileEntry]) -> list[FileEntry]:

@@ -34,7 +34,11 @@ def read_stated_results(
     for host, files in by_host.items():
         openers = {
             file.path: partial(
-                open_file, root, file.path, version=file.version, size_bytes=file.size_bytes
+                open_file,
+                root,
+                file.system_path,
+                version=file.version,
+                size_bytes=file.size_bytes,
             )
             for file in files
         }

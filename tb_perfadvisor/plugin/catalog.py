@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from tensorboard.util import tb_logging
 
-from tb_perfadvisor.errors import PerfAdvisorError, StoreError
+from tb_perfadvisor.errors import PerfAdvisorError, StoreError, UnexpectedError, log_bug
+from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
 
 if TYPE_CHECKING:
@@ -168,10 +170,12 @@ class _Scanner:
         try:
             snapshot = self._list_captures()
         except Exception as error:  # whatever a reader raises, the scan must be marked as finished
-            message = f"the log directory could not be scanned ({error})."
-            problem = Problem("logdir", message, "")
+            bug = UnexpectedError(error, what="the scan of the log directory failed")
+            log_bug(bug)
+            message = f"the log directory could not be scanned ({plain(str(error))})."
+            hint = f"Reinstall tb_perfadvisor, or report it with the id {bug.id}."
+            problem = Problem("logdir", message, hint)
             snapshot = Snapshot(problems=(problem,), is_complete=False)
-            tb_logging.get_logger().debug("Perf Advisor's scan failed", exc_info=True)
         finally:
             duration_s = time.monotonic() - began
             is_remote = any(root.is_remote for root in self.roots)
@@ -210,8 +214,7 @@ class _Scanner:
                 message = f"it could not be listed ({name})."
                 hint = "Check credentials and network. TensorBoard's log has the details."
                 problems.append(Problem(root.label, message, hint))
-                logger = tb_logging.get_logger()
-                logger.debug("Perf Advisor could not list %s", root.path, exc_info=True)
+                log.explain(f"{root.path} could not be listed:\n{traceback.format_exc()}")
                 continue
             for entry in _entries(root, listing):
                 entries[entry.id] = entry
@@ -235,7 +238,7 @@ class _Scanner:
             text = f"{problem.where}: {problem.message} {problem.hint}".strip()
             if text not in self._warned:
                 self._warned.add(text)
-                tb_logging.get_logger().warning("Perf Advisor: %s", text)
+                log.warn(text)
 
 
 def _entries(root: Root, listing: Listing) -> list[Entry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tb_perfadvisor.ingest.profile_tab import (
     remembers_no_tools,
 )
 from tb_perfadvisor.ingest.xplane.integrity import check_integrity
+from tb_perfadvisor.plain_text import printable_name, shell_word
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot
 from tb_perfadvisor.plugin.log_directories import Root
 from tb_perfadvisor.trace import Note
@@ -132,7 +132,9 @@ def _layout(outside: list[Entry]) -> list[Note]:
     files = [(e, file) for e in outside for file in e.capture.files]
     local = [(e, file) for e, file in files if not e.root.is_remote]
     above = any(logdir_above(e.base, file.path) for e, file in local)
-    commands = [move_into_session("", file.path, file.mtime_ns) for _, file in local[:_NAMED]]
+    commands = [
+        move_into_session("", file.system_path, file.mtime_ns) for _, file in local[:_NAMED]
+    ]
     if above:
         remedy = "Start TensorBoard with a --logdir above `plugins/profile`."
     elif commands:
@@ -150,12 +152,14 @@ def _remembered(xplanes: list[Entry]) -> list[Note]:
     markers = [
         path
         for e in xplanes[:_MAX_CHECKED]
-        if not e.root.is_remote and (path := remembers_no_tools(e.base, e.capture.files[0].path))
+        if not e.root.is_remote
+        and (path := remembers_no_tools(e.base, e.capture.files[0].system_path))
     ]
     if not markers:
         return []
-    runs = f"The Profile tab shows no tools of {_some(str(Path(path).parent) for path in markers)}"
-    remedy = f"In the log directory: `rm {shlex.join(markers[:_NAMED])}`"
+    folders = _some(printable_name(str(Path(path).parent)) for path in markers)
+    runs = f"The Profile tab shows no tools of {folders}"
+    remedy = f"In the log directory: `rm {' '.join(map(shell_word, markers[:_NAMED]))}`"
     return [
         Note(
             "profile-tab-remembers",
@@ -168,11 +172,11 @@ def _remembered(xplanes: list[Entry]) -> list[Note]:
 
 def _broken(xplanes: list[Entry]) -> list[Note]:
     """XPlane files that are truncated or are something else."""
-    files = [(e, file.path) for e in xplanes if not e.root.is_remote for file in e.capture.files]
+    files = [(e, file) for e in xplanes if not e.root.is_remote for file in e.capture.files]
     return [
-        Note("xplane-broken", "error", f"`{path}` is damaged: {integrity.broken}", "")
-        for e, path in files[:_MAX_CHECKED]
-        if (integrity := check_integrity(Path(e.base, path))).broken
+        Note("xplane-broken", "error", f"`{file.path}` is damaged: {integrity.broken}", "")
+        for e, file in files[:_MAX_CHECKED]
+        if (integrity := check_integrity(Path(e.base, file.system_path))).broken
     ][:_NAMED]
 
 
@@ -198,7 +202,9 @@ def _is_in_session(entry: Entry) -> bool:
 
 
 def _is_read_only(entry: Entry) -> bool:
-    return not entry.root.is_remote and not is_writable(entry.base, entry.capture.files[0].path)
+    return not entry.root.is_remote and not is_writable(
+        entry.base, entry.capture.files[0].system_path
+    )
 
 
 def _some(names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from tensorboard.util import tb_logging
+
+from tb_perfadvisor.plugin import log
 
 JobStatus = Literal["queued", "running", "failed", "canceled"]
 FailureKind = Literal["input", "time", "memory", "crash"]
@@ -195,7 +197,6 @@ class JobQueue:
 
     def _attempt(self, running: _Running) -> Failure | None:
         """Run a job to its end; never raises, as that would stop the queue."""
-        logger = tb_logging.get_logger()
         try:
             # An earlier job or another TensorBoard may have stored the result since the request.
             if running.job.is_done():
@@ -209,7 +210,7 @@ class JobQueue:
                 raise
             running.job.finish(directory, is_good)
         except Exception as error:
-            logger.debug("Perf Advisor could not run an analysis", exc_info=True)
+            log.explain(f"an analysis could not be run:\n{traceback.format_exc()}")
             reason = getattr(error, "strerror", None) or type(error).__name__
             return Failure(
                 "crash",
@@ -219,7 +220,10 @@ class JobQueue:
         if is_good or running.is_canceled:
             return None
         for line in running.log:
-            logger.debug("Perf Advisor's analysis: %s", line)
+            log.explain(f"the analysis said: {line}")
+        told = running.error or {}
+        if told.get("log"):
+            log.warn(f"{told['message']} The traceback is in {told['log']}.")
         return _failure(running, status, self._limits)
 
     def _execute(self, running: _Running, directory: Path) -> int:
@@ -336,7 +340,7 @@ def _positive(variable: str) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        tb_logging.get_logger().warning("%s=%s is ignored: not a positive number", variable, text)
+        log.warn(f"{variable}={text} is ignored: not a positive number")
         return None
     return value
 

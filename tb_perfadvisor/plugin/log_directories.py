@@ -9,6 +9,7 @@ import re
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
+from tb_perfadvisor.plain_text import printable_name
 
 _URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
 
@@ -29,7 +30,8 @@ class Root(Struct, frozen=True):
     @property
     def label(self) -> str:
         """A name for the tab that does not reveal the path."""
-        return self.group or re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] or self.path
+        name = self.group or re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] or self.path
+        return printable_name(name)
 
 
 def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
@@ -55,7 +57,7 @@ def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
             group, _, path = specification.partition(":")
         if path:
             resolved = _resolved(path)
-            roots[resolved] = Root(resolved, group)
+            roots[resolved] = Root(resolved, printable_name(group))
     return tuple(roots.values())
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorboard.plugins import base_plugin
-from tensorboard.util import tb_logging
 from werkzeug import wrappers
 
-from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError
+from tb_perfadvisor.plugin.log import report_bug
 from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
     ApiError,
@@ -77,12 +77,9 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
         except PerfAdvisorError as error:
             return respond_error(request, error)
         except Exception as error:
-            logger = tb_logging.get_logger()
-            logger.warning("Perf Advisor failed at %s: %s", request.path, type(error).__name__)
-            logger.debug("Perf Advisor failed", exc_info=True)
-            hint = "TensorBoard's log has the details when it runs with --verbosity -1."
-            failure = ApiError(500, f"something went wrong ({type(error).__name__}).", hint=hint)
-            return respond_error(request, failure)
+            bug = UnexpectedError(error, what="the request failed")
+            report_bug(bug)
+            return respond_error(request, bug, status=500)
 
 
 def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tensorboard.util import tb_logging
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
 from tb_perfadvisor.plugin.worker import CAPTURE
@@ -156,10 +156,9 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
         return Results(ResultCache(default_directory()), queue), None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        tb_logging.get_logger().warning(
-            "Perf Advisor keeps no results between starts: %s is not writable (%s).",
-            default_directory(),
-            reason,
+        log.warn(
+            f"results are not kept between starts: {default_directory()} is not writable "
+            f"({reason})."
         )
         # Lives as long as the process. The prefix names its owner if a crash leaves it behind.
         directory = tempfile.TemporaryDirectory(prefix="perf_advisor_")

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        traceback.print_exc()
         _say({"error": _describe(error, options)})
         return EXIT_ERROR
     return 0
@@ -86,6 +84,7 @@ def _analyze(options: argparse.Namespace) -> None:
 
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.error_log import write_error_log
     from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.plugin.log_directories import grouped_run
@@ -93,6 +92,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.report.comparison import make_facts
     from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 
+    write_error_log()
     listed = options.output / CAPTURE
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
     listed.unlink()
@@ -129,20 +129,26 @@ def _analyze(options: argparse.Namespace) -> None:
 
 
 def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
-    """Describe an error to the user, with paths relative to the logdir."""
-    from tb_perfadvisor.errors import PerfAdvisorError
+    """Describe an error to the user, with paths relative to the logdir; log a bug."""
+    from tb_perfadvisor.error_log import write_error_log
+    from tb_perfadvisor.errors import OutOfMemoryError, UnexpectedError, contained, log_bug
+    from tb_perfadvisor.plain_text import printable_name
 
-    if isinstance(error, PerfAdvisorError):
-        where = error.where.removeprefix(options.root).lstrip("/\\")
-        return {"kind": "input", "message": error.message, "where": where, "hint": error.hint}
-    if isinstance(error, MemoryError):
-        return {"kind": "memory", "message": "", "where": "", "hint": ""}
+    shown = contained(error)
+    kind = "input"
+    if isinstance(shown, OutOfMemoryError):
+        kind = "memory"
+    elif isinstance(shown, UnexpectedError):
+        kind = "crash"
+    log = write_error_log()
+    log_bug(shown)
+    where = printable_name(shown.where.removeprefix(options.root).lstrip("/\\"))
     return {
-        "kind": "crash",
-        "message": f"the analysis failed ({type(error).__name__}).",
-        "where": "",
-        "hint": "This is a bug in tb_perfadvisor: please report it. Run TensorBoard with "
-        "--verbosity -1 to see the details in its log.",
+        "kind": kind,
+        "message": shown.message,
+        "where": where,
+        "hint": shown.hint,
+        "log": str(log.path or ""),
     }
 
 

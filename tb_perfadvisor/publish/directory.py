@@ -6,30 +6,38 @@ one, so the files of a run are never touched.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
+from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.publish.summaries import encode_events
 from tb_perfadvisor.report import Report
 
 DIRECTORY = "perf_advisor"
 _SESSION = re.compile(r"(?:^|/)plugins/profile(?:/.*)?$")
+_NO_PATHS: Mapping[str, str] = MappingProxyType({})
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".perf_advisor"
 
 
-def publish(reports: Iterable[Report], logdir: str) -> list[str]:
+def publish(
+    reports: Iterable[Report], logdir: str, system_paths: Mapping[str, str] = _NO_PATHS
+) -> list[str]:
     """Write reports below a log directory, replacing what was published before.
 
     Args:
         reports: Of captures of the log directory.
         logdir: A local path, or any URL that fsspec can open.
+        system_paths: The path by which the system knows a file, for each file whose name cannot be
+            printed.
 
     Returns:
         The directories written to, relative to the logdir.
@@ -39,7 +47,7 @@ def publish(reports: Iterable[Report], logdir: str) -> list[str]:
     """
     by_run: dict[str, list[Report]] = defaultdict(list)
     for report in reports:
-        by_run[_run_directory(report)].append(report)
+        by_run[_run_directory(report, system_paths)].append(report)
     filesystem, root = _open(logdir)
     written = []
     for run, reports_of_run in sorted(by_run.items()):
@@ -50,16 +58,17 @@ def publish(reports: Iterable[Report], logdir: str) -> list[str]:
         except OSError as error:
             raise UsageError(
                 f"cannot be written: {error.strerror or error}.",
-                where=directory,
+                where=printable_name(directory),
                 hint="Publishing needs write access to the log directory.",
             ) from error
-        written.append(directory)
+        written.append(printable_name(directory))
     return written
 
 
-def _run_directory(report: Report) -> str:
+def _run_directory(report: Report, system_paths: Mapping[str, str]) -> str:
     """The directory of a report's run, relative to the logdir; empty for the logdir itself."""
-    directory = report.workers[report.reference_worker].file.rpartition("/")[0]
+    path = report.workers[report.reference_worker].file
+    directory = system_paths.get(path, path).rpartition("/")[0]
     return _SESSION.sub("", directory)
 
 
@@ -69,7 +78,7 @@ def _open(logdir: str) -> tuple[Any, str]:
 
         store = Store(logdir)
         return store.filesystem, store.base.rstrip("/")
-    return LocalFileSystem(), local_path(logdir).rstrip("/\\")
+    return LocalFileSystem(), local_path(logdir).rstrip(f"/{os.sep}")
 
 
 def _replace(filesystem: Any, directory: str, content: bytes) -> None:

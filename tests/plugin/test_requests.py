@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +86,14 @@ def test_internal_error_shows_no_traceback(tab: Tab, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(listing, "doctor", explode)
     answer = tab.get("api/v1/doctor")
     assert answer.status_code == 500
-    assert error_of(answer)["message"] == "something went wrong (ZeroDivisionError)."
+    found = re.fullmatch(
+        r"the request failed because of a bug \(ZeroDivisionError, ([0-9a-f]{8})\)\.",
+        error_of(answer)["message"],
+    )
+    assert found
+    log = Path(os.environ["PERFADVISOR_CACHE_DIR"], "perfadvisor.log").read_text()
+    assert found[1] in log
+    assert "/secret/path" in log
     assert "secret" not in answer.text
 
 

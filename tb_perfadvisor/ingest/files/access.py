@@ -11,6 +11,7 @@ from typing import BinaryIO
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.local_tree import list_local_tree
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
+from tb_perfadvisor.plain_text import printable_name
 
 
 def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) -> Tree:
@@ -41,7 +42,7 @@ def open_file(
 
     Args:
         root: `Tree.root`.
-        path: `FileEntry.path`.
+        path: `FileEntry.system_path`.
         version: `FileEntry.version`; without it, the store is queried.
         size_bytes: `FileEntry.size_bytes`; without it, the store is queried.
 
@@ -60,7 +61,9 @@ def open_file(
                 yield local
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise UnreadableProfileError(f"the file cannot be opened: {reason}.", where=path) from error
+        raise UnreadableProfileError(
+            f"the file cannot be opened: {reason}.", where=printable_name(path)
+        ) from error
 
 
 def read_heads(
@@ -79,7 +82,7 @@ def read_heads(
         yield from fetch_heads(root, entries, head_bytes)
     else:
         for entry in entries:
-            yield _head(root, entry.path, head_bytes)
+            yield _head(root, entry.system_path, head_bytes)
 
 
 def _head(root: str, path: str, head_bytes: int) -> bytes | PerfAdvisorError:

@@ -14,6 +14,7 @@ from tb_perfadvisor.ingest.files.tree import (
     MAX_ENTRIES,
     FileEntry,
     Tree,
+    file_entry,
     first_names,
     is_skipped,
     local_path,
@@ -32,7 +33,7 @@ def list_local_tree(root: str, is_wanted: Callable[[str], bool]) -> Tree:
     except (OSError, ValueError):
         raise NothingFoundError("there is no such file or directory.", where=root) from None
     if path.is_file():
-        entry = FileEntry(path.name, status.st_size, status.st_mtime_ns)
+        entry = file_entry(path.name, status.st_size, status.st_mtime_ns)
         return Tree(os.fspath(path.parent), (entry,), 1, (), only_file=True)
     if not path.is_dir():
         raise NothingFoundError(
@@ -122,7 +123,7 @@ class _Walk:
         except OSError:
             # A dangling link, or a file deleted in the meantime.
             return None
-        return FileEntry(path, status.st_size, status.st_mtime_ns)
+        return file_entry(path, status.st_size, status.st_mtime_ns)
 
     def _may_enter(self, entry: os.DirEntry[str], depth: int) -> bool:
         if is_skipped(entry.name):

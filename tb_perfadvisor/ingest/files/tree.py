@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from tb_perfadvisor.plain_text import printable_name
+
 # Two letters at least, so that `C:\logs` and `C://logs` stay local. A chain of stores, as in
 # `zip://*::s3://bucket/logs.zip`, may begin with a bare scheme.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::.*://)")
@@ -30,12 +32,27 @@ class FileEntry(Struct, frozen=True):
     """One file below a root."""
 
     path: str
-    """Relative to the root, with forward slashes."""
+    """Relative to the root, with forward slashes, and printable."""
     size_bytes: int
     mtime_ns: int
     version: str = ""
     """The store's name for this state of the content: entity tag or generation. Empty for local
     files."""
+    raw_path: bytes = b""
+    """The path by which the system or the store knows the file, if that cannot be printed. In UTF-8
+    that may encode surrogates. Empty if it is `path`."""
+
+    @property
+    def system_path(self) -> str:
+        """The path by which the file is opened."""
+        return self.raw_path.decode("utf-8", "surrogatepass") if self.raw_path else self.path
+
+
+def file_entry(system_path: str, size_bytes: int, mtime_ns: int, version: str = "") -> FileEntry:
+    """The entry of a file, named by the path by which it is opened."""
+    path = printable_name(system_path)
+    raw_path = b"" if path == system_path else system_path.encode("utf-8", "surrogatepass")
+    return FileEntry(path, size_bytes, mtime_ns, version, raw_path)
 
 
 class Tree(Struct, frozen=True):
@@ -73,4 +90,4 @@ def is_skipped(directory: str) -> bool:
 def first_names(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
+    return ", ".join(map(printable_name, names[:_MAX_NAMED])) + more

@@ -30,8 +30,8 @@ _TRITON_TYPE: Final = r"(?:mx)?(?:bf16|fp?16|fp?32|fp8|f8|fp4|int8|u8)"
 _MARLIN: Final = r"[mM]arlin\w*(?:::|_)Marlin\w*<\s*(?:\(\w+\))?\s*(\w+)"
 _MACHETE: Final = r"machete::\w*Kernel\w*<\s*([\w:]+)"
 _WEIGHTS_AND_ACTIVATIONS: Final = (
-    r"(?i)(?<![a-z0-9])w(?:\d+|n)a(\d+)(?![0-9])|(?<![a-z0-9])a(\d+)w\d+(?![0-9])"
-    r"|W\d+A(\d+)(?![0-9])"
+    r"(?i)(?<![a-z0-9])w(?:\d+|n)a(\d{1,3})(?![0-9])|(?<![a-z0-9])a(\d{1,3})w\d+(?![0-9])"
+    r"|W\d+A(\d{1,3})(?![0-9])"
 )
 # Weights in 4 bits, activations in 16: GPTQ, AWQ, tinygemm, bitsandbytes, exllama, TensorRT-LLM.
 _WEIGHT_ONLY: Final = (
@@ -43,6 +43,8 @@ _WIDTHS: Final = (
     (r"(?i)bf16|bfloat16|fp?16|half|float16", Precision.BITS_16),
     (r"(?i)e\dm\d|fp?8|float_?e|fp4|int8|u8", Precision.BITS_8),
 )
+# Of an id of 64 bits; Python refuses to parse thousands of digits.
+_MOST_DIGITS: Final = 20
 _BITS: Final = {32: Precision.BITS_32, 16: Precision.BITS_16, 8: Precision.BITS_8}
 
 
@@ -81,7 +83,7 @@ def _widest(types: str) -> Precision | None:
 def _of_activations(argument: str) -> Precision:
     """The type of Marlin's activations, from its first template argument."""
     digits = argument.rstrip("lLuU")
-    if digits.isdigit():
+    if digits.isdecimal() and len(digits) <= _MOST_DIGITS:
         return Precision.BITS_8 if int(digits) in _eight_bit_ids() else Precision.BITS_16
     return _widest(argument) or Precision.BITS_16
 

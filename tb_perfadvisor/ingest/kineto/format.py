@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.captures import Capture, ProfileFile, directory_of, make_capture
+from tb_perfadvisor.ingest.captures import Capture, directory_of, make_capture, profile_file
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.format import (
     HEAD_BYTES,
@@ -122,17 +122,7 @@ def _capture(traces: list[_Trace]) -> Capture:
         session = session_label(first.name.at_ns)
     else:
         session = first.name.worker if len(traces) == 1 else first.name.family
-    files = [
-        ProfileFile(
-            trace.entry.path,
-            trace.entry.size_bytes,
-            trace.entry.mtime_ns,
-            trace.rank,
-            trace.name.host,
-            trace.entry.version,
-        )
-        for trace in traces
-    ]
+    files = [profile_file(trace.entry, trace.rank, trace.name.host) for trace in traces]
     return make_capture(directory_of(first.entry.path), session, "kineto", files)
 
 

@@ -16,6 +16,7 @@ from tb_perfadvisor.ingest.captures import (
     Rejected,
     directory_of,
     make_capture,
+    profile_file,
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader
@@ -73,7 +74,7 @@ def _files_of_hosts(files: Sequence[ProfileFile]) -> list[ProfileFile]:
 
 def _profile_files(entries: Iterable[FileEntry]) -> tuple[ProfileFile, ...]:
     return tuple(
-        ProfileFile(entry.path, entry.size_bytes, entry.mtime_ns, None, tool.host, entry.version)
+        profile_file(entry, host=tool.host)
         for entry in entries
         if (tool := tool_file(entry.path)) is not None
     )

@@ -18,6 +18,7 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.files.tree import is_url
+from tb_perfadvisor.plain_text import printable_name
 
 # Sessions named by their time of recording sort by time.
 _TIME = re.compile(r"\d{4}(?:_\d\d){5}")
@@ -36,7 +37,7 @@ class Choice(Struct, frozen=True):
         root = self.listing.root
         path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
         run = () if self.capture.run == "." else tuple(self.capture.run.split("/"))
-        return (*(part for part in re.split(r"[/\\]", path) if part), *run)
+        return (*(printable_name(part) for part in re.split(r"[/\\]", path) if part), *run)
 
 
 class Group(Struct, frozen=True):
@@ -146,7 +147,7 @@ def _files(choice: Choice) -> frozenset[str]:
     root = choice.listing.root
     if is_url(root):
         return frozenset(f"{root.rstrip('/')}/{file.path}" for file in choice.capture.files)
-    return frozenset(os.path.abspath(Path(root, file.path)) for file in choice.capture.files)  # noqa: PTH100
+    return frozenset(os.path.abspath(Path(root, file.system_path)) for file in choice.capture.files)  # noqa: PTH100
 
 
 def _listed(names: Iterable[str]) -> str:

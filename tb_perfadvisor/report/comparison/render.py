@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report.comparison.markdown import render_markdown
 from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
@@ -27,7 +28,7 @@ def comparison_document(
 
 
 def _json(content: ComparisonDocument) -> str:
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
 
 
 def _text(content: ComparisonDocument) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.wording import (
     ACHIEVED_MEANS,
@@ -26,7 +27,6 @@ from tb_perfadvisor.report.comparison.wording import (
     steps_text,
 )
 from tb_perfadvisor.report.formats.text import WIDTH
-from tb_perfadvisor.report.formats.wording import plain
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration
 

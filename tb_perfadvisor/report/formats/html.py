@@ -16,13 +16,12 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report import model
 from tb_perfadvisor.rules.page import rule_page, rule_summary
 from tb_perfadvisor.rules.registry import all_rules
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
-# `<` could end the block; old script parsers treat the others as line ends.
-_ESCAPES = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def render_html(document: model.Document) -> str:
@@ -60,10 +59,8 @@ def render_html(document: model.Document) -> str:
 
 def embeddable(content: Any) -> str:
     """JSON that is safe inside a script element, whatever its strings contain."""
-    text = msgspec.json.encode(content).decode()
-    for character, escape in _ESCAPES.items():
-        text = text.replace(character, escape)  # all three occur in strings only
-    return text
+    text = printable_json(msgspec.json.encode(content).decode())
+    return text.replace("<", "\\u003c")  # it could end the block; in JSON it occurs in strings only
 
 
 def answers(document: model.Document) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
     format_cell,
     number_rows,
-    plain,
     report_name,
     saving_text,
 )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.markdown import render_markdown
 from tb_perfadvisor.version import VERSION
@@ -26,7 +27,7 @@ def document(
 
 
 def _json(content: model.Document) -> str:
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
 
 
 def _text(content: model.Document) -> str:

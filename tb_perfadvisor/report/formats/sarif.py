@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from tb_perfadvisor.plain_text import plain, printable_json
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.wording import plain, report_name, saving_text
+from tb_perfadvisor.report.formats.wording import report_name, saving_text
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules
@@ -50,9 +51,8 @@ def render_sarif(document: model.Document) -> str:
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
-    return json.dumps(
-        {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False
-    )
+    content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return printable_json(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def message(text: str) -> dict[str, str]:

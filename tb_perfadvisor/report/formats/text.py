@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
 from tb_perfadvisor.report.formats.text_table import TextTable
@@ -19,7 +20,6 @@ from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
     number_rows,
-    plain,
     report_name,
     saving_text,
 )

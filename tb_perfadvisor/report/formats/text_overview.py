@@ -7,8 +7,9 @@ from collections import Counter
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.wording import plain, report_name
+from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
-
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
-
-
-def plain(text: str) -> str:
-    """Text of a trace made safe to print: without control characters, which terminals obey."""
-    return "".join(
-        character if unicodedata.category(character)[0] != "C" else "\N{REPLACEMENT CHARACTER}"
-        for character in text
-    )
 
 
 def format_cell(cell: model.Cell, unit: str) -> str:

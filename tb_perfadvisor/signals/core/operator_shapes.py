@@ -14,6 +14,8 @@ from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Shape = tuple[int, ...]
+# Addresses have 64 bits. Damaged files have larger sizes, whose products don't fit a float.
+_MOST_ELEMENTS = 2**63
 
 
 @lru_cache(maxsize=16_384)  # layers repeat, and so do steps
@@ -31,8 +33,10 @@ def _shape(value: object) -> Shape:
 
 
 def is_shape(sizes: list[Any]) -> bool:
-    """Whether a list contains only sizes."""
-    return set(map(type, sizes)) <= {int} and min(sizes, default=0) >= 0
+    """Whether a list contains only sizes, of a tensor that can exist."""
+    if not set(map(type, sizes)) <= {int} or min(sizes, default=0) < 0:
+        return False
+    return bool(prod(size or 1 for size in sizes) < _MOST_ELEMENTS)
 
 
 def shapes_of(trace: Trace, operators: Int32) -> Int32:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# Of a size of 64 bits; Python refuses to parse thousands of digits.
+_MOST_DIGITS = 20
 _BYTES = {
     **{"float": 4, "double": 8, "half": 2, "bfloat16": 2, "bool": 1},
     **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -32,7 +34,7 @@ def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | Non
             return None
         size = _BYTES[name]
         for position, text in enumerate(filter(None, dimensions.split(","))):
-            if text.isdigit():
+            if text.isdecimal() and len(text) <= _MOST_DIGITS:
                 size *= int(text)
             elif position == 0 and batch_size > 0:
                 size *= batch_size

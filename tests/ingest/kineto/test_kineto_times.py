@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.kineto_files import event, named, read, to_bytes
 
 
@@ -79,3 +81,27 @@ def test_begin_and_end_events_become_complete_ones() -> None:
     assert found == {"outer": (0, 10_000), "inner": (2000, 3500), "other": (3000, 0)}
     assert trace.events.parent[named(trace, "inner")] == named(trace, "outer")
     assert "2 events were repaired" in trace.notes[0].message
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        pytest.param("1" + "0" * 400, id="an integer of 400 digits"),
+        pytest.param("-1" + "0" * 400, id="a negative one"),
+        pytest.param('"' + "9" * 5000 + '"', id="text of 5,000 digits"),
+        pytest.param('"1e999999999"', id="a decimal beyond any exponent"),
+        pytest.param('"sNaN"', id="a decimal that refuses to be compared"),
+        pytest.param('"Infinity"', id="infinity"),
+    ],
+)
+def test_an_impossible_time_costs_its_event_only(time: str) -> None:
+    text = to_bytes([event("good", 10, 5), event("bad", 77777, 5)]).decode()
+    trace = read(text.replace("77777", time).encode())
+    assert [trace.events.duration_ns.tolist(), trace.events.start_ns.tolist()] == [[5000], [0]]
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, '"' + "9" * 5000 + '"', '"\\u00b2"', "1e400"])
+def test_impossible_numbers_in_the_header_are_unknown(number: str) -> None:
+    device = {"id": 77777, "name": "NVIDIA H100", "totalGlobalMem": 77777}
+    text = to_bytes([event("good", 10, 5)], deviceProperties=[device]).decode()
+    assert len(read(text.replace("77777", number).encode()).events) == 1

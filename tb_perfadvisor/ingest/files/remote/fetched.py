@@ -22,6 +22,7 @@ from tb_perfadvisor.ingest.files.remote.listing import PARALLEL_REQUESTS
 from tb_perfadvisor.ingest.files.remote.refusals import explain
 from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
 from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.plain_text import printable_name
 
 MAX_SIZE_VARIABLE = "PERFADVISOR_FILE_CACHE_GIB"
 # Dozens of large profiles; the smallest cloud shells have 5 GB in total.
@@ -131,15 +132,15 @@ def _head(store: Store, cache: FileCache | None, entry: FileEntry, head_bytes: i
         return b""  # stores reject range requests for empty files
     stamp = Stamp(entry.size_bytes, entry.mtime_ns, entry.version)
     is_whole = entry.size_bytes <= head_bytes
-    file_key = _key(store, entry.path, stamp)
-    head_key = file_key if is_whole else _key(store, entry.path, stamp, head_bytes)
+    file_key = _key(store, entry.system_path, stamp)
+    head_key = file_key if is_whole else _key(store, entry.system_path, stamp, head_bytes)
     if cache is not None and entry.version:
         for key in (file_key, head_key):
             stream = cache.open(key)
             if stream is not None:
                 with stream:
                     return stream.read(head_bytes)
-    head = store.head(entry.path, head_bytes)
+    head = store.head(entry.system_path, head_bytes)
     is_as_listed = len(head) == min(entry.size_bytes, head_bytes)
     if cache is not None and entry.version and is_as_listed:
         cache.add(head_key, head)
@@ -169,7 +170,7 @@ def _fetch(
         try:
             store.download(path, os.fspath(target))
         except FileNotFoundError as error:
-            raise explain(error, store.scheme, where=path) from error
+            raise explain(error, store.scheme, where=printable_name(path)) from error
         actual_bytes = target.stat().st_size
         if stamp.size_bytes is None or actual_bytes == stamp.size_bytes:
             break
@@ -182,7 +183,7 @@ def _fetch(
         if attempt == _ATTEMPTS - 1:
             raise StoreError(
                 f"the transfer broke off after {actual_bytes:,} of {stamp.size_bytes:,} bytes.",
-                where=path,
+                where=printable_name(path),
                 hint="Try again.",
             )
     if cache is not None and is_cacheable:
@@ -200,7 +201,7 @@ def _current_stamp(store: Store, path: str) -> Stamp:
     try:
         return store.stamp(path)
     except FileNotFoundError as error:
-        raise explain(error, store.scheme, where=path) from error
+        raise explain(error, store.scheme, where=printable_name(path)) from error
 
 
 def _key(store: Store, path: str, stamp: Stamp, head_bytes: int | None = None) -> str:

@@ -20,6 +20,7 @@ from tb_perfadvisor.ingest.files.tree import (
     MAX_ENTRIES,
     FileEntry,
     Tree,
+    file_entry,
     first_names,
     is_skipped,
 )
@@ -252,7 +253,7 @@ def _known_stamp(store: Store, path: str, info: dict[str, Any]) -> Stamp:
 
 
 def _entry(path: str, stamp: Stamp) -> FileEntry:
-    return FileEntry(path, stamp.size_bytes or 0, stamp.mtime_ns, stamp.version)
+    return file_entry(path, stamp.size_bytes or 0, stamp.mtime_ns, stamp.version)
 
 
 def _skipped_directory(path: str) -> str:

@@ -111,7 +111,11 @@ def _to_nanoseconds(value: Any) -> int | None:
             return None
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    if not math.isfinite(value) or abs(float(value)) >= _MAX_US:
+    # Large integers and decimals don't fit a float, so compare them as they are. NaN compares as
+    # false; as a decimal it may refuse to be compared.
+    if isinstance(value, Decimal) and value.is_nan():
+        return None
+    if not -_MAX_US < value < _MAX_US:
         return None
     if isinstance(value, float):
         whole = math.floor(value)

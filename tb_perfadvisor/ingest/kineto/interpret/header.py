@@ -210,8 +210,11 @@ def _flag(value: Any) -> bool | None:
 
 def _whole(value: Any) -> int | None:
     """A count or an index; None if the value is not one."""
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:  # no number, or one of thousands of digits
+            return None
     if isinstance(value, float) and math.isfinite(value):
         value = int(value)
     is_count = isinstance(value, int) and not isinstance(value, bool)
