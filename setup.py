@@ -86,6 +86,7 @@ setup(
             "static/*",
             "hardware/devices.toml",
             "hardware/tpu_shape_costs.toml",
+            "training/metrics.toml",
             "ingest/anonymize/*.txt",
             "report/schema.json",
             "testing/synthetic/*.json",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import numpy as np
 
 from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
@@ -39,6 +40,7 @@ from tb_perfadvisor.trace import Run, Trace
 # Comparisons are imported when they are needed.
 if TYPE_CHECKING:
     from tb_perfadvisor.report.comparison import Choice, Comparison, RunFacts
+    from tb_perfadvisor.training.training import Profile, Training
 
 Source = str | os.PathLike[str] | Trace | Run
 T = TypeVar("T", bound=msgspec.Struct)
@@ -333,3 +335,55 @@ def nothing_found(
         hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
         "(TensorFlow, JAX).",
     )
+
+
+def describe_runs(
+    path: str | os.PathLike[str], progress: Progress | None = None
+) -> Iterator[tuple[str, Training | None]]:
+    """How fast the runs below a path trained, by the scalars that they logged.
+
+    Args:
+        path: A local path, or any URL that fsspec opens.
+        progress: Called with a stage and a share of it (0-1).
+
+    Returns:
+        Each run with event files, and what they say of its speed; None if that is nothing.
+
+    Raises:
+        NothingFoundError: When there is no event file.
+    """
+    from tb_perfadvisor.ingest.event_files.runs import find_event_runs, read_run, run_of_directory
+    from tb_perfadvisor.training.training import describe_training
+
+    runs = find_event_runs(path)
+    if not runs:
+        raise NothingFoundError(
+            "contains no event file.",
+            where=Path(path).name or str(path),
+            hint="Expected events.out.tfevents.*, which TensorBoard's writers create.",
+        )
+    listing = discover(path)
+    for run in runs:
+        profiles = [
+            profile
+            for capture in listing.captures
+            if run_of_directory(capture.run.split("/"))[0] in (run.run, f"./{run.run}")
+            and (profile := _profile_of(listing.root, capture, progress)) is not None
+        ]
+        yield run.run, describe_training(read_run(run), profiles)
+
+
+def _profile_of(root: str, capture: Capture, progress: Progress | None) -> Profile | None:
+    """When a capture was recorded, and its step time; None if it cannot be read or has no clock."""
+    from tb_perfadvisor.training.training import Profile
+
+    try:
+        signals = analyze_capture(root, capture, Config(), progress).signals
+    except PerfAdvisorError:
+        return None
+    trace, steps = signals.trace, signals.steps
+    if trace.source.origin_unix_ns is None:
+        return None
+    start_ns = trace.source.origin_unix_ns
+    step_ns = float(np.median(steps.end_ns - steps.start_ns)) if len(steps) else None
+    return Profile(capture.session, start_ns, start_ns + trace.duration_ns, step_ns)

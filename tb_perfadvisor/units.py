@@ -24,6 +24,14 @@ def format_duration(duration_ns: float | None) -> str:
     return f"{duration_ns:.0f} ns"
 
 
+def format_elapsed(elapsed_ns: float) -> str:
+    """Format the length of a run: like `format_duration`, but with minutes, hours and days."""
+    for size_s, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if elapsed_ns >= 2 * size_s * NS_PER_S:
+            return f"{_three_digits(elapsed_ns / (size_s * NS_PER_S))} {unit}"
+    return format_duration(elapsed_ns)
+
+
 def format_share(share: float | None) -> str:
     """Format a share (0-1) as percent: `12.3 %`; None gives `unknown`."""
     if share is None or not isfinite(share):

@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
+from tb_perfadvisor.units import (
+    NS_PER_S,
+    format_bytes,
+    format_duration,
+    format_elapsed,
+    format_rate,
+    format_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +83,12 @@ def test_bytes_are_in_binary_units(size_bytes: float | None, text: str) -> None:
 )
 def test_rates_are_in_decimal_units(rate: float | None, unit: str, text: str) -> None:
     assert format_rate(rate, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(95, "95.0 s"), (120, "2.00 minutes"), (7_199, "120 minutes"), (7_200, "2.00 hours"),
+     (200_000, "2.31 days")],
+)  # fmt: skip
+def test_elapsed_time(seconds: int, text: str) -> None:
+    assert format_elapsed(seconds * NS_PER_S) == text

@@ -18,6 +18,7 @@ from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
+from tb_perfadvisor.cli.training import training
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError, log_bug
 from tb_perfadvisor.version import VERSION
@@ -27,7 +28,18 @@ app = Group(
     help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by the time "
     "each change would save.",
     no_args_is_help=True,
-    commands=[analyze, compare, rules, explain, doctor, publish, tpu_shapes, anonymize, demo],
+    commands=[
+        analyze,
+        compare,
+        training,
+        rules,
+        explain,
+        doctor,
+        publish,
+        tpu_shapes,
+        anonymize,
+        demo,
+    ],
     epilog="Start with: perfadvisor analyze runs/\n\n"
     "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, else 0.",
 )

@@ -46,6 +46,13 @@ class Format(str, Enum):
     MARKDOWN = "markdown"
 
 
+class TextOrJson(str, Enum):
+    """Output formats of what is only shown."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class ReportFormat(str, Enum):
     """Output formats of reports."""
 

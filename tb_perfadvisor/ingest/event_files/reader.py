@@ -1,0 +1,81 @@
+"""The scalars of event files: all of them, and nothing else.
+
+A value is a scalar if it is a number (PyTorch, TensorFlow 1) or a tensor with one element
+(TensorFlow 2, JAX). TensorBoard's own loader keeps a random thousand points of a tag, which hides
+pauses, so it is not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from tb_perfadvisor.ingest.event_files.records import read_records
+from tb_perfadvisor.ingest.event_files.schema import Event
+from tb_perfadvisor.training.scalars import Series
+
+_NS_PER_S: Final = 1e9
+_NUMPY_TYPES: Final = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
+"""Types of `tensorflow/core/framework/types.proto` as stored in `tensor_content`."""
+_LATEST_UNIX_S: Final = 2.0**33
+"""The year 2242: nanoseconds of later times do not fit into 64 bits."""
+
+
+class ScalarReader:
+    """Reads the scalars of one file, and later those that were appended meanwhile."""
+
+    def __init__(self) -> None:
+        """Begin at the start of the file."""
+        self.end = 0
+        """Position behind the last record that was read."""
+        self._points: dict[str, tuple[list[int], list[float], list[float]]] = {}
+
+    def read(self, stream: BinaryIO) -> None:
+        """Read from where the last call ended up to the last whole record."""
+        for block in read_records(stream, self.end):
+            for record in block.records:
+                self._add(record)
+            self.end = block.end
+
+    def series(self) -> dict[str, Series]:
+        """The series of each tag, in the order of the file."""
+        return {
+            tag: Series(
+                np.array(steps, np.int64),
+                np.round(np.array(times) * _NS_PER_S).astype(np.int64),
+                np.array(values, np.float64),
+            )
+            for tag, (steps, times, values) in self._points.items()
+        }
+
+    def _add(self, record: bytes) -> None:
+        try:
+            event = Event.FromString(record)
+        except DecodeError:
+            return
+        if not 0 < event.wall_time < _LATEST_UNIX_S:
+            return
+        for value in event.summary.value:
+            number = _number(value)
+            if number is not None:
+                tag = value.tag.decode("utf-8", "replace")
+                steps, times, values = self._points.setdefault(tag, ([], [], []))
+                steps.append(event.step)
+                times.append(event.wall_time)
+                values.append(number)
+
+
+def _number(value: Any) -> float | None:
+    """A logged number; None for images, histograms and text."""
+    if value.simple_value:
+        return float(value.simple_value[0])
+    tensor = value.tensor
+    for numbers in (tensor.float_val, tensor.double_val, tensor.int_val, tensor.int64_val):
+        if numbers:
+            return float(numbers[0]) if len(numbers) == 1 else None
+    dtype = np.dtype(_NUMPY_TYPES.get(tensor.dtype, "V0"))
+    if dtype.itemsize and len(tensor.tensor_content) == dtype.itemsize:
+        return float(np.frombuffer(tensor.tensor_content, dtype)[0])
+    return None

@@ -1,0 +1,181 @@
+"""What kept a run from advancing at its usual pace, and what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace.tables import Float64
+from tb_perfadvisor.training.metrics import is_evaluation
+from tb_perfadvisor.training.progress import Progress, overlaps
+from tb_perfadvisor.training.scalars import Series
+
+Reason = Literal["start", "restart", "evaluation", "recording", "pause", "slower"]
+
+_LONGER = 1.5
+"""An interval of 1.5 times the usual length is no variation of the steps: something else ran."""
+_DEVIATIONS = 5
+"""If intervals vary much, only one that differs by five deviations is told."""
+_TO_DEVIATION = 1.4826
+"""The median absolute deviation of normally distributed values, times this, is their standard
+deviation."""
+_REGULAR = 0.1
+"""Pauses whose distances differ by less than this happen every so many steps."""
+_FEWEST_REGULAR = 3
+_SLOWER = 0.1
+"""If the last quarter of a run is slower than the first by less than this, it may be chance."""
+_FEWEST_FOR_TREND = 20
+_MINOR = 0.01
+"""What costs less than 1 % of the run is not told, except for restarts."""
+
+
+class Delay(Struct, frozen=True):
+    """Time beyond that of usual steps, by reason."""
+
+    reason: Reason
+    count: int
+    """How often it happened."""
+    cost_ns: int
+    """In all."""
+    first_step: int
+    last_step: int
+    every_steps: int | None = None
+    """The distance, if it is regular."""
+
+
+def usual_step_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> float:
+    """Median time per step outside of recordings; of all intervals if nothing else is left.
+
+    Args:
+        progress: The run's intervals.
+        recordings: Start and end of each profile, in Unix time.
+    """
+    free = ~_recorded(progress, recordings)
+    per_step_ns = progress.per_step_ns
+    return float(np.median(per_step_ns[free] if free.any() else per_step_ns))
+
+
+def find_delays(
+    progress: Progress,
+    series: Mapping[str, Series],
+    recordings: Sequence[tuple[int, int]],
+) -> tuple[Delay, ...]:
+    """What cost time beyond the usual steps, the costliest first.
+
+    Args:
+        progress: The run's intervals.
+        series: All scalars of the run, which show when it evaluated its model.
+        recordings: Start and end of each profile, in Unix time.
+    """
+    usual_ns = usual_step_ns(progress, recordings)
+    excess_ns = progress.elapsed_ns - usual_ns * progress.steps
+    is_long = _is_long(progress, usual_ns)
+    open_rows = is_long.copy()
+    started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
+    is_start = np.arange(len(progress)) < started
+    reasons: tuple[tuple[Reason, NDArray[np.bool_]], ...] = (
+        ("start", is_start),
+        ("recording", _recorded(progress, recordings)),
+        ("evaluation", _evaluated(progress, series)),
+        ("pause", np.ones(len(progress), dtype=bool)),
+    )
+    delays = []
+    for reason, applies in reasons:
+        rows = np.flatnonzero(open_rows & applies)
+        open_rows[rows] = False
+        if len(rows):
+            delays.append(_delay(reason, progress, rows, excess_ns))
+    delays += _restarts(progress, usual_ns)
+    delays += _trend(progress, ~is_long)
+    whole_ns = int(progress.end_ns[-1] - progress.start_ns[0])
+    told = [
+        delay for delay in delays if delay.cost_ns >= _MINOR * whole_ns or delay.reason == "restart"
+    ]
+    return tuple(sorted(told, key=lambda delay: -delay.cost_ns))
+
+
+def _is_long(progress: Progress, usual_ns: float) -> NDArray[np.bool_]:
+    per_step_ns = progress.per_step_ns
+    deviation_ns = _TO_DEVIATION * float(np.median(np.abs(per_step_ns - usual_ns)))
+    limit_ns = max(_LONGER * usual_ns, usual_ns + _DEVIATIONS * deviation_ns)
+    return np.asarray(per_step_ns > limit_ns)
+
+
+def _recorded(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    recorded = np.zeros(len(progress), dtype=bool)
+    for start_ns, end_ns in recordings:
+        recorded |= overlaps(progress, start_ns, end_ns)
+    return recorded
+
+
+def _evaluated(progress: Progress, series: Mapping[str, Series]) -> NDArray[np.bool_]:
+    """Intervals in which results of an evaluation were logged."""
+    evaluated = np.zeros(len(progress), dtype=bool)
+    for tag, logged in series.items():
+        if is_evaluation(tag):
+            row = np.searchsorted(progress.start_ns, logged.unix_ns, side="right") - 1
+            row = row[row >= 0]
+            evaluated[row] = True
+    return evaluated
+
+
+def _delay(reason: Reason, progress: Progress, rows: NDArray[np.intp], excess_ns: Float64) -> Delay:
+    at = progress.first_step[rows]
+    every = None
+    if reason in ("evaluation", "pause") and len(rows) >= _FEWEST_REGULAR:
+        distance = np.diff(at)
+        typical = float(np.median(distance))
+        if (np.abs(distance - typical) <= max(_REGULAR * typical, 1)).all():
+            every = round(typical)
+    return Delay(
+        reason=reason,
+        count=len(rows) if reason != "start" else 1,
+        cost_ns=int(excess_ns[rows].sum()),
+        first_step=int(at[0]),
+        last_step=int(at[-1] + progress.steps[rows[-1]]),
+        every_steps=every,
+    )
+
+
+def _restarts(progress: Progress, usual_ns: float) -> list[Delay]:
+    """Restarts cost the time until the run logs again, and the steps that it repeats."""
+    restarts = progress.restarts
+    if not restarts:
+        return []
+    away_ns = sum(restart.end_ns - restart.start_ns for restart in restarts)
+    repeated = sum(restart.from_step - restart.to_step for restart in restarts)
+    return [
+        Delay(
+            reason="restart",
+            count=len(restarts),
+            cost_ns=int(away_ns + repeated * usual_ns),
+            first_step=restarts[0].from_step,
+            last_step=restarts[-1].from_step,
+        )
+    ]
+
+
+def _trend(progress: Progress, usual: NDArray[np.bool_]) -> list[Delay]:
+    """Steps that became slower in the course of the run."""
+    rows = np.flatnonzero(usual)
+    if len(rows) < _FEWEST_FOR_TREND:
+        return []
+    per_step_ns, steps = progress.per_step_ns[rows], progress.steps[rows]
+    quarter = len(rows) // 4
+    first_ns = float(np.median(per_step_ns[:quarter]))
+    last_ns = float(np.median(per_step_ns[-quarter:]))
+    if last_ns < (1 + _SLOWER) * first_ns:
+        return []
+    return [
+        Delay(
+            reason="slower",
+            count=1,
+            cost_ns=max(int(((per_step_ns - first_ns) * steps).sum()), 0),
+            first_step=int(progress.first_step[rows[0]]),
+            last_step=int(progress.first_step[rows[-1]] + steps[-1]),
+        )
+    ]

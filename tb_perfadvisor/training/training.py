@@ -1,0 +1,152 @@
+"""What the scalars of a run say about its speed: the whole run, where a profile shows a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
+from tb_perfadvisor.training.pauses import Delay, find_delays, usual_step_ns
+from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
+from tb_perfadvisor.training.scalars import RunScalars, Series
+
+_NS_PER = {"s": 1e9, "ms": 1e6}
+
+
+class Rate(Struct, frozen=True):
+    """A throughput that the run logged itself."""
+
+    tag: str
+    per_second: float
+    """Median."""
+    per_device: bool | None
+    """None if the tag leaves it open."""
+
+
+class StepTime(Struct, frozen=True):
+    """A step time that the run logged itself."""
+
+    tag: str
+    median_ns: float
+
+
+class Recording(Struct, frozen=True):
+    """A profile of the run, beside the steps around it."""
+
+    session: str
+    start_ns: int
+    """Unix time."""
+    end_ns: int
+    first_step: int | None
+    """The step before which the interval with the recording began; None if the run logged nothing
+    around it."""
+    profiled_step_ns: float | None
+    """Time per step in the profile; None without steps."""
+    slowdown: float | None
+    """How much slower the steps were while recorded: 0.2 is 20 %. None if either is unknown."""
+
+
+class Training(Struct, frozen=True):
+    """The speed of a run over its life. Times per step are medians."""
+
+    tag: str
+    """The tag whose times were used."""
+    is_per_epoch: bool
+    """Whether a "step" is an epoch here, because nothing was logged more often."""
+    first_step: int
+    last_step: int
+    intervals: int
+    start_ns: int
+    """Unix time of the first logged step."""
+    elapsed_ns: int
+    step_ns: float
+    """Usual time per step by the clock, without the profiler."""
+    logged_step: StepTime | None
+    samples: Rate | None
+    tokens: Rate | None
+    delays: tuple[Delay, ...]
+    recordings: tuple[Recording, ...]
+
+
+class Profile(Struct, frozen=True):
+    """When a profile was recorded, and how long its steps took."""
+
+    session: str
+    start_ns: int
+    """Unix time."""
+    end_ns: int
+    step_ns: float | None
+
+
+def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> Training | None:
+    """The speed of a run; None if it logged nothing from which that follows.
+
+    Args:
+        scalars: Of the run.
+        profiles: Recorded during the run.
+    """
+    progress = find_progress(scalars.series)
+    if progress is None:
+        return None
+    spans = [(profile.start_ns, profile.end_ns) for profile in profiles]
+    step_ns = usual_step_ns(progress, spans)
+    metrics = find_metrics(scalars.series)
+    return Training(
+        tag=progress.tag,
+        is_per_epoch=progress.is_per_epoch,
+        first_step=int(progress.first_step.min()),
+        last_step=int((progress.first_step + progress.steps).max()),
+        intervals=len(progress),
+        start_ns=int(progress.start_ns[0]),
+        elapsed_ns=int(progress.end_ns[-1] - progress.start_ns[0]),
+        step_ns=step_ns,
+        logged_step=_logged_step(scalars, metrics),
+        samples=_rate(scalars, metrics, "samples-per-second"),
+        tokens=_rate(scalars, metrics, "tokens-per-second"),
+        delays=find_delays(progress, scalars.series, spans),
+        recordings=tuple(_recording(progress, profile, step_ns) for profile in profiles),
+    )
+
+
+def _logged_step(scalars: RunScalars, metrics: dict[Kind, tuple[str, Metric]]) -> StepTime | None:
+    if "step-time" in metrics:
+        tag, metric = metrics["step-time"]
+        median = _median(scalars.series[tag])
+        return None if median is None else StepTime(tag, median * _NS_PER[metric.unit])
+    if "steps-per-second" in metrics:
+        tag, _ = metrics["steps-per-second"]
+        median = _median(scalars.series[tag])
+        return None if median is None else StepTime(tag, 1e9 / median)
+    return None
+
+
+def _rate(scalars: RunScalars, metrics: dict[Kind, tuple[str, Metric]], kind: Kind) -> Rate | None:
+    if kind not in metrics:
+        return None
+    tag, metric = metrics[kind]
+    median = _median(scalars.series[tag])
+    per_device = None if metric.devices is None else metric.devices == "one"
+    return None if median is None else Rate(tag, median, per_device)
+
+
+def _median(series: Series) -> float | None:
+    """The median of the positive numbers; None without any."""
+    values = series.value[np.isfinite(series.value) & (series.value > 0)]
+    return float(np.median(values)) if len(values) else None
+
+
+def _recording(progress: Progress, profile: Profile, step_ns: float) -> Recording:
+    around = np.flatnonzero(overlaps(progress, profile.start_ns, profile.end_ns))
+    slowdown = None
+    if profile.step_ns is not None and len(around) and not progress.is_per_epoch:
+        slowdown = profile.step_ns / step_ns - 1
+    return Recording(
+        session=profile.session,
+        start_ns=profile.start_ns,
+        end_ns=profile.end_ns,
+        first_step=int(progress.first_step[around[0]]) if len(around) else None,
+        profiled_step_ns=profile.step_ns,
+        slowdown=slowdown,
+    )

@@ -1,0 +1,111 @@
+"""What kept a run from advancing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.training.pauses import Delay, find_delays, usual_step_ns
+from tb_perfadvisor.training.progress import Progress, find_progress
+from tb_perfadvisor.training.scalars import Series
+
+S = 1_000_000_000
+Points = list[tuple[int, float]]
+
+
+def series(points: Points) -> Series:
+    steps, seconds = zip(*points, strict=True)
+    return Series(
+        np.array(steps, np.int64),
+        np.array([round(second * S) for second in seconds], np.int64),
+        np.ones(len(points)),
+    )
+
+
+def run(*step_times: float) -> Points:
+    """A point each ten steps, from the mean step time in each interval."""
+    times = np.concatenate(([0.0], np.cumsum(10 * np.array(step_times))))
+    return [(10 * number, float(time)) for number, time in enumerate(times)]
+
+
+def progress_of(points: Points) -> Progress:
+    progress = find_progress({"loss": series(points)})
+    assert progress is not None
+    return progress
+
+
+def delays_of(points: Points, **others: Points) -> tuple[Delay, ...]:
+    logged = {"loss": series(points)} | {
+        name.replace("__", "/"): series(other) for name, other in others.items()
+    }
+    return find_delays(progress_of(points), logged, ())
+
+
+def test_even_run_has_no_delay() -> None:
+    assert delays_of(run(*[1.0] * 30)) == ()
+
+
+def test_pause_costs_what_it_takes_beyond_usual_steps() -> None:
+    # 30 intervals of 10 s; one takes 40 s more.
+    (delay,) = delays_of(run(*[1.0] * 12, 5.0, *[1.0] * 17))
+    assert delay == Delay("pause", 1, 40 * S, 120, 130)
+
+
+def test_regular_pauses_have_a_distance() -> None:
+    # Every fifth interval of ten steps takes 4 s more per step: 40 s each, six times.
+    (delay,) = delays_of(run(*([1.0] * 4 + [5.0]) * 6))
+    assert (delay.reason, delay.count, delay.every_steps) == ("pause", 6, 50)
+    assert delay.cost_ns == 6 * 40 * S
+
+
+def test_irregular_pauses_have_none() -> None:
+    (delay,) = delays_of(run(*[1.0] * 5, 5.0, 1.0, 5.0, *[1.0] * 12, 5.0, *[1.0] * 5))
+    assert (delay.count, delay.every_steps) == (3, None)
+
+
+def test_pause_in_which_results_were_logged_is_an_evaluation() -> None:
+    points = run(*[1.0] * 12, 5.0, *[1.0] * 17)
+    # The pause lasts from 120 s to 170 s.
+    (delay,) = delays_of(points, eval__loss=[(120, 165.0)])
+    assert (delay.reason, delay.cost_ns) == ("evaluation", 40 * S)
+
+
+def test_slow_beginning_is_told_once() -> None:
+    (delay,) = delays_of(run(9.0, 4.0, *[1.0] * 28))
+    # 80 s and 30 s beyond the usual 10 s.
+    assert delay == Delay("start", 1, 110 * S, 0, 20)
+
+
+def test_recorded_steps_neither_count_as_usual_nor_as_a_pause() -> None:
+    progress = progress_of(run(*[1.0] * 10, 4.0, *[1.0] * 10))
+    recording = (105 * S, 130 * S)
+    assert usual_step_ns(progress, [recording]) == S
+    (delay,) = find_delays(progress, {}, [recording])
+    assert (delay.reason, delay.cost_ns) == ("recording", 30 * S)
+
+
+def test_restart_costs_the_time_away_and_the_repeated_steps() -> None:
+    points = run(*[1.0] * 20)
+    # After step 200 at 200 s, the run logs step 150 at 260 s.
+    points += [(150 + 10 * number, 260.0 + 10 * number) for number in range(10)]
+    (delay,) = delays_of(points)
+    # 60 s away, and 50 steps of 1 s again.
+    assert delay == Delay("restart", 1, 110 * S, 200, 200)
+
+
+def test_steps_that_become_slower_are_a_trend() -> None:
+    # From 1.0 s to 1.3 s over 40 intervals.
+    times = np.linspace(1.0, 1.3, 40)
+    (delay,) = delays_of(run(*times.tolist()))
+    assert delay.reason == "slower"
+    first = float(np.median(times[:10]))
+    assert abs(delay.cost_ns - 10 * S * float((times - first).sum())) < 1_000
+
+
+def test_steps_that_vary_are_no_trend() -> None:
+    times = 1.0 + 0.05 * np.sin(np.arange(40))
+    assert delays_of(run(*times.tolist())) == ()
+
+
+def test_minor_delays_are_not_told() -> None:
+    # 8 s of 308 s would be told; 2 s of 1002 s are not.
+    assert delays_of(run(*[1.0] * 50, 1.8, *[1.0] * 49)) == ()
