@@ -43,8 +43,11 @@ def training(path: str, format: TextOrJson) -> None:
         if format is TextOrJson.JSON:
             import msgspec
 
+            from tb_perfadvisor.plain_text import printable_json
+
             content = [{"run": run, **msgspec.to_builtins(found)} for run, found in runs]
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(content)).decode() + "\n")
+            text = msgspec.json.format(msgspec.json.encode(content)).decode()
+            sys.stdout.write(printable_json(text) + "\n")
         else:
             from tb_perfadvisor.report.formats.training_text import print_trainings
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from tb_perfadvisor.report.formats.wording import plain
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.training.pauses import Delay
 from tb_perfadvisor.training.training import Rate, Recording, Training
