@@ -18,8 +18,9 @@ from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
-from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
+from tb_perfadvisor.trace.nesting import MAX_DEPTH, enclosing_rows, start_order, too_deep
 from tb_perfadvisor.trace.note import Note
+from tb_perfadvisor.trace.parts import with_events
 from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
@@ -220,7 +221,7 @@ class Assembler:
         tables = {table: self._table(table, row_of, origin) for table in _ATTRIBUTE_TABLES}
         # Interns the labels, so this must precede the string table below.
         tracks = self._track_table()
-        return Trace(
+        trace = Trace(
             source=replace(
                 source,
                 origin_unix_ns=None if clock_unix_ns is None else clock_unix_ns + origin,
@@ -240,6 +241,7 @@ class Assembler:
             notes=notes,
             totals=totals,
         )
+        return _without_deepest(trace)
 
     def _add(self, table: type[Any], columns: dict[str, ArrayLike]) -> int:
         types = column_types(table)
@@ -310,6 +312,21 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     HloTable,
     HloEventTable,
 )
+
+
+def _without_deepest(trace: Trace) -> Trace:
+    """The trace without events that are nested too deeply, with a note."""
+    is_deep = too_deep(trace.events.parent)
+    if not is_deep.any():
+        return trace
+    note = Note(
+        "too-deeply-nested",
+        "warning",
+        f"{int(is_deep.sum()):,} events inside more than {MAX_DEPTH:,} others were left out. Their "
+        "time counts as that of the events around them.",
+        "Record without Python stacks (`with_stack=False`).",
+    )
+    return replace(with_events(trace, ~is_deep), notes=(*trace.notes, note))
 
 
 def _joined(

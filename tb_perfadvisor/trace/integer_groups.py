@@ -6,6 +6,7 @@ Each function falls back to numpy's own where the values are too far apart for a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,21 @@ def rows_by_group(group: NDArray[Any], count: int) -> list[Int64]:
     """The rows of each of `count` groups, in order, from the group of each row."""
     ends = np.cumsum(np.bincount(group, minlength=count))
     return np.split(np.argsort(group, kind="stable"), ends)[:count]
+
+
+def places_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Int64]]:
+    """The distinct values of an integer column in order, each with the places where it occurs.
+
+    Takes one sort, where a comparison with each value would take a pass per value.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if order.size else order
+    last = np.append(first[1:], order.size)
+    for value, begin, end in zip(
+        ordered[first].tolist(), first.tolist(), last.tolist(), strict=False
+    ):
+        yield value, order[begin:end]
 
 
 def row_mask(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -56,6 +56,17 @@ def join(*parts: Intervals) -> Intervals:
     return union(stacked[:, 0], stacked[:, 1])
 
 
+def crowded(*parts: Intervals) -> Intervals:
+    """The times in at least two of several sets."""
+    stacked = np.concatenate(parts) if parts else EMPTY
+    times = np.concatenate((stacked[:, 0], stacked[:, 1]))
+    change = np.repeat((1, -1), len(stacked))
+    order = np.lexsort((change, times))  # at the same moment, ends come first
+    times, level = times[order], np.cumsum(change[order])
+    several = np.flatnonzero(level[:-1] >= 2)
+    return union(times[several], times[several + 1])
+
+
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """The times in both sets."""
     if len(left) == 0 or len(right) == 0:

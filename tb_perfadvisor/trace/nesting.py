@@ -7,7 +7,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.trace.integer_groups import row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+MAX_DEPTH = 1_024
+"""A power of two. Python itself allows 1,000 nested calls unless a program asks for more. Many
+signals take one pass per level, so that only a limit keeps the work in proportion to the file."""
 
 
 def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
@@ -72,3 +77,59 @@ def enclosing_rows(
     is_enclosed = candidate >= 0
     parent[order[is_enclosed]] = order[candidate[is_enclosed]]
     return parent
+
+
+def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
+    """For each event, the innermost marked event around it, or the event itself.
+
+    Args:
+        parent: Shape (events,).
+        is_mark: Shape (events,).
+
+    Returns:
+        Shape (events,), rows; -1 for none.
+    """
+    count = len(parent)
+    if not is_mark.any():
+        return np.full(count, -1, dtype=np.int32)
+    # Events point to their parents, marked events to themselves. Each pass doubles the distance, so
+    # the number of passes is the logarithm of the depth.
+    target = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
+    rows = np.flatnonzero((target >= 0) & ~is_mark)
+    while rows.size:
+        next_target = target[target[rows]]
+        # A row that points to a marked event, or to nothing, is done.
+        target[rows] = next_target
+        rows = rows[(next_target >= 0) & ~is_mark[next_target]]
+    return target
+
+
+def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
+    """A mask of some events and all events around them; shape (events,).
+
+    Args:
+        parent: Shape (events,).
+        rows: Events.
+    """
+    marked = row_mask(len(parent), rows)
+    jump = parent
+    # Each pass doubles the distance, so the number of passes is the logarithm of the depth.
+    while True:
+        above = jump[marked]
+        above = above[above >= 0]
+        if not above.size:
+            return marked
+        marked[above] = True
+        jump = np.where(jump >= 0, jump[jump], -1)
+
+
+def too_deep(parent: Int32) -> NDArray[np.bool_]:
+    """A mask of the events with at least `MAX_DEPTH` events around them; shape (events,)."""
+    ancestor, distance = parent, 1
+    while distance < MAX_DEPTH:
+        if (ancestor < 0).all():
+            break
+        ancestor = np.where(ancestor >= 0, ancestor[ancestor], -1)
+        distance *= 2
+    deep: NDArray[np.bool_] = ancestor >= 0
+    return deep

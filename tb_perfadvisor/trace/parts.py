@@ -1,4 +1,4 @@
-"""Takes a part of a trace: the events of some tracks."""
+"""Takes a part of a trace: some of its events, or those of some tracks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ def part_of(trace: Trace, is_chosen: NDArray[np.bool_]) -> Trace:
         is_chosen: Which tracks to keep; shape (tracks,).
     """
     new_track = _numbered(is_chosen)
-    is_kept = is_chosen[trace.events.track]
-    new_row = _numbered(is_kept)
-    events = {name: column[is_kept] for name, column in asdict(trace.events).items()}
-    for name in _ROWS_OF_EVENTS:
-        events[name] = new_row[events[name]]
-    events["track"] = new_track[events["track"]]
+    trace = with_events(trace, is_chosen[trace.events.track])
+    events = {**asdict(trace.events), "track": new_track[trace.events.track]}
     devices = set(trace.tracks.device[is_chosen].tolist())
     memory = trace.memory
     on_thread = memory.track >= 0
@@ -42,6 +38,24 @@ def part_of(trace: Trace, is_chosen: NDArray[np.bool_]) -> Trace:
         tracks=_rows(trace.tracks, is_chosen),
         memory=make_table(type(memory), changes),
         devices=tuple(device for device in trace.devices if device.index in devices),
+    )
+
+
+def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
+    """A trace without some of its events. Times, tracks, strings and notes stay as they are.
+
+    Args:
+        trace: The trace.
+        is_kept: Which events to keep; shape (events,). Of an event that goes, those inside it must
+            go, too.
+    """
+    new_row = _numbered(is_kept)
+    events = {name: column[is_kept] for name, column in asdict(trace.events).items()}
+    for name in _ROWS_OF_EVENTS:
+        events[name] = new_row[events[name]]
+    return replace(
+        trace,
+        events=make_table(type(trace.events), events),
         **{
             name: _of_events(getattr(trace, name), new_row)
             for name in ("kernels", "copies", "collectives", "operators", "hlo_events", "iterators")

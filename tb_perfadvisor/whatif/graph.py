@@ -22,7 +22,7 @@ from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 from tb_perfadvisor.whatif.device_delays import DeviceDelays, device_delays
-from tb_perfadvisor.whatif.program import Program
+from tb_perfadvisor.whatif.program import NEVER, Program
 from tb_perfadvisor.whatif.waits import WaitEdges, wait_edges
 
 
@@ -216,9 +216,10 @@ class _Nodes:
         kind = np.concatenate([np.full(len(row), kind) for kind, row, *_ in parts])
         row, chain, at, began = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3, 4))
         # The window ends after everything that its threads did in it.
-        for line in range(lines):
-            on_line = chain == line
-            at[on_line & (kind == NodeKind.END)] = at[on_line].max()
+        latest = np.full(int(chain.max(initial=0)) + 1, NEVER, dtype=np.int64)
+        np.maximum.at(latest, chain, at)
+        is_end = kind == NodeKind.END
+        at[is_end] = latest[chain[is_end]]
         # At the same moment: first work ends, then the host continues, then work of no length ends.
         turn = np.where(kind != NodeKind.WORK, 1, np.where(began < at, 0, 2))
         order = np.lexsort((kind, began, turn, at))

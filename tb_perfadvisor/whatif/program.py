@@ -27,6 +27,15 @@ STEP_LINE_SHARE = 0.98
 READY_SHARE = 0.01
 """Share of a step. Fetching a batch that is ready takes less."""
 
+_MAX_THREADS = 256
+"""Each thread is compared with each line of threads before it. Programs launch from a few threads,
+or from one per device."""
+_MAX_PAIRS = 5_000_000
+"""Each wait may depend on each stream. A pair takes up to 100 bytes of memory and a microsecond.
+Real programs have a few dozen streams, and thousands of waits."""
+_MAX_COMPARED = 200_000_000
+"""Each item of work is compared with each stream, which takes ten nanoseconds for a pair."""
+
 NEVER = -(1 << 60)
 """Earlier than anything."""
 
@@ -97,6 +106,14 @@ def find_program(signals: Signals) -> Program | NotReplayable:
     calls = distinct(launch)
     by_track = np.bincount(events.track[calls], minlength=len(trace.tracks))
     by_track += np.bincount(events.track[waits], minlength=len(trace.tracks))
+    if np.count_nonzero(by_track) > _MAX_THREADS:
+        return NotReplayable("too many threads launch device work or wait for it")
+    streams = distinct(events.track[work])
+    stream_waits = _stream_waits(trace, start, end)
+    if len(streams) * (len(waits) + len(stream_waits)) > _MAX_PAIRS or (
+        len(streams) * len(work) > _MAX_COMPARED
+    ):
+        return NotReplayable("the work is spread over too many streams")
     lines = _lines(signals, by_track, start, end)
     line_of = np.full(len(trace.tracks), -1, dtype=np.int32)
     for number, line in enumerate(lines):
@@ -115,7 +132,7 @@ def find_program(signals: Signals) -> Program | NotReplayable:
         stream=stream.astype(np.int32),
         tail_ns=_tails(trace, work[first]),
         waits=waits,
-        stream_waits=_stream_waits(trace, start, end),
+        stream_waits=stream_waits,
         batches=_batches(signals, start, end),
         is_one_run=len(steps) == 0,
     )
@@ -167,12 +184,12 @@ def _tails(trace: Trace, first_work: Int32) -> Int64:
     events = trace.events
     # Annotations lie on streams, too, and end with the work that they enclose.
     rows = trace.rows(*BUSY_KINDS)
-    tails = np.full(len(first_work), NEVER, dtype=np.int64)
-    for number, first in enumerate(first_work.tolist()):
-        before = rows[: np.searchsorted(rows, first)]
-        before = before[events.track[before] == events.track[first]]
-        if len(before):
-            tails[number] = min(events.end_ns[before].max(), events.start_ns[first])
+    first_of_track = np.zeros(len(trace.tracks), dtype=np.int32)
+    first_of_track[events.track[first_work]] = first_work
+    before = rows[rows < first_of_track[events.track[rows]]]
+    end_of_track = np.full(len(trace.tracks), NEVER, dtype=np.int64)
+    np.maximum.at(end_of_track, events.track[before], events.end_ns[before])
+    tails: Int64 = np.minimum(end_of_track[events.track[first_work]], events.start_ns[first_work])
     return tails
 
 
@@ -182,11 +199,7 @@ def _lines(
     order = np.argsort(-by_track, kind="stable").tolist()
     tracks = [signals.step_track]
     tracks += [track for track in order if by_track[track] > 0 and track != tracks[0]]
-    lines = []
-    while tracks:
-        lines.append(turn_taking(signals.trace, tracks[0], tracks[1:], start_ns, end_ns))
-        tracks = [track for track in tracks if track not in lines[-1]]
-    return tuple(lines)
+    return turn_taking(signals.trace, tracks, start_ns, end_ns)
 
 
 def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:

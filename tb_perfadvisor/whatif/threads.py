@@ -7,11 +7,13 @@ together they are one line of host work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, total_ns, union
-from tb_perfadvisor.trace.tables import Int32
 
 OVERLAP_SHARE = 0.05
 """Threads that hand over still overlap a little: one returns while the other continues."""
@@ -28,40 +30,46 @@ _ACTIVE = (
 
 
 def turn_taking(
-    trace: Trace, first: int, candidates: list[int], start_ns: int, end_ns: int
-) -> tuple[int, ...]:
-    """Find the tracks that form one line of host work with a first track, which is included.
+    trace: Trace, tracks: Sequence[int], start_ns: int, end_ns: int
+) -> tuple[tuple[int, ...], ...]:
+    """Split tracks into lines of host work.
 
     Args:
         trace: The trace.
-        first: Track of the thread that runs the steps.
-        candidates: Other tracks, those with the most launches first.
+        tracks: First that of the thread that runs the steps, then those with the most launches.
         start_ns: Start of the window.
         end_ns: End of the window.
     """
-    line = [first]
-    busy = _activity(trace, first, start_ns, end_ns)
-    for track in candidates:
-        active = _activity(trace, track, start_ns, end_ns)
-        overlap = total_ns(intersect(busy, active))
-        if overlap <= OVERLAP_SHARE * min(total_ns(busy), total_ns(active)):
-            line.append(track)
-            busy = join(busy, active)
-    return tuple(line)
+    active = _activity(trace, tracks, start_ns, end_ns)
+    left = list(tracks)
+    lines = []
+    while left:
+        line, others = [left[0]], []
+        busy = active[left[0]]
+        for track in left[1:]:
+            overlap = total_ns(intersect(active[track], busy))
+            if overlap <= OVERLAP_SHARE * min(total_ns(busy), total_ns(active[track])):
+                line.append(track)
+                busy = join(busy, active[track])
+            else:
+                others.append(track)
+        lines.append(tuple(line))
+        left = others
+    return tuple(lines)
 
 
-def _activity(trace: Trace, track: int, start_ns: int, end_ns: int) -> Intervals:
-    """When a thread runs leaf events. An outer event may be waiting for another thread."""
-    rows = trace.rows(*_ACTIVE)
-    rows = rows[trace.events.track[rows] == track]
-    rows = rows[_is_leaf(trace, rows)]
-    if len(rows) == 0:
-        return EMPTY
-    events = trace.events
-    return clip(union(events.start_ns[rows], events.end_ns[rows]), start_ns, end_ns)
-
-
-def _is_leaf(trace: Trace, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    holds = np.zeros(len(trace.events) + 1, dtype=np.bool_)
-    holds[trace.events.parent[rows]] = True
-    return np.asarray(~holds[rows])
+def _activity(
+    trace: Trace, tracks: Sequence[int], start_ns: int, end_ns: int
+) -> dict[int, Intervals]:
+    """When each thread runs leaf events. An outer event may be waiting for another thread."""
+    events, rows = trace.events, trace.rows(*_ACTIVE)
+    rows = rows[is_in(events.track[rows], tracks)]
+    holds = np.zeros(len(events) + 1, dtype=np.bool_)
+    holds[events.parent[rows]] = True
+    rows = rows[~holds[rows]]
+    found = dict.fromkeys(tracks, EMPTY)
+    for track, places in places_by_value(events.track[rows]):
+        leaves = rows[places]
+        busy = union(events.start_ns[leaves], events.end_ns[leaves])
+        found[track] = clip(busy, start_ns, end_ns)
+    return found

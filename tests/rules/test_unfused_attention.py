@@ -140,3 +140,15 @@ def test_fires_only_above_the_limit() -> None:
         return len(find(UnfusedAttention, trace(PIECES, 20), settings=settings) or ())
 
     assert (count_with(0.49), count_with(0.51)) == (1, 0)
+
+
+def test_a_softmax_without_a_product_is_no_attention() -> None:
+    """A classifier's softmax; the operators of its layers are outside of the recorded part."""
+    assert find(UnfusedAttention, trace(PIECES[1:3], 8)) == ()
+
+
+def test_sizes_that_no_memory_holds_are_no_attention() -> None:
+    """Of a damaged file: their product would not fit into 64 bits."""
+    scores = [2**40, 2**40, LENGTH, LENGTH]
+    damaged = (PIECES[0], PIECES[1], ("aten::_softmax", [scores, [], []], SOFTMAX, 6.0), PIECES[3])
+    assert find(UnfusedAttention, trace(damaged, 11)) == ()

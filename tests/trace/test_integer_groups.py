@@ -10,6 +10,7 @@ from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
     is_in,
+    places_by_value,
     row_mask,
     unique_inverse,
 )
@@ -59,3 +60,13 @@ def test_is_in_matches_a_python_set(
 
 def test_row_mask() -> None:
     assert row_mask(4, np.array([2, 0])).tolist() == [True, False, True, False]
+
+
+@given(st.one_of(columns(NEAR), columns(FAR)))
+def test_places_by_value(values: np.ndarray) -> None:
+    listed = values.tolist()
+    found = {value: places.tolist() for value, places in places_by_value(values)}
+    assert list(found) == sorted(set(listed))
+    assert found == {
+        value: [at for at, other in enumerate(listed) if other == value] for value in set(listed)
+    }

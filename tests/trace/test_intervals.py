@@ -14,6 +14,7 @@ from tb_perfadvisor.trace.intervals import (
     complement,
     contains,
     covered_before,
+    crowded,
     intersect,
     join,
     last_before,
@@ -135,3 +136,12 @@ def test_times_beyond_a_day_stay_exact() -> None:
     merged = union(column([0, day]), column([1, 2 * day + 1]))
     assert total_ns(merged) == day + 2
     assert covered_before(merged, column([2 * day])).tolist() == [day + 1]
+
+
+@given(st.lists(RANGES, max_size=4))
+def test_the_times_in_two_or_more_sets(sets: list[list[tuple[int, int]]]) -> None:
+    times = [times_of(ranges) for ranges in sets]
+    twice = {at for at in range(41) if sum(at in one for one in times) >= 2}
+    found = crowded(*(intervals_of(ranges) for ranges in sets))
+    assert {at for start, end in found.tolist() for at in range(start, end)} == twice
+    assert found.tolist() == union(found[:, 0], found[:, 1]).tolist()

@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.trace.nesting import enclosing_rows
+from tb_perfadvisor.testing import TraceBuilder
+from tb_perfadvisor.trace.nesting import (
+    MAX_DEPTH,
+    enclosing_rows,
+    nearest,
+    too_deep,
+    with_enclosing,
+)
 
 
 def test_small_example() -> None:
@@ -64,3 +71,42 @@ def test_deep_stack_followed_by_an_event_in_its_outermost_frame() -> None:
     end = np.append(4 * depth - np.arange(depth), 4 * depth)
     parents = enclosing_rows(start, end, np.zeros(depth + 1, dtype=np.int32))
     assert parents.tolist() == [*range(-1, depth - 1), 0]
+
+
+def test_the_innermost_marked_ancestor_counts() -> None:
+    # 0 > 1 > 2 > 3 and 4 alone; 0 and 2 are marked.
+    parent = np.array([-1, 0, 1, 2, -1], dtype=np.int32)
+    marked = np.array([True, False, True, False, False])
+    assert nearest(parent, marked).tolist() == [0, 0, 2, 2, -1]
+    assert nearest(parent, np.zeros(5, dtype=np.bool_)).tolist() == [-1] * 5
+    empty = np.empty(0, dtype=np.int32)
+    assert nearest(empty, empty.astype(np.bool_)).tolist() == []
+
+
+def test_all_events_around_some_events() -> None:
+    # 0 holds 1, which holds 2 and 3; 4 stands alone and holds 5.
+    parent = np.array([-1, 0, 1, 1, -1, 4], dtype=np.int32)
+
+    def marked(*rows: int) -> list[int]:
+        return np.flatnonzero(with_enclosing(parent, np.array(rows, dtype=np.int32))).tolist()
+
+    assert marked(3) == [0, 1, 3]
+    assert marked(2, 5) == [0, 1, 2, 4, 5]
+    assert marked() == []
+
+
+def test_events_deeper_than_the_limit() -> None:
+    chain = np.arange(-1, MAX_DEPTH + 2, dtype=np.int32)  # event i has i events around it
+    assert np.flatnonzero(too_deep(chain)).tolist() == [MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2]
+    assert not too_deep(chain[:MAX_DEPTH]).any()
+
+
+def test_events_below_the_limit_are_left_out_with_a_note() -> None:
+    builder = TraceBuilder()
+    for level in range(MAX_DEPTH + 3):
+        builder.operator("aten::add", level, 10_000 - level)
+    trace = builder.launch(1, 9_999, thread="other").build()
+    # The drawn operators launch: each holds a launch call, also on the last level that is kept.
+    assert too_deep(trace.events.parent).sum() == 0
+    assert [note.id for note in trace.notes] == ["too-deeply-nested"]
+    assert trace.events.parent.max() < len(trace.events)

@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 
 FASTER_SHARE, SLOWER_SHARE = 0.13, 0.06
@@ -81,8 +81,8 @@ def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> i
     if overlap_ns == 0:
         return 0
     busy_ns = 0
-    for track in distinct(events.track[rows]).tolist():
-        of_track = rows[events.track[rows] == track]
+    for _, places in places_by_value(events.track[rows]):
+        of_track = rows[places]
         busy = union(events.start_ns[of_track], events.end_ns[of_track])
-        busy_ns += total_ns(intersect(work, busy))
+        busy_ns += total_ns(intersect(busy, work))
     return overlap_ns * busy_ns // (busy_ns + overlap_ns)

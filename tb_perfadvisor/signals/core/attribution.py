@@ -28,7 +28,7 @@ from tb_perfadvisor.signals.core.host_states import (
 from tb_perfadvisor.signals.core.idle_gaps import Idle, device_gaps, unlaunched_gaps
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -100,7 +100,7 @@ def attribute(
     else:
         unassigned = _host_time(trace, steps, step_track, single(start, end), parts)
         idle = unlaunched_gaps(unassigned)
-        judge(trace, unassigned, (step_track,), between_steps, parts)
+        judge(trace, {step_track: unassigned}, step_track, between_steps, parts)
     return Attribution(
         intervals=MappingProxyType(parts),
         window_start_ns=start,
@@ -157,12 +157,15 @@ def _judge_idle(
     in_launch = intersect(unassigned, union(called, idle.queued_from_ns))
     unassigned = minus(unassigned, in_launch)
     thread = np.where(launch >= 0, events.track[launch], step_track)
-    for track in distinct(thread[~idle.is_queued]).tolist():
-        on_thread = thread == track
-        piece = intersect(unassigned, union(idle.start_ns[on_thread], idle.end_ns[on_thread]))
-        judge(trace, piece, (track, step_track), between_steps, parts)
-        unassigned = minus(unassigned, piece)
-    judge(trace, unassigned, (step_track,), between_steps, parts)
+    waiting = np.flatnonzero(~idle.is_queued)
+    pieces = {}
+    for track, places in places_by_value(thread[waiting]):
+        gaps = waiting[places]
+        gap_time = union(idle.start_ns[gaps], idle.end_ns[gaps])
+        pieces[track] = intersect(gap_time, unassigned)
+    rest = minus(unassigned, join(*pieces.values()))
+    pieces[step_track] = join(pieces.get(step_track, EMPTY), rest)
+    judge(trace, pieces, step_track, between_steps, parts)
     parts[Cause.LAUNCHING] = join(parts[Cause.LAUNCHING], in_launch)
 
 

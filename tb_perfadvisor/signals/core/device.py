@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.hardware import Identity, Peaks, identify, named_device
 from tb_perfadvisor.signals.core.devices_in_use import shows_device_use, used_devices
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -77,11 +77,11 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     rows = rows[streams[events.track[rows]]]
     device_of = trace.tracks.device[events.track[rows]]
     busiest, busy = None, EMPTY
-    for device in distinct(device_of):
-        device_rows = rows[device_of == device]
+    for device, places in places_by_value(device_of):
+        device_rows = rows[places]
         intervals = union(events.start_ns[device_rows], events.end_ns[device_rows])
         if busiest is None or total_ns(intervals) > total_ns(busy):
-            busiest, busy = int(device), intervals
+            busiest, busy = device, intervals
     if busiest is None:
         # The program used a device that the recording lacks, or at least could see one. That is
         # different from a program on the CPU.

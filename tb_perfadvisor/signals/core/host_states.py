@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
-    clip,
     contains,
     intersect,
     join,
     minus,
     union,
 )
+from tb_perfadvisor.trace.tables import Int32
 
+_ANY = -2
+"""Stands for all threads."""
 _THREAD_STATES = (
     (Cause.COMPILING, (EventKind.COMPILE,)),
     (Cause.ALLOCATING, (EventKind.ALLOCATE,)),
@@ -31,26 +35,66 @@ _THREAD_STATES = (
 
 def judge(
     trace: Trace,
-    unassigned: Intervals,
-    tracks: tuple[int, ...],
+    idle_by_track: Mapping[int, Intervals],
+    step_track: int,
     between_steps: Intervals,
     parts: dict[Cause, Intervals],
 ) -> None:
-    """Split idle time by what some threads were doing, in order of precedence."""
-    if len(unassigned) == 0:
-        return
-    start, end = int(unassigned[0, 0]), int(unassigned[-1, 1])
-    states: list[tuple[Cause, Intervals]] = [
-        (Cause.INPUT, input_waits(trace, tracks)),
-        (Cause.BETWEEN_STEPS, between_steps),
-    ]
-    states += [(cause, states_of(trace, kinds, tracks)) for cause, kinds in _THREAD_STATES]
-    for cause, state in states:
-        part = intersect(unassigned, clip(state, start, end))
-        if len(part):
-            parts[cause] = join(parts[cause], part)
-            unassigned = minus(unassigned, part)
-    parts[Cause.UNEXPLAINED] = join(parts[Cause.UNEXPLAINED], unassigned)
+    """Split idle time by what threads were doing, in order of precedence.
+
+    Args:
+        trace: The trace.
+        idle_by_track: Disjoint idle time, each for the thread that ended it.
+        step_track: The thread that runs the steps. It is judged as well.
+        between_steps: Where no step code runs.
+        parts: Receives the time of each cause.
+    """
+    found: dict[Cause, list[Intervals]] = {cause: [part] for cause, part in parts.items()}
+    states = _ThreadStates(trace)
+    for track, unassigned in idle_by_track.items():
+        for cause in (Cause.INPUT, Cause.BETWEEN_STEPS, *(cause for cause, _ in _THREAD_STATES)):
+            if len(unassigned) == 0:
+                break
+            if cause is Cause.BETWEEN_STEPS:
+                part = intersect(unassigned, between_steps)
+            else:
+                part = intersect(unassigned, states.of(cause, track))
+                if track != step_track:
+                    part = join(part, intersect(unassigned, states.of(cause, step_track)))
+            if len(part):
+                found[cause].append(part)
+                unassigned = minus(unassigned, part)
+        found[Cause.UNEXPLAINED].append(unassigned)
+    parts.update({cause: join(*pieces) for cause, pieces in found.items()})
+
+
+class _ThreadStates:
+    """When each thread is in each state. Threads are looked up, since there may be many."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        kinds = {Cause.INPUT: (EventKind.INPUT_WAIT,), **dict(_THREAD_STATES)}
+        self._rows: dict[Cause, dict[int, Int32]] = {}
+        for cause, wanted in kinds.items():
+            rows = trace.rows(*wanted)
+            tracks = trace.events.track[rows]
+            # See `input_waits`.
+            if cause is Cause.INPUT and trace.source.framework == "tensorflow":
+                tracks = np.full(len(rows), _ANY, dtype=np.int32)
+            self._rows[cause] = {track: rows[places] for track, places in places_by_value(tracks)}
+        self._known: dict[tuple[Cause, int], Intervals] = {}
+
+    def of(self, cause: Cause, track: int) -> Intervals:
+        """When a thread is in a state."""
+        by_track = self._rows[cause]
+        if _ANY in by_track:
+            track = _ANY
+        if (rows := by_track.get(track)) is None:
+            return EMPTY
+        if (cause, track) not in self._known:
+            events = self._trace.events
+            self._known[cause, track] = union(events.start_ns[rows], events.end_ns[rows])
+        return self._known[cause, track]
 
 
 def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...]) -> Intervals:
@@ -102,14 +146,16 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
         feeding = feeding[events.track[feeding] == step_track]
         waits = union(events.start_ns[feeding], events.end_ns[feeding])
         return minus(union(events.start_ns[rows], events.end_ns[rows]), waits)
-    busy = EMPTY
-    for track in distinct(events.track[rows]).tolist():
-        own = rows[events.track[rows] == track]
-        input_rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
-        input_rows = input_rows[events.track[input_rows] == track]
-        feeding_time = union(events.start_ns[input_rows], events.end_ns[input_rows])
-        busy = join(busy, minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
-    return busy
+    input_rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
+    input_by_track = {
+        track: input_rows[places] for track, places in places_by_value(events.track[input_rows])
+    }
+    busy = []
+    for track, places in places_by_value(events.track[rows]):
+        own, feeding = rows[places], input_by_track.get(track, input_rows[:0])
+        feeding_time = union(events.start_ns[feeding], events.end_ns[feeding])
+        busy.append(minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
+    return join(*busy)
 
 
 _CLOSE_NS = 100_000

@@ -14,8 +14,9 @@ from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Shape = tuple[int, ...]
-# Addresses have 64 bits. Damaged files have larger sizes, whose products don't fit a float.
-_MOST_ELEMENTS = 2**63
+_MOST_ELEMENTS = 2**48
+"""More elements than any machine's memory holds: such sizes are damaged, and products of them would
+not fit into 64 bits."""
 
 
 @lru_cache(maxsize=16_384)  # layers repeat, and so do steps
@@ -55,5 +56,4 @@ def largest_input(trace: Trace, operators: Int32) -> Int64:
         max((prod(shape) for shape in parse_shapes(trace.text(text)) if shape), default=0)
         for text in texts.tolist()
     ]
-    # A malformed file may state any number of elements: avoid an overflow.
-    return np.array([min(size, 2**62) for size in sizes], dtype=np.int64)[inverse]
+    return np.array(sizes, dtype=np.int64)[inverse]

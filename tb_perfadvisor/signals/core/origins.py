@@ -16,7 +16,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 MODULE = "nn.Module: "
@@ -139,31 +140,6 @@ def node_name(trace: Trace, node: int) -> str:
     return trace.name(node).removeprefix(NODE)
 
 
-def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
-    """For each event, the innermost marked event around it, or the event itself.
-
-    Args:
-        parent: Shape (events,).
-        is_mark: Shape (events,).
-
-    Returns:
-        Shape (events,), rows; -1 for none.
-    """
-    count = len(parent)
-    if not is_mark.any():
-        return np.full(count, -1, dtype=np.int32)
-    # Events point to their parents, marked events to themselves. Each pass doubles the distance, so
-    # the number of passes is the logarithm of the depth.
-    target = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
-    rows = np.flatnonzero((target >= 0) & ~is_mark)
-    while rows.size:
-        next_target = target[target[rows]]
-        # A row that points to a marked event, or to nothing, is done.
-        target[rows] = next_target
-        rows = rows[(next_target >= 0) & ~is_mark[next_target]]
-    return target
-
-
 def _starting(trace: Trace, prefix: str) -> list[int]:
     """Indices of the strings with a prefix."""
     return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
@@ -191,8 +167,12 @@ def _set_begun_modules(
         return
     marks = trace.rows(EventKind.ANNOTATION)
     marks = marks[is_in(events.name[marks], begins + ends)]
-    for track in distinct(events.track[marks]).tolist():
-        on_track = marks[events.track[marks] == track]
+    rows_of = np.flatnonzero(has_no_forward)
+    rows_by_track = {
+        track: rows_of[places] for track, places in places_by_value(events.track[rows_of])
+    }
+    for track, places in places_by_value(events.track[marks]):
+        on_track = marks[places]
         current, begun_in = -1, -1
         states = [-1]
         for row in on_track.tolist():
@@ -208,7 +188,7 @@ def _set_begun_modules(
                 if node[row] != begun_in:
                     current, begun_in = index, int(node[row])
             states.append(current)
-        rows = np.flatnonzero(has_no_forward & (events.track == track))
+        rows = rows_by_track.get(track, rows_of[:0])
         # A label lies within the node that it refers to.
         slot = np.searchsorted(events.start_ns[on_track], events.end_ns[node[rows]], side="right")
         module[rows] = np.array(states)[slot]

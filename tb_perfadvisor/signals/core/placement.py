@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import Intervals, contains, union
+from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32
 
 # Operators that compute on tensors, by name without overloads. All other names count as views,
@@ -125,13 +126,7 @@ def find_placement(
     device_count = int(is_launching[rows].sum())
 
     # An operator with a launch anywhere inside runs on the device: mark all that enclose one.
-    has_launch = is_launching.copy()
-    frontier = np.flatnonzero(is_launching)
-    while len(frontier):
-        above = distinct(events.parent[frontier])
-        above = above[above >= 0]
-        frontier = above[~has_launch[above]]
-        has_launch[frontier] = True
+    has_launch = with_enclosing(events.parent, np.flatnonzero(is_launching).astype(np.int32))
     names = events.name[rows]
     computing = [name for name in distinct(names).tolist() if computes(trace.strings[name])]
     host = rows[is_in(names, computing) & ~has_launch[rows]]
@@ -198,14 +193,9 @@ def _placement_of_totals(totals: Totals) -> Placement:
 
 def has_ancestor(parent: Int32, rows: Int32, is_marked: Mask) -> Mask:
     """Whether an event around each row is marked; shape (rows,)."""
-    found = np.zeros(len(rows), dtype=bool)
-    at = parent[rows]
-    while True:
-        alive = (at >= 0) & ~found
-        if not alive.any():
-            return found
-        found[alive] = is_marked[at[alive]]
-        at = np.where(at >= 0, parent[at], -1)
+    above = parent[rows]
+    found: Mask = (above >= 0) & (nearest(parent, is_marked)[above] >= 0)
+    return found
 
 
 def computes(name: str) -> bool:

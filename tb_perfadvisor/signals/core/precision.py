@@ -15,6 +15,7 @@ from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.core.causes import COMPUTE, OF_PRECISION
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 _WIDTHS = {
@@ -84,15 +85,4 @@ def launching_operator(trace: Trace) -> Int32:
 
     An operator counts as being inside itself. -1 if no operator encloses the event.
     """
-    parent, kind = trace.events.parent, trace.events.kind
-    is_operator = kind == EventKind.OPERATOR
-    found = np.where(is_operator, np.arange(len(kind), dtype=np.int32), np.int32(-1))
-    row = np.flatnonzero(~is_operator & (parent >= 0))
-    above = parent[row]
-    # One pass per level of nesting: a runtime call lies at most a few levels below its operator.
-    while row.size:
-        hit = is_operator[above]
-        found[row[hit]] = above[hit]
-        row, above = row[~hit], parent[above[~hit]]
-        row, above = row[above >= 0], above[above >= 0]
-    return found
+    return nearest(trace.events.parent, trace.events.kind == EventKind.OPERATOR)

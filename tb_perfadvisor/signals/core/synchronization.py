@@ -21,7 +21,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
 from tb_perfadvisor.signals.core.steps.jitted_calls import top_level_calls
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -85,12 +85,12 @@ def find_synchronizations(
     on_tpu = any(device.kind == "tpu" for device in trace.devices)
     callers = events.track[top_level_calls(trace)] if on_tpu else rows[:0]
     dispatching = set(distinct(callers).tolist())
-    for track in distinct(events.track[rows]).tolist():
-        on_track_wait = events.track[rows] == track
-        is_on_track = events.track[launching] == track
+    launches_by_track = dict(places_by_value(events.track[launching]))
+    for track, on_track_wait in places_by_value(events.track[rows]):
+        places = launches_by_track.get(track, np.empty(0, dtype=np.int64))
         if track in dispatching:
-            is_on_track = np.ones(len(launching), dtype=bool)
-        on_track, begins = launching[is_on_track], begins_ns[is_on_track]
+            places = np.arange(len(launching))
+        on_track, begins = launching[places], begins_ns[places]
         if len(on_track) == 0:
             continue
         slot = np.searchsorted(events.start_ns[on_track], returns[on_track_wait], side="left")
@@ -179,8 +179,7 @@ def waiting_calls(trace: Trace) -> Int32:
 def _outermost(trace: Trace, rows: Int32) -> Int32:
     """The rows that begin after all earlier rows of their thread have ended."""
     events, keep = trace.events, np.ones(len(rows), dtype=bool)
-    for track in distinct(events.track[rows]).tolist():
-        on_track = np.flatnonzero(events.track[rows] == track)
+    for _, on_track in places_by_value(events.track[rows]):
         reach = np.maximum.accumulate(events.end_ns[rows[on_track]])
         keep[on_track[1:]] = events.start_ns[rows[on_track[1:]]] >= reach[:-1]
     return rows[keep]

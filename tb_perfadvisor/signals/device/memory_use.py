@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -164,11 +164,11 @@ def _enclosing(trace: Trace, track: Int32, at_ns: Int64) -> Int32:
     """The innermost event on each track around each time; -1 for none; shape (n,)."""
     events = trace.events
     enclosing = np.full(len(at_ns), -1, dtype=np.int32)
-    for number in distinct(track[track >= 0]).tolist():
-        rows = np.flatnonzero(events.track == number).astype(np.int32)
-        if len(rows) == 0:
+    rows_by_track = dict(places_by_value(events.track))
+    for number, on_track in places_by_value(track):
+        rows = rows_by_track.get(number)
+        if rows is None:
             continue
-        on_track = np.flatnonzero(track == number)
         slot = last_before(events.start_ns[rows], at_ns[on_track])
         enclosing[on_track] = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
     end = events.end_ns

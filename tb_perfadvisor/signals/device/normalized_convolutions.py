@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -66,9 +66,11 @@ def _normalized_with_bias(trace: Trace) -> Int32:
     if not _are_named(trace, operators, "batch_norm").any():
         return convolutions[:0]
     is_normalized = np.zeros(len(convolutions), dtype=bool)
-    for track in distinct(events.track[convolutions]).tolist():
-        index = np.flatnonzero(events.track[convolutions] == track)
-        on_track = operators[events.track[operators] == track]
+    operators_by_track = {
+        track: operators[places] for track, places in places_by_value(events.track[operators])
+    }
+    for track, index in places_by_value(events.track[convolutions]):
+        on_track = operators_by_track[track]
         # Skip operators on a single number: batch normalization counts batches with one.
         on_track = on_track[largest_input(trace, on_track) > 1]
         slot = np.searchsorted(events.start_ns[on_track], events.end_ns[convolutions[index]])

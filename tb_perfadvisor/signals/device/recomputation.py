@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -175,9 +176,5 @@ def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
 def _innermost_marked(signals: Signals, operators: Int32, is_marked: NDArray[np.bool_]) -> Int32:
     """The innermost marked event at or around each operator; -1 for none."""
     parent = signals.trace.events.parent
-    ancestor = operators.astype(np.int32)
-    while True:
-        climbs = (ancestor >= 0) & ~is_marked[ancestor]
-        if not climbs.any():
-            return ancestor
-        ancestor = np.where(climbs, parent[ancestor], ancestor)
+    around = nearest(parent, is_marked)
+    return np.where(operators >= 0, around[operators], np.int32(-1))

@@ -25,7 +25,14 @@ from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    group_rows,
+    is_in,
+    places_by_value,
+    unique_inverse,
+)
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
@@ -93,31 +100,40 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
     product = named(_PRODUCTS)
     scores = _dims(trace, softmax, _softmax_dims)
     factors = _dims(trace, product, _product_dims)
+    # Only operators of one thread and one shape of scores belong together.
+    columns = (softmax, scores), (product, factors[:, [0, 1, 3]]), (product, factors[:, :3])
+    kinds = np.concatenate(
+        [np.column_stack((events.track[rows], shapes)) for rows, shapes in columns]
+    )
+    _, kind = group_rows(*kinds.T)
+    ends = np.cumsum([len(rows) for rows, _ in columns])
+    of_softmax, of_producer, of_consumer = np.split(kind, ends[:-1])
+    producers_by_kind, consumers_by_kind = (
+        {number: product[places] for number, places in places_by_value(of_product)}
+        for of_product in (of_producer, of_consumer)
+    )
     layers: list[tuple[int, int, tuple[int, ...]]] = []
-    for track in distinct(events.track[softmax]).tolist():
-        is_product = events.track[product] == track
-        is_softmax = events.track[softmax] == track
-        for shape in np.unique(scores[is_softmax], axis=0):
-            rows = softmax[is_softmax & (scores == shape).all(axis=1)]
-            producers = product[is_product & (factors[:, [0, 1, 3]] == shape).all(axis=1)]
-            consumers = product[is_product & (factors[:, :3] == shape).all(axis=1)]
-            if not shape.all() or not len(producers) or not len(consumers):
-                continue
-            before = np.searchsorted(producers, rows) - 1
-            after = np.searchsorted(consumers, rows)
-            # Products beyond another softmax of this shape belong to that softmax.
-            previous = np.concatenate(([-1], rows[:-1]))
-            following = np.concatenate((rows[1:], [len(events)]))
-            is_layer = (before >= 0) & (after < len(consumers))
-            first = producers[np.maximum(before, 0)]
-            last = consumers[np.minimum(after, len(consumers) - 1)]
-            is_layer &= (first > previous) & (last < following)
-            slot = np.searchsorted(product, (first, last))
-            size, value = factors[slot[0], 2], factors[slot[1], 3]
-            layers.extend(
-                (int(first[i]), int(last[i]), (*shape.tolist(), int(size[i]), int(value[i])))
-                for i in np.flatnonzero(is_layer).tolist()
-            )
+    for number, places in places_by_value(of_softmax):
+        rows, shape = softmax[places], scores[places[0]]
+        producers = producers_by_kind.get(number)
+        consumers = consumers_by_kind.get(number)
+        if not shape.all() or producers is None or consumers is None:
+            continue
+        before = np.searchsorted(producers, rows) - 1
+        after = np.searchsorted(consumers, rows)
+        # Products beyond another softmax of this shape belong to that softmax.
+        previous = np.concatenate(([-1], rows[:-1]))
+        following = np.concatenate((rows[1:], [len(events)]))
+        is_layer = (before >= 0) & (after < len(consumers))
+        first = producers[np.maximum(before, 0)]
+        last = consumers[np.minimum(after, len(consumers) - 1)]
+        is_layer &= (first > previous) & (last < following)
+        slot = np.searchsorted(product, (first, last))
+        size, value = factors[slot[0], 2], factors[slot[1], 3]
+        layers.extend(
+            (int(first[i]), int(last[i]), (*shape.tolist(), int(size[i]), int(value[i])))
+            for i in np.flatnonzero(is_layer).tolist()
+        )
     layers.sort()
     return (
         np.array([first for first, _, _ in layers], dtype=np.int32),
@@ -131,7 +147,9 @@ def _dims(
 ) -> Int64:
     """One row per operator: what a function reads from the shapes of its inputs."""
     texts, inverse = unique_inverse(shapes_of(trace, operators))
-    return np.array([read(parse_shapes(trace.text(text))) for text in texts.tolist()])[inverse]
+    sizes = [read(parse_shapes(trace.text(text))) for text in texts.tolist()]
+    width = len(read(()))
+    return np.array(sizes, dtype=np.int64).reshape(-1, width)[inverse]
 
 
 def _softmax_dims(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
@@ -154,13 +172,17 @@ def _forward_layer(
     """The layer that each forward operator belongs to; -1 for none."""
     events = trace.events
     layer_of_operator = np.full(len(operators), -1, dtype=np.int32)
-    for track in distinct(events.track[first]).tolist():
-        on_track = np.flatnonzero(events.track[first] == track)
-        slot = np.searchsorted(first[on_track], operators, side="right") - 1
-        layer = on_track[np.maximum(slot, 0)]
-        is_between = (slot >= 0) & (operators <= last[layer])
-        is_between &= events.track[operators] == track
-        index = np.flatnonzero(is_between)
+    known = np.flatnonzero(operators >= 0)
+    known_by_track = {
+        track: known[places] for track, places in places_by_value(events.track[operators[known]])
+    }
+    for track, on_track in places_by_value(events.track[first]):
+        here = known_by_track.get(track, known[:0])
+        slot = np.searchsorted(first[on_track], operators[here], side="right") - 1
+        is_between = (slot >= 0) & (operators[here] <= last[on_track[np.maximum(slot, 0)]])
+        index = here[is_between]
+        layer = np.full(len(operators), -1, dtype=np.int64)
+        layer[index] = on_track[slot[is_between]]
         scores = sizes[layer[index], :3].prod(axis=1)
         is_part = largest_input(trace, operators[index]) == scores
         is_part |= operators[index] == first[layer[index]]
@@ -171,9 +193,5 @@ def _forward_layer(
 def _backward_node(trace: Trace, operators: Int32) -> Int32:
     """The innermost event at or around each operator with a link to a forward one; -1 for none."""
     events = trace.events
-    node = operators.astype(np.int32)
-    while True:
-        climbs = (node >= 0) & (events.forward[node] < 0)
-        if not climbs.any():
-            return node
-        node = np.where(climbs, events.parent[node], node)
+    around = nearest(events.parent, events.forward >= 0)
+    return np.where(operators >= 0, around[operators], np.int32(-1))

@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 READING_NS = 150_000
@@ -78,8 +78,7 @@ def _is_copied(signals: Signals) -> NDArray[np.bool_]:
     copied_ns = np.sort(events.start_ns[np.where(launch >= 0, launch, to_host)])
     is_copied = np.zeros(len(waits), dtype=np.bool_)
     track = events.track[waits.row]
-    for number in distinct(track).tolist():
-        on_track = np.flatnonzero(track == number)
+    for _, on_track in places_by_value(track):
         before = np.searchsorted(copied_ns, events.end_ns[waits.row[on_track]])
         follows = waits.next_launch[on_track]
         begins = np.diff(follows, prepend=-1) != 0
@@ -98,14 +97,17 @@ def _usual_ns(signals: Signals) -> Int64:
     calls = distinct(events.launched_by[signals.device.rows])
     calls = calls[calls >= 0]
     usual_ns = np.zeros(len(waits), dtype=np.int64)
-    for track in distinct(events.track[waits.row]).tolist():
-        on_track: Int32 = calls[events.track[calls] == track]
+    calls_by_track = {
+        track: calls[places] for track, places in places_by_value(events.track[calls])
+    }
+    for track, waiting in places_by_value(events.track[waits.row]):
+        on_track: Int32 = calls_by_track.get(track, calls[:0])
         has_not_waited = ~is_in(on_track[1:], waits.next_launch)
         between_ns = _host_code_ns(
             signals, on_track[:-1][has_not_waited], on_track[1:][has_not_waited]
         )
         if len(between_ns):
-            usual_ns[events.track[waits.row] == track] = int(np.median(between_ns))
+            usual_ns[waiting] = int(np.median(between_ns))
     return usual_ns
 
 

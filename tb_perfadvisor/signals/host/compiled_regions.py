@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -71,8 +71,7 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     is_resumed = np.zeros(len(rows), dtype=np.bool_)
-    for track in distinct(events.track[rows]).tolist():
-        on_track = np.flatnonzero(events.track[rows] == track)
+    for _, on_track in places_by_value(events.track[rows]):
         reach = np.maximum.accumulate(events.end_ns[rows[on_track]])
         is_resumed[on_track[1:]] = events.start_ns[rows[on_track]][1:] < reach[:-1]
     frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)

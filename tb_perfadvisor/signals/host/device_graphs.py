@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, row_mask, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     clip,
@@ -121,13 +121,20 @@ def replay_preparation(signals: Signals) -> ReplayPreparation:
     before = np.full(len(gaps.start_ns), -1, dtype=np.int64)
     count = np.zeros(len(replays), dtype=np.int64)
     is_first = np.zeros(len(replays), dtype=bool)
-    for track in distinct(events.track[replays.row]).tolist():
-        of_track = np.flatnonzero(events.track[replays.row] == track)
-        on_track = launches[events.track[launches] == track]
+    launches_by_track = {
+        track: launches[places] for track, places in places_by_value(events.track[launches])
+    }
+    gaps_waited_for = np.flatnonzero(is_waited_for)
+    gaps_by_track = {
+        track: gaps_waited_for[places]
+        for track, places in places_by_value(events.track[gaps.launch_row[gaps_waited_for]])
+    }
+    for track, of_track in places_by_value(events.track[replays.row]):
+        on_track = launches_by_track.get(track, launches[:0])
         at = np.searchsorted(on_track, replays.row[of_track])
         count[of_track] = np.diff(at, prepend=-1) - 1
         is_first[of_track[:1]] = True
-        here = np.flatnonzero(is_waited_for & (events.track[gaps.launch_row] == track))
+        here = gaps_by_track.get(track, gaps_waited_for[:0])
         following = np.searchsorted(replays.row[of_track], gaps.launch_row[here])
         found = following < len(of_track)
         before[here[found]] = of_track[following[found]]
@@ -156,9 +163,11 @@ def graph_captures(signals: Signals) -> GraphCaptures:
     built = _calls(trace, _BUILD, *kinds)
     # A capture whose end was not recorded lasts at least as long as the call that begins it.
     until_ns = np.array(events.end_ns[begun])
-    for track in distinct(events.track[begun]).tolist():
-        of_track = np.flatnonzero(events.track[begun] == track)
-        ends_ns = events.end_ns[ended[events.track[ended] == track]]
+    ended_by_track = {
+        track: ended[places] for track, places in places_by_value(events.track[ended])
+    }
+    for track, of_track in places_by_value(events.track[begun]):
+        ends_ns = events.end_ns[ended_by_track.get(track, ended[:0])]
         following = np.searchsorted(ends_ns, events.start_ns[begun[of_track]])
         found = following < len(ends_ns)
         until_ns[of_track[found]] = ends_ns[following[found]]

@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -193,9 +193,9 @@ def _is_named(trace: Trace, rows: Int32, is_wanted: Callable[[str], bool]) -> ND
 def _outermost(trace: Trace, rows: Int32) -> Int32:
     """Drop calls inside other calls."""
     events = trace.events
-    spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
     outer = []
-    for track_rows in spans:
+    for _, places in places_by_value(events.track[rows]):
+        track_rows = rows[places]
         reach = np.maximum.accumulate(events.end_ns[track_rows])
         first = np.ones(len(track_rows), dtype=bool)
         first[1:] = events.start_ns[track_rows][1:] >= reach[:-1]

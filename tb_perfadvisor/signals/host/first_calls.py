@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -120,8 +120,8 @@ def _slow_first(
 ) -> Intervals:
     """The first call of each group, if it takes far longer than every later one."""
     events, slow = signals.trace.events, []
-    for name in distinct(group).tolist():
-        calls = rows[group == name]
+    for _, places in places_by_value(group):
+        calls = rows[places]
         duration = events.duration_ns[calls]
         if len(calls) < _MIN_CALLS:
             continue

@@ -21,8 +21,17 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, minus, union
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    crowded,
+    intersect,
+    join,
+    minus,
+    union,
+)
 from tb_perfadvisor.trace.tables import Int32
 
 # jax/_src/interpreters/mlir.py and jax/_src/callback.py: what its primitives are lowered to.
@@ -118,16 +127,20 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
     trace, window = signals.trace, signals.attribution
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     operators = np.setdiff1d(operators, rows, assume_unique=True)
-    alone = EMPTY
-    for track in distinct(events.track[rows]).tolist():
-        on_track = rows[events.track[rows] == track]
-        on_other_tracks = operators[events.track[operators] != track]
-        running = union(events.start_ns[on_track], events.end_ns[on_track])
-        alone = join(
-            alone,
-            minus(running, union(events.start_ns[on_other_tracks], events.end_ns[on_other_tracks])),
-        )
-    return clip(alone, window.window_start_ns, window.window_end_ns)
+    computing = {
+        track: union(events.start_ns[operators[places]], events.end_ns[operators[places]])
+        for track, places in places_by_value(events.track[operators])
+    }
+    # Another thread computes where several threads do, or one that is not the call's own.
+    several = crowded(*computing.values())
+    single = minus(join(*computing.values()), several)
+    alone = []
+    for track, places in places_by_value(events.track[rows]):
+        running = union(events.start_ns[rows[places]], events.end_ns[rows[places]])
+        own = intersect(running, intersect(computing.get(track, EMPTY), single))
+        busy = join(intersect(running, several), intersect(running, single))
+        alone.append(join(minus(running, busy), own))
+    return clip(join(*alone), window.window_start_ns, window.window_end_ns)
 
 
 def _idle_after(signals: Signals, rows: Int32) -> Intervals:

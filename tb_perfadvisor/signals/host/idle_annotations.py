@@ -14,14 +14,13 @@ import re
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.origins import nearest
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns
+from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
+from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WHOLE_SHARE = 0.9
@@ -56,18 +55,27 @@ class AnnotatedIdle(Struct, frozen=True):
 
 
 class _Segments(Struct, frozen=True):
-    """Stretches of a thread with the same innermost annotation, in order."""
+    """Stretches with the same innermost annotation, by thread and then in order."""
 
+    track: Int32
     start_ns: Int64
     end_ns: Int64
     name: Int32
 
-    def name_at(self, at_ns: Int64) -> Int32:
-        """The annotation at each moment; -1 for none."""
-        if len(self.start_ns) == 0:
+    def name_at(self, track: Int32, at_ns: Int64) -> Int32:
+        """The annotation on each track at each moment; -1 for none."""
+        count = len(self.start_ns)
+        if count == 0:
             return np.full(len(at_ns), -1, dtype=np.int32)
-        slot = last_before(self.start_ns, at_ns)
-        inside = (slot >= 0) & (at_ns < self.end_ns[slot])
+        # Sort segments and moments together; a segment that starts at a moment comes before it.
+        is_moment = np.repeat((False, True), (count, len(at_ns)))
+        tracks = np.concatenate((self.track, track))
+        order = np.lexsort((is_moment, np.concatenate((self.start_ns, at_ns)), tracks))
+        latest = np.maximum.accumulate(np.where(order < count, order, -1))
+        slot = np.empty(len(at_ns), dtype=np.int64)
+        of_moment = order >= count
+        slot[order[of_moment] - count] = latest[of_moment]
+        inside = (slot >= 0) & (self.track[slot] == track) & (at_ns < self.end_ns[slot])
         return np.where(inside, self.name[slot], -1).astype(np.int32)
 
 
@@ -81,49 +89,50 @@ def annotated_idle(signals: Signals) -> AnnotatedIdle:
     is_automatic = is_in(trace.events.name[rows], automatic)
     launch, step_track = idle.launch_row, signals.step_track
     thread = np.where(launch >= 0, trace.events.track[launch], step_track)
-    tracks = {*distinct(thread).tolist(), step_track}
-    by_user = _innermost(trace, rows[~is_automatic], tracks)
-    by_framework = _innermost(trace, rows[is_automatic], tracks)
-    pieces = []
-    for track in distinct(thread).tolist():
-        layers = (
-            by_user[track],
-            by_user[step_track],
-            by_framework[track],
-            by_framework[step_track],
-        )
-        start, gap = _split(idle.start_ns, idle.end_ns, np.flatnonzero(thread == track), layers)
-        is_last = np.append(gap[1:] != gap[:-1], True)
-        end = np.where(is_last, idle.end_ns[gap], np.append(start[1:], 0))
-        name = np.full(len(start), -1, dtype=np.int32)
-        for layer in layers:
-            name = np.where(name >= 0, name, layer.name_at(start))
-        pieces.append((start, end, gap, name))
-    if not pieces:
-        none = np.empty(0, dtype=np.int64)
-        return AnnotatedIdle(none, none, none.astype(np.int32), none.astype(np.int32))
-    starts, ends, gap_rows, names = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    order = np.argsort(starts, kind="stable")
-    return AnnotatedIdle(
-        start_ns=starts[order],
-        end_ns=ends[order],
-        gap=gap_rows[order].astype(np.int32),
-        name=names[order].astype(np.int32),
-    )
+    by_user = _innermost(trace, rows[~is_automatic])
+    by_framework = _innermost(trace, rows[is_automatic])
+    start, gap = _split(idle.start_ns, idle.end_ns, thread, step_track, (by_user, by_framework))
+    if not len(start):
+        none = start.astype(np.int32)
+        return AnnotatedIdle(start, start, none, none)
+    is_last = np.append(gap[1:] != gap[:-1], True)
+    end = np.where(is_last, idle.end_ns[gap], np.append(start[1:], 0))
+    name = np.full(len(start), -1, dtype=np.int32)
+    on_step_thread = np.full(len(start), step_track, dtype=np.int32)
+    for segments in (by_user, by_framework):
+        for track in (thread[gap], on_step_thread):
+            is_open = np.flatnonzero(name < 0)
+            name[is_open] = segments.name_at(track[is_open], start[is_open])
+    return AnnotatedIdle(start_ns=start, end_ns=end, gap=gap.astype(np.int32), name=name)
 
 
 def _split(
-    start_ns: Int64, end_ns: Int64, gaps: NDArray[np.intp], segments: tuple[_Segments, ...]
-) -> tuple[Int64, NDArray[np.intp]]:
-    """Starts of pieces of gaps, cut where the annotation may change, with the gap of each."""
+    start_ns: Int64,
+    end_ns: Int64,
+    thread: Int32,
+    step_track: int,
+    segments: tuple[_Segments, ...],
+) -> tuple[Int64, Int64]:
+    """Starts of pieces of gaps, cut where the annotation may change, with the gap of each.
+
+    Args:
+        start_ns: Starts of the gaps, in order.
+        end_ns: Ends of the gaps.
+        thread: The track of the thread that ended each gap.
+        step_track: The track of the steps, whose annotations cut all gaps.
+        segments: The annotations of all threads.
+    """
+    if not len(start_ns):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     bounds = np.concatenate([c for part in segments for c in (part.start_ns, part.end_ns)])
-    bounds = np.unique(bounds)
-    slot = last_before(start_ns[gaps], bounds)
-    inside = (slot >= 0) & (bounds < end_ns[gaps][slot]) & (bounds > start_ns[gaps][slot])
-    starts = np.concatenate((start_ns[gaps], bounds[inside]))
-    of_gap = np.concatenate((gaps, gaps[slot[inside]]))
-    order = np.argsort(starts, kind="stable")
-    return starts[order], of_gap[order]
+    track = np.concatenate([part.track for part in segments for _ in range(2)])
+    slot = np.searchsorted(start_ns, bounds, side="right") - 1
+    cuts = (slot >= 0) & (bounds < end_ns[slot]) & (bounds > start_ns[slot])
+    cuts &= (track == step_track) | (track == thread[slot])
+    starts = np.concatenate((start_ns, bounds[cuts]))
+    _, first = np.unique(starts, return_index=True)
+    of_gap = np.concatenate((np.arange(len(start_ns)), slot[cuts]))
+    return starts[first], of_gap[first]
 
 
 def _annotations(signals: Signals) -> Int32:
@@ -150,34 +159,28 @@ def _around_programs(trace: Trace) -> Int32:
     names = distinct(events.name[rows]).tolist()
     calls = [name for name in names if _CALLS_PROGRAM.match(trace.strings[name])]
     above = events.parent[rows[is_in(events.name[rows], calls)]]
-    found = [np.empty(0, dtype=np.int32)]
-    while len(above := distinct(above[above >= 0])):
-        found.append(above)
-        above = events.parent[above]
-    return distinct(np.concatenate(found)).astype(np.int32)
+    return np.flatnonzero(with_enclosing(events.parent, above[above >= 0])).astype(np.int32)
 
 
-def _innermost(trace: Trace, rows: Int32, tracks: set[int]) -> dict[int, _Segments]:
-    """The innermost of some annotations at each moment of some threads."""
+def _innermost(trace: Trace, rows: Int32) -> _Segments:
+    """The innermost of some annotations at each moment of all threads."""
     events = trace.events
     is_annotation = np.zeros(len(events), dtype=np.bool_)
     is_annotation[rows] = True
     around = nearest(events.parent, is_annotation)
     parent = events.parent[rows]
     outer = np.where(parent >= 0, around[parent], -1)
-    found = {}
-    for track in tracks:
-        on_track = events.track[rows] == track
-        inner, enclosing = rows[on_track], outer[on_track]
-        # After an annotation ends, the one around it goes on. Of several changes at one moment, the
-        # last counts: ends come before starts, and inner annotations end first and start last.
-        times = np.concatenate((events.end_ns[inner], events.start_ns[inner]))
-        owner = np.concatenate((enclosing, inner))
-        order = np.lexsort((np.concatenate((-inner, inner)), times))
-        times, owner = times[order], owner[order]
-        following = np.append(times[1:], times[-1:])
-        is_segment = (owner >= 0) & (following > times)
-        found[track] = _Segments(
-            times[is_segment], following[is_segment], events.name[owner[is_segment]]
-        )
-    return found
+    # After an annotation ends, the one around it goes on. Of several changes at one moment, the
+    # last counts: ends come before starts, and inner annotations end first and start last.
+    times = np.concatenate((events.end_ns[rows], events.start_ns[rows]))
+    owner, track = np.concatenate((outer, rows)), np.tile(events.track[rows], 2)
+    order = np.lexsort((np.concatenate((-rows, rows)), times, track))
+    times, owner, track = times[order], owner[order], track[order]
+    following = np.append(times[1:], times[-1:])
+    is_segment = (owner >= 0) & (following > times) & (track == np.append(track[1:], -1))
+    return _Segments(
+        track[is_segment],
+        times[is_segment],
+        following[is_segment],
+        events.name[owner[is_segment]],
+    )

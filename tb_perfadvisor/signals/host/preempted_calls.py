@@ -19,8 +19,24 @@ from tb_perfadvisor.signals.host.launch_queue import launches_pending
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, overlap_ns, union
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    is_in,
+    places_by_value,
+    row_mask,
+    unique_inverse,
+)
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    crowded,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    union,
+)
+from tb_perfadvisor.trace.nesting import with_enclosing
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _SHORTEST_NS = 1_000_000
@@ -109,12 +125,19 @@ def preempted_calls(signals: Signals) -> PreemptedCalls:
     idle_ns = np.zeros(len(row), dtype=np.int64)
     idle, trivial_idle = [EMPTY], [EMPTY]
     start_ns, end_ns, call = _excess_spans(signals.trace, row, excess_ns)
-    for track in distinct(events.track[row]).tolist():
-        waiting = _idle_for(signals, track)
-        inside = overlap_ns(waiting, start_ns, end_ns) * (events.track[row] == track)[call]
-        idle_ns += np.bincount(call, inside, len(row)).astype(np.int64)
-        for parts, wanted in ((idle, inside > 0), (trivial_idle, (inside > 0) & is_trivial[call])):
-            parts.append(intersect(waiting, union(start_ns[wanted], end_ns[wanted])))
+    gaps_by_track = dict(places_by_value(_launching_threads(signals)))
+    for track, spans in places_by_value(events.track[row[call]]):
+        if track not in gaps_by_track:
+            continue
+        waiting = _idle_in(signals, gaps_by_track[track])
+        start, end = start_ns[spans], end_ns[spans]
+        inside = overlap_ns(waiting, start, end)
+        np.add.at(idle_ns, call[spans], inside)
+        for parts, wanted in (
+            (idle, inside > 0),
+            (trivial_idle, (inside > 0) & is_trivial[call[spans]]),
+        ):
+            parts.append(intersect(waiting, union(start[wanted], end[wanted])))
     return PreemptedCalls(
         row=row,
         excess_ns=excess_ns,
@@ -168,12 +191,9 @@ def _around_kernels(signals: Signals) -> Int32:
     """Events around launches of kernels."""
     trace = signals.trace
     rows = trace.rows(EventKind.KERNEL, EventKind.COLLECTIVE)
-    inside = distinct(trace.events.launched_by[rows])
-    found = [np.empty(0, dtype=np.int32)]
-    while len(inside := inside[inside >= 0]):
-        found.append(inside)
-        inside = distinct(trace.events.parent[inside])
-    return distinct(np.concatenate(found))
+    launches = trace.events.launched_by[rows]
+    around = with_enclosing(trace.events.parent, launches[launches >= 0])
+    return np.flatnonzero(around).astype(np.int32)
 
 
 def _is_held_up(signals: Signals, rows: Int32) -> NDArray[np.bool_]:
@@ -200,20 +220,34 @@ def _is_held_up(signals: Signals, rows: Int32) -> NDArray[np.bool_]:
     trivial = [i for i in names if _TRIVIAL_CALL.match(trace.strings[i])]
     locking: Int32 = calls[~is_in(events.name[calls], trivial)]
     is_call = events.kind[rows] != EventKind.OPERATOR
-    for track in distinct(events.track[rows][is_call]).tolist():
-        elsewhere = locking[events.track[locking] != track]
-        here = is_call & (events.track[rows] == track)
-        held |= here & _is_mostly_during(trace, rows, elsewhere)
+    called = np.flatnonzero(is_call)
+    start, end = events.start_ns[rows[called]], events.end_ns[rows[called]]
+    inside_ns = np.zeros(len(called), dtype=np.int64)
+    running = {
+        track: _time(trace, locking[places])
+        for track, places in places_by_value(events.track[locking])
+    }
+    # Other threads run where several threads do, or one that is not the call's own.
+    several = crowded(*running.values())
+    alone = minus(join(*running.values()), several)
+    inside_ns += overlap_ns(several, start, end) + overlap_ns(alone, start, end)
+    for track, places in places_by_value(events.track[rows[called]]):
+        own = intersect(running.get(track, EMPTY), alone)
+        inside_ns[places] -= overlap_ns(own, start[places], end[places])
+    held[called] |= 2 * inside_ns > end - start
     return held
 
 
 def _is_mostly_during(trace: Trace, rows: Int32, others: Int32) -> NDArray[np.bool_]:
     """Whether other events run for more than half of the time of calls; shape (calls,)."""
     events = trace.events
-    spans = union(events.start_ns[others], events.end_ns[others])
-    inside_ns = overlap_ns(spans, events.start_ns[rows], events.end_ns[rows])
+    inside_ns = overlap_ns(_time(trace, others), events.start_ns[rows], events.end_ns[rows])
     mostly: NDArray[np.bool_] = 2 * inside_ns > events.duration_ns[rows]
     return mostly
+
+
+def _time(trace: Trace, rows: Int32) -> Intervals:
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
 
 
 def _comes_first(signals: Signals, rows: Int32) -> NDArray[np.bool_]:
@@ -226,9 +260,11 @@ def _comes_first(signals: Signals, rows: Int32) -> NDArray[np.bool_]:
     _, first = np.unique(events.name[launched], return_index=True)
     is_first = row_mask(len(launched), first)
     result = np.zeros(len(rows), dtype=bool)
-    for track in distinct(events.track[rows]).tolist():
-        on_track = np.flatnonzero(events.track[launch] == track)
-        of_track = np.flatnonzero(events.track[rows] == track)
+    launches_by_track = dict(places_by_value(events.track[launch]))
+    for track, of_track in places_by_value(events.track[rows]):
+        on_track = launches_by_track.get(track)
+        if on_track is None:
+            continue
         # Rows are in order of start: a call's own launch is the call itself or comes after it.
         slot = np.searchsorted(launch[on_track], rows[of_track])
         found = slot < len(on_track)
@@ -236,14 +272,16 @@ def _comes_first(signals: Signals, rows: Int32) -> NDArray[np.bool_]:
     return result
 
 
-def _idle_for(signals: Signals, track: int) -> Intervals:
-    """Idle time that the host causes before work that a thread launches."""
+def _launching_threads(signals: Signals) -> Int32:
+    """The track that launches the work after each gap."""
+    launch = signals.attribution.idle.launch_row
+    return np.where(launch >= 0, signals.trace.events.track[launch], signals.step_track)
+
+
+def _idle_in(signals: Signals, gaps: Int64) -> Intervals:
+    """Idle time that the host causes in some gaps."""
     idle = signals.attribution.idle
-    launcher = np.where(
-        idle.launch_row >= 0, signals.trace.events.track[idle.launch_row], signals.step_track
-    )
-    mine = launcher == track
-    return intersect(signals.host_idle, union(idle.start_ns[mine], idle.end_ns[mine]))
+    return intersect(union(idle.start_ns[gaps], idle.end_ns[gaps]), signals.host_idle)
 
 
 def _own_ns(trace: Trace, rows: Int32) -> Int64:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _NAMES_WORK = (
@@ -41,9 +42,8 @@ def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
     # Skip runtime calls between an event and the event around it that names work.
     named = np.zeros(len(events), dtype=bool)
     named[rows] = True
-    parent = events.parent[rows]
-    while (passing := (parent >= 0) & ~named[parent]).any():
-        parent = np.where(passing, events.parent[parent], parent)
+    above = events.parent[rows]
+    parent = np.where(above >= 0, nearest(events.parent, named)[above], -1)
     nested = parent >= 0
     np.subtract.at(self_ns, parent[nested], inside[nested])
     row_self_ns = self_ns[rows]

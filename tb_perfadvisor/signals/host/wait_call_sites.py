@@ -8,11 +8,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.origins import nearest, node_name
+from tb_perfadvisor.signals.core.origins import node_name
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
@@ -160,9 +161,14 @@ def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray
     operators = trace.rows(EventKind.OPERATOR)
     depth = (chain >= 0).sum(axis=1)
     outermost = chain[np.arange(len(rows)), np.maximum(depth - 1, 0)]
-    for track in distinct(events.track[rows]).tolist():
-        on_this_track = (events.track[rows] == track) & (depth > 0)
-        on_track = operators[events.track[operators] == track]
+    operators_by_track = {
+        track: operators[places] for track, places in places_by_value(events.track[operators])
+    }
+    for track, places in places_by_value(events.track[rows]):
+        on_this_track = places[depth[places] > 0]
+        on_track = operators_by_track.get(track)
+        if on_track is None:
+            continue
         slot = np.searchsorted(on_track, outermost[on_this_track]) - 1
         before = np.where(slot >= 0, on_track[np.maximum(slot, 0)], -1)
         is_checked[on_this_track] = (before >= 0) & (events.name[before] == check)

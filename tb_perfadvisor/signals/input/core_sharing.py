@@ -21,7 +21,7 @@ from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_fun
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -246,8 +246,8 @@ def _input_threads(signals: Signals) -> tuple[list[Intervals], list[Intervals]]:
     group[python_functions(signals)] = 2
     computing: list[Intervals] = []
     in_python: list[Intervals] = []
-    for track in distinct(events.track[rows]).tolist():
-        of_track = rows[events.track[rows] == track]
+    for _, places in places_by_value(events.track[rows]):
+        of_track = rows[places]
         computes, _, runs_python = innermost_time(trace, of_track, group[of_track], 3)
         computing.append(computes)
         in_python.append(runs_python)
@@ -273,8 +273,8 @@ def _step_threads(signals: Signals) -> list[Intervals]:
     trace, work = signals.trace, signals.attribution.intervals[Cause.HOST_COMPUTE]
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
     return [
-        intersect(work, _time(trace, rows[events.track[rows] == track]))
-        for track in distinct(events.track[rows]).tolist()
+        intersect(work, _time(trace, rows[places]))
+        for _, places in places_by_value(events.track[rows])
     ]
 
 

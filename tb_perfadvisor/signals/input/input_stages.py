@@ -37,6 +37,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -235,10 +236,6 @@ def _stages_by_name(trace: Trace, rows: Int32) -> NDArray[np.int8]:
 
 def _inherited_stages(parent: Int32, rows: Int32, stage: NDArray[np.int8]) -> NDArray[np.int8]:
     """The stage of each row, or of the innermost event around it with a known stage."""
-    inherited = stage[rows]
-    ancestor = parent[rows]
-    while ((inherited < 0) & (ancestor >= 0)).any():
-        is_open = (inherited < 0) & (ancestor >= 0)
-        inherited = np.where(is_open, stage[ancestor], inherited)
-        ancestor = np.where(ancestor >= 0, parent[ancestor], -1)
+    around = nearest(parent, stage >= 0)[rows]
+    inherited: NDArray[np.int8] = np.where(around >= 0, stage[around], np.int8(-1))
     return inherited

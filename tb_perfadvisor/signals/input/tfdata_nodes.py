@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 PREFIX = "Iterator::"
@@ -87,11 +88,15 @@ def _roots(trace: Trace, entry: Int32) -> tuple[Int64, Int64]:
             parent[number] = int(table.parent[at])
             label[number] = int(table.dataset[at])
     roots = []
+    root_of: dict[int, int] = {}
     for number in numbers.tolist():
-        seen = set()
-        while parent.get(number) in parent and number not in seen:
+        passed, seen = [], set()
+        while number not in root_of and parent.get(number) in parent and number not in seen:
             seen.add(number)
+            passed.append(number)
             number = parent[number]
+        number = root_of.get(number, number)
+        root_of.update(dict.fromkeys(passed, number))
         # A later epoch makes new iterators from the same dataset.
         roots.append(label.get(number, -1) + 1 if not parent.get(number) else 0)
     return np.array(roots, dtype=np.int64)[inverse], np.asarray(inverse, dtype=np.int64)
@@ -105,8 +110,6 @@ def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
         rows: Events; shape (n,).
         is_call: Whether each event is a call; shape (events,).
     """
-    parent = trace.events.parent
-    ancestor = parent[rows]
-    while (is_other := (ancestor >= 0) & ~is_call[np.maximum(ancestor, 0)]).any():
-        ancestor = np.where(is_other, parent[np.maximum(ancestor, 0)], ancestor)
-    return ancestor
+    above = trace.events.parent[rows]
+    around = nearest(trace.events.parent, is_call)
+    return np.where(above >= 0, around[above], np.int32(-1))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.input.tfdata_nodes import Nodes, enclosing
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -100,9 +100,15 @@ def _owners(trace: Trace, rows: Int32, nodes: Nodes, node_of_event: Int32) -> In
         return owner
     calls = np.flatnonzero(node_of_event >= 0).astype(np.int32)
     outermost = calls[enclosing(trace, calls, node_of_event >= 0) < 0]
-    for track in distinct(trace.events.track[rows[free]]).tolist():
-        fed = nodes.parent[node_of_event[outermost[trace.events.track[outermost] == track]]]
+    track = trace.events.track
+    fed_by_track = {
+        number: nodes.parent[node_of_event[outermost[places]]]
+        for number, places in places_by_value(track[outermost])
+    }
+    for number, places in places_by_value(track[rows[free]]):
+        fed = fed_by_track.get(number, owner[:0])
         fed = fed[fed >= 0]
         if fed.size:
-            owner[free[trace.events.track[rows[free]] == track]] = np.bincount(fed).argmax()
+            values, count = np.unique(fed, return_counts=True)
+            owner[free[places]] = values[count.argmax()]
     return owner

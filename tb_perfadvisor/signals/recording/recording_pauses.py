@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -64,9 +64,14 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     events, is_call = trace.events, _calls(trace, rows)
     parent = events.parent[rows]
     pauses = [EMPTY]
-    for track in distinct(events.track[rows[is_call]]).tolist():
-        index = np.flatnonzero(events.track[rows] == track)
-        on_track = (events.track == track) & (events.kind != EventKind.PYTHON)
+    others = np.flatnonzero(events.kind != EventKind.PYTHON)
+    others_by_track = {
+        track: others[places] for track, places in places_by_value(events.track[others])
+    }
+    for track, index in places_by_value(events.track[rows]):
+        if not is_call[index].any():
+            continue
+        on_track = others_by_track[track]
         starts, ends = events.start_ns[on_track], events.end_ns[on_track]
         start, end = events.start_ns[rows[index]], events.end_ns[rows[index]]
         caller, calls = parent[index], is_call[index]

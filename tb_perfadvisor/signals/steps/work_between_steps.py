@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.signals.core.steps.gaps import first_from, is_closing
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, last_before, single, union
 from tb_perfadvisor.trace.tables import Int64
 
@@ -54,8 +54,9 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
     slot = last_before(gaps[:, 0], events.start_ns[rows])
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
-    for gap in distinct(slot[inside]).tolist():
-        in_gap = rows[inside & (slot == gap)]
+    rows = rows[inside]
+    for _, places in places_by_value(slot[inside]):
+        in_gap = rows[places]
         spans.append(single(int(events.start_ns[in_gap].min()), int(events.end_ns[in_gap].max())))
     return intersect(work, join(*spans))
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import numpy as np
-
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.origins import Origins, nearest
+from tb_perfadvisor.signals.core.origins import Origins
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace
@@ -22,16 +20,6 @@ def row_of(trace: Trace, name: str) -> int:
 
 def origins_of(trace: Trace) -> Origins:
     return Signals(run_of(trace)).origins
-
-
-def test_the_innermost_marked_ancestor_counts() -> None:
-    # 0 > 1 > 2 > 3 and 4 alone; 0 and 2 are marked.
-    parent = np.array([-1, 0, 1, 2, -1], dtype=np.int32)
-    marked = np.array([True, False, True, False, False])
-    assert nearest(parent, marked).tolist() == [0, 0, 2, 2, -1]
-    assert nearest(parent, np.zeros(5, dtype=np.bool_)).tolist() == [-1] * 5
-    empty = np.empty(0, dtype=np.int32)
-    assert nearest(empty, empty.astype(np.bool_)).tolist() == []
 
 
 def test_a_kernel_of_the_backward_pass_belongs_to_the_forward_operator_s_module() -> None:

@@ -122,9 +122,14 @@ def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
         device = _device(row, is_hip=is_hip)
         if device is not None:
             devices[device.index] = device
+    kinds = {replace(device, index=0) for device in devices.values()}
+    alike = kinds.pop() if len(kinds) == 1 else None
     for index in distinct(collected.device["device"]).tolist():
         if index >= 0 and index not in devices:
-            devices[index] = _unlisted(index, tuple(devices.values()), collected)
+            device = _unlisted(index, alike, collected)
+            # Without a list, all devices are like the first one.
+            alike = alike if devices else device
+            devices[index] = device
     return tuple(devices[index] for index in sorted(devices))
 
 
@@ -149,14 +154,14 @@ def _device(row: Any, *, is_hip: bool) -> Device | None:
     )
 
 
-def _unlisted(index: int, listed: tuple[Device, ...], collected: Collected) -> Device:
+def _unlisted(index: int, alike: Device | None, collected: Collected) -> Device:
     """A device that has events but is not in the header.
 
     If all listed devices are equal, this one is equal too: if some devices are hidden from the
     process, the header numbers the visible ones from 0, but the events use the physical numbers.
     """
-    if len({replace(device, index=index) for device in listed}) == 1:
-        return replace(listed[0], index=index)
+    if alike is not None:
+        return replace(alike, index=index)
     # torch_npu lists no devices; it only names the process of the device.
     if collected.process_names.get(index) == "NPU":
         return Device(index=index, name="Ascend NPU", kind="other")

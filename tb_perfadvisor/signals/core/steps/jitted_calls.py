@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.origins import nearest
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 _CALL = re.compile(r"^PjitFunction\((?P<function>.+)\)$")

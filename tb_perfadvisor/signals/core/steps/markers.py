@@ -32,7 +32,11 @@ from tb_perfadvisor.signals.core.steps.tensorflow_markers import (
     function_run_markers,
 )
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, unique_inverse
+from tb_perfadvisor.trace.integer_groups import (
+    group_rows,
+    places_by_value,
+    unique_inverse,
+)
 
 # A repeating annotation is a step only if its name says so: layers and phases repeat as well.
 _STEP_NAME = re.compile(
@@ -129,10 +133,10 @@ def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | 
         return None
     names = trace.events.name[rows]
     groups: dict[tuple[str, int], list[int]] = {}
-    for name in distinct(names).tolist():
+    for name, places in places_by_value(names):
         text = trace.strings[name]
         if _STEP_NAME.search(text) and not _NOT_A_STEP.search(text):
-            for row in rows[names == name].tolist():
+            for row in rows[places].tolist():
                 key = (without_number(text), int(trace.events.track[row]))
                 groups.setdefault(key, []).append(row)
     return longest_group(trace, groups, "repeats of {}")
