@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advice_cases import Case, Gain
-from advice_verdicts import Verdict, judge_report, score
+from advice_verdicts import Estimate, Verdict, judge_report, score
 from compiled_pairs.catalog import (
     GENERATIONS,
     LEAST_GAIN,
@@ -119,7 +119,20 @@ class CompiledVerdict:
 def judge(subject: CompiledCase) -> CompiledVerdict:
     """Analyze a program's profile and compare the report with what the compiler says."""
     report = subject.case.analyze()
-    return CompiledVerdict(subject, judge_report(subject.case, report), promises(subject, report))
+    verdict = judge_report(subject.case, report)
+    if subject.pair.samples != (1, 1):
+        verdict = replace(verdict, estimate=_per_sample(subject.case, report))
+    return CompiledVerdict(subject, verdict, promises(subject, report))
+
+
+def _per_sample(case: Case, report: Report) -> Estimate | None:
+    """What a larger batch is expected to save per sample; None if none is proposed."""
+    batches = (f.larger_batch for f in report.findings if f.rule_id in case.accepted)
+    batch = next((batch for batch in batches if batch is not None), None)
+    if batch is None or case.gain is None:
+        return None
+    shares = (batch.low_share, batch.expected_share, batch.high_share)
+    return Estimate(*(share * case.gain.slow_ns for share in shares))
 
 
 def summary_table(verdicts: Sequence[CompiledVerdict]) -> Iterator[str]:

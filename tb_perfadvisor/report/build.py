@@ -14,6 +14,7 @@ from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.parts import Aspect
@@ -191,6 +192,7 @@ def _finding(
         summary=finding.summary,
         saving=_saving(ranked, signals),
         causes=_causes(ranked, signals),
+        larger_batch=_larger_batch(finding),
         scope=model.Scope(
             ranks=list(ranks),
             first_step=int(steps.number[0]) if len(steps) else None,
@@ -210,6 +212,19 @@ def _finding(
         when_to_ignore=_unwrapped(sections.get("When to ignore", "")),
         how_to_verify=_unwrapped(sections.get("How to verify", "")),
         is_preview=rule.is_preview,
+    )
+
+
+def _larger_batch(finding: Finding) -> model.LargerBatchInfo | None:
+    batch = finding.larger_batch
+    if batch is None:
+        return None
+    return model.LargerBatchInfo(
+        rows=batch.rows,
+        more_rows=batch.more_rows,
+        low_share=batch.low_share,
+        expected_share=batch.expected_share,
+        high_share=batch.high_share,
     )
 
 

@@ -270,6 +270,18 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """URL of the documentation."""
 
 
+class LargerBatchInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that takes about as long: more samples in the same time, not less time per step."""
+
+    rows: int
+    """Rows that each step processes now: samples, or positions of all samples."""
+    more_rows: int
+    low_share: float
+    """Share of the time per row that a batch of `more_rows` saves at least."""
+    expected_share: float
+    high_share: float
+
+
 class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice."""
 
@@ -285,6 +297,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     saving: SavingInfo | None
     causes: list[str] = []
     """The causes of the time that its saving is taken from, the largest first."""
+    larger_batch: LargerBatchInfo | None = None
+    """Set if the change brings more samples in the same time."""
     scope: Scope
     evidence: list[Evidence]
     remedies: list[Remedy]

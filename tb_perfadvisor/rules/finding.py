@@ -116,6 +116,23 @@ class Remedy(Fit, frozen=True):
     reference: str = ""
 
 
+class LargerBatch(Struct, frozen=True):
+    """A batch that takes about as long: more samples in the same time, not less time per step."""
+
+    rows: int
+    """Rows that each step processes now: samples, or positions of all samples."""
+    more_rows: int
+    low_share: float
+    """Share of the time per row that a batch of `more_rows` saves at least."""
+    expected_share: float
+    high_share: float
+
+    def __post_init__(self) -> None:
+        """Refuse an estimate that is no range."""
+        if not 0 <= self.low_share <= self.expected_share <= self.high_share < 1:
+            raise ValueError(f"not a range: {self}")
+
+
 class Finding(Struct, frozen=True):
     """One piece of advice about this program; the rule's docstring adds what holds for all."""
 
@@ -128,6 +145,8 @@ class Finding(Struct, frozen=True):
     """Only for findings without a saving; the others are rated by theirs."""
     title: str = ""
     """What is special about this finding, in place of the rule's title."""
+    larger_batch: LargerBatch | None = None
+    """For findings that bring more samples in the same time. They have no `saving`."""
 
 
 def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.xplane.interpret.hlo_text import parse_operation
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.rules.xla.host_offload_copies import HostOffloadCopies
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
 
 # As recorded in a program that streams arrays from the host (jit_f, TPU v6e).
 ON_HOST = "f32[1024,256]{1,0:T(8,128)S(5)}"
@@ -94,6 +98,42 @@ def test_exposed_copies_does_not_report_the_same_copies() -> None:
 def test_copies_to_the_host_are_named() -> None:
     (finding,) = find(HostOffloadCopies, SLOW, legend=_copies(ON_HOST, ON_DEVICE)) or ()
     assert finding.summary.endswith("mostly for copy-done.4, device to host.")
+
+
+# The slices that a scan with offloaded activations copies in each trip (libtpu 0.0.52, TPU v6e).
+STACK = "bf16[6,16384,512]{2,1,0:T(8,128)(2,1)S(5)}"
+SLICE = "bf16[1,16384,512]{2,1,0:T(8,128)(2,1)}"
+SLICES = {
+    "device to host": (
+        f"%dynamic-update-slice-done = {STACK} dynamic-update-slice-done((({STACK}, {SLICE},"
+        f" s32[]{{:T(128)}}), {STACK}, u32[]{{:S(2)}}) %dynamic-update-slice-start)"
+    ),
+    "host to device": (
+        f"%dynamic-slice-done = {SLICE} dynamic-slice-done((({STACK}, s32[]{{:T(128)}}), {SLICE},"
+        " u32[]{:S(2)}) %dynamic-slice-start)"
+    ),
+}
+
+
+@pytest.mark.parametrize("direction", SLICES)
+def test_slices_of_an_array_on_the_host_are_copies(direction: str) -> None:
+    text = SLICES[direction]
+    operation = parse_operation(text)
+    assert operation.kind == EventKind.COPY
+    assert operation.precision == Precision.UNKNOWN
+    assert operation.copy_direction == CopyDirection[direction.upper().replace(" ", "_")]
+    # 16,384 x 512 numbers of 2 bytes: the slice, not the stack.
+    assert operation.copy_bytes == 16_777_216
+    symbols = {"s": xla_op("s", text.replace("-done", "-start")), "d": xla_op("d", text)}
+    symbols = {letter: replace(symbol, kind=EventKind.COPY) for letter, symbol in symbols.items()}
+    (finding,) = find(HostOffloadCopies, SLOW, legend=symbols) or ()
+    assert isinstance(finding.evidence[0], Table)
+    assert finding.evidence[0].rows[0][1:3] == (direction, 16_777_216)
+
+
+def test_slices_within_the_device_are_computed() -> None:
+    text = SLICES["host to device"].replace("S(5)", "")
+    assert parse_operation(text).kind == EventKind.KERNEL
 
 
 def test_fires_only_above_the_limit() -> None:

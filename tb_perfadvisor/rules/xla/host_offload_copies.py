@@ -13,7 +13,8 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.signals.tpu.host_offload import (
-    copied_arrays,
+    copied_bytes,
+    is_to_host,
     offload_copies,
     offload_rows,
     offload_waits,
@@ -61,7 +62,7 @@ class HostOffloadCopies(Rule):
     What it finds
     -------------
     Time in which a TPU core only waits for copies whose source or target is in host memory, marked
-    `S(5)` in its layout.
+    `S(5)` in its layout: of whole arrays, or of the slices that a scan keeps there.
 
     Why it matters
     --------------
@@ -71,7 +72,7 @@ class HostOffloadCopies(Rule):
     How it is measured
     ------------------
     Exposed copy time that lies in such copies and in the operations that wait for them
-    (`copy-done`). High and expected are all of it, which is what keeping the arrays on the device
+    (`copy-done`, `dynamic-slice-done`). High and expected are all of it, which is what keeping the arrays on the device
     saves. Low is what overlap alone could hide: at most the rest of the step.
 
     When to ignore
@@ -107,7 +108,7 @@ class HostOffloadCopies(Rule):
         cost_ns = time_within(signals, rows, claims)
         is_waiting = cost_ns > 0
         copies = executions(
-            signals, [o for o in offload_copies(signals) if o.opcode != "copy-start"]
+            signals, [o for o in offload_copies(signals) if not o.opcode.endswith("-start")]
         )
         table = _by_copy(signals, rows, cost_ns)
         yield Finding(
@@ -138,8 +139,8 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     table: list[tuple[str, str, int, int, int, int]] = [
         (
             operation.name,
-            "device to host" if copied_arrays(operation)[0].is_on_host else "host to device",
-            copied_arrays(operation)[0].padded_bytes,
+            "device to host" if is_to_host(operation) else "host to device",
+            copied_bytes(operation),
             int(times[operation.op]),
             int(waited[operation.op]),
             int(hidden[operation.op]),

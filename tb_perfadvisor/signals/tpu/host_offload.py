@@ -13,6 +13,11 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Int32
 
 _COPIES = ("copy", "copy-start", "copy-done")
+_SLICES = tuple(
+    f"{slice_}{half}"
+    for slice_ in ("slice", "dynamic-slice", "dynamic-update-slice")
+    for half in ("", "-start", "-done")
+)
 
 
 def offload_copies(signals: Signals) -> tuple[XlaOperation, ...]:
@@ -20,15 +25,33 @@ def offload_copies(signals: Signals) -> tuple[XlaOperation, ...]:
     return tuple(
         operation
         for operation in xla_operations(signals)
-        if operation.opcode in _COPIES
+        if operation.opcode in (*_COPIES, *_SLICES)
         and len({shape.is_on_host for shape in copied_arrays(operation)}) > 1
     )
 
 
 def copied_arrays(operation: XlaOperation) -> tuple[Shape, ...]:
-    """The arrays that a copy writes and reads, without the flags in its tuple."""
+    """The arrays that a copy writes and reads, without the flags in its tuple.
+
+    Of a slice, that is the slice on the device, and the array on the host that it belongs to.
+    """
     arrays = (*operation.instruction.results, *operation.instruction.operands)
     return tuple(shape for shape in arrays if shape.dims)
+
+
+def is_to_host(operation: XlaOperation) -> bool:
+    """Whether a copy writes to host memory."""
+    if operation.opcode in _SLICES:
+        return "update" in operation.opcode
+    return copied_arrays(operation)[0].is_on_host
+
+
+def copied_bytes(operation: XlaOperation) -> int:
+    """Bytes that one execution copies."""
+    arrays = copied_arrays(operation)
+    if operation.opcode not in _SLICES:
+        return arrays[0].padded_bytes
+    return min(shape.padded_bytes for shape in arrays)
 
 
 @memoized

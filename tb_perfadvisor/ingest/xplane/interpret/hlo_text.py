@@ -32,6 +32,7 @@ _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|
 _SPACE: Final = re.compile(r"S\((\d{1,9})\)")
 _HOST: Final = 5
 _COPIES: Final = ("copy", "copy-start", "copy-done")
+_SLICES: Final = re.compile(r"(?:dynamic-(?:update-)?)?slice(?:-start|-done)?")
 _NUMBER: Final = re.compile(r"\d{1,18}")
 _PARENTHESIS: Final = re.compile(r"[()]")
 _WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d{1,4})(?!\d)")
@@ -103,9 +104,12 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     operands = _shapes(_arguments(body, match.end())) if match else []
     label = (category or opcode or name).lower()
     collective = _collective(label, opcode, name)
+    sliced = _sliced_on_host(opcode, results, operands)
     is_relayout = _is_relayout(opcode, results, operands)
     if is_relayout or _is_prefetch(opcode, results, operands):
         kind = EventKind.KERNEL
+    elif sliced is not None:
+        kind = EventKind.COPY
     else:
         kind = _kind(label, opcode, name, collective, text)
     is_start = "-start" in (opcode or name)
@@ -117,7 +121,7 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     if kind == EventKind.KERNEL and not opcode.startswith("copy"):
         family = _family(label, opcode, name, path, text)
     precision = _precision(operands if is_contraction and operands else results, is_contraction)
-    if opcode in _COPIES and not is_relayout:
+    if (opcode in _COPIES and not is_relayout) or sliced is not None:
         precision = Precision.UNKNOWN
     return Operation(
         name=name,
@@ -133,7 +137,9 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         group_size=min(prod(axes), 2**31 - 1) if axes else -1,
         neighbors=sum(1 if size == 2 else 2 for size in axes if size > 1) if axes else -1,
         copy_direction=_copy_direction(opcode or name, results, operands),
-        copy_bytes=-1 if is_start or not results else results[0].size_bytes,
+        copy_bytes=-1
+        if is_start or not results
+        else min(shape.size_bytes for shape in sliced or results[:1]),
         memory_bytes=_memory_bytes([*results, *operands]),
     )
 
@@ -308,11 +314,30 @@ def _copied(opcode: str, results: list[Shape], operands: list[Shape]) -> tuple[S
     """
     if not results:
         return None
+    if (sliced := _sliced_on_host(opcode, results, operands)) is not None:
+        return sliced
     if opcode.endswith("-start") and len(results) > 1:
         return results[0], results[1]
     if len(operands) > 1:
         return results[0], operands[1]
     return (results[0], operands[0]) if operands else None
+
+
+def _sliced_on_host(
+    opcode: str, results: list[Shape], operands: list[Shape]
+) -> tuple[Shape, Shape] | None:
+    """Target and source of a slice between the memories of device and host; None for others.
+
+    A scan whose activations are kept on the host copies a slice of them in each trip.
+    """
+    if not _SLICES.fullmatch(opcode):
+        return None
+    arrays = [shape for shape in (*results, *operands) if shape.rank]
+    on_host = [shape for shape in arrays if shape.is_on_host]
+    on_device = [shape for shape in arrays if not shape.is_on_host]
+    if not on_host or not on_device:
+        return None
+    return (on_host[0], on_device[0]) if "update" in opcode else (on_device[0], on_host[0])
 
 
 def _is_relayout(opcode: str, results: list[Shape], operands: list[Shape]) -> bool:
