@@ -270,6 +270,7 @@ export interface FindingInfo {
   summary: string;
   saving: SavingInfo | null;
   causes?: string[];
+  larger_batch?: LargerBatchInfo | null;
   scope: Scope;
   evidence: (EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence)[];
   remedies: Remedy[];
@@ -292,6 +293,19 @@ export interface SavingInfo {
   share_high: number;
   marginal_ns: number;
   basis: "heuristic" | "measured" | "modeled" | "simulated";
+}
+/**
+ * A batch that takes about as long: more samples in the same time, not less time per step.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LargerBatchInfo".
+ */
+export interface LargerBatchInfo {
+  rows: number;
+  more_rows: number;
+  low_share: number;
+  expected_share: number;
+  high_share: number;
 }
 /**
  * Where a finding was seen.

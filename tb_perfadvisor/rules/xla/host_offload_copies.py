@@ -72,8 +72,8 @@ class HostOffloadCopies(Rule):
     How it is measured
     ------------------
     Exposed copy time that lies in such copies and in the operations that wait for them
-    (`copy-done`, `dynamic-slice-done`). High and expected are all of it, which is what keeping the arrays on the device
-    saves. Low is what overlap alone could hide: at most the rest of the step.
+    (`copy-done`, `dynamic-slice-done`). High and expected are all of it, which is what keeping the
+    arrays on the device saves. Low is what overlap alone could hide: at most the rest of the step.
 
     When to ignore
     --------------
