@@ -73,6 +73,8 @@ class OperatorLoop(Struct, frozen=True):
     passes: tuple[tuple[int, int], ...]
     """Index into `rows` of the first iteration of each kind of pass, and its number of operators;
     the pass with most time first."""
+    calls: int
+    """How many operators it calls, with those that they call."""
     spans: Intervals
     """When it runs, without long gaps."""
     dispatch_ns: int
@@ -296,6 +298,7 @@ def _loop(
         passes=tuple(
             (int(np.searchsorted(places, same[0].first)), same[0].period) for same in ranked
         ),
+        calls=int(within.sum()),
         spans=spans,
         dispatch_ns=dispatching_ns + total_ns(minus(spans, computing)),
     )
