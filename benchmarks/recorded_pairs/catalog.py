@@ -328,8 +328,8 @@ FIRST_PAIRS = (
         "keras-element-map",
         "keras_input",
         "tensorflow",
-        "the rows of a table are prepared one by one and then batched; fixed: batch by batch, and "
-        "prefetched",
+        "the rows of a table are taken and prepared one by one and then batched; fixed: batch by "
+        "batch, and prefetched",
         (
             "tfdata-per-element-map",
             "tfdata-sequential-map",
@@ -533,7 +533,7 @@ CPU_PAIRS = (
         "keras_shared_cores",
         "tensorflow",
         "a Python generator filters images ahead of the step, on the cores that the step uses; "
-        "fixed: it has filtered them, once",
+        "fixed: they have been filtered, and come from memory",
         (*_SHARED, "python-fed-input"),
     ),
     RecordedPair(
@@ -598,9 +598,9 @@ KERAS_PAIRS = (
         "keras-map-free-cores",
         "keras_maps",
         "tensorflow",
-        "a map decodes one image at a time, while the other core idles; fixed: as many as there "
-        "are cores",
-        ("tfdata-sequential-map", "host-preprocessing", "input-stall"),
+        "a map waits 60 ms for the storage of one batch at a time, while a core idles; fixed: of "
+        "four at a time",
+        ("tfdata-sequential-map", "python-fed-input", "input-stall"),
     ),
     RecordedPair(
         "keras-map-busy-cores",

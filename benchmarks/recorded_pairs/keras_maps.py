@@ -1,7 +1,8 @@
-"""Keras training on maps of tf.data that run one call at a time, on free cores and on busy ones."""
+"""Keras training on maps of tf.data that run one call at a time: they wait, or share cores."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from recorded_pairs.keras_training import BATCH_SIZE, IMAGE_SHAPE, convolutional
 
 import tensorflow as tf  # isort: skip - the environment is set by then
 
+_LATENCY_S = 0.06
 _IMAGES = np.random.default_rng(0).integers(0, 255, size=(8, 320, 320, 3), dtype=np.uint8)
 
 
@@ -35,12 +37,22 @@ def _one_call_at_a_time() -> Any:
 
 
 def free_cores(role: Role) -> Any:
-    """A map of one call at a time, or of one for each core."""
-    encoded = _encoded()
-    calls = None if role == "slow" else tf.data.AUTOTUNE
-    numbers = tf.data.Dataset.range(10_000_000)
-    images = numbers.map(lambda number: _prepared(encoded, number), num_parallel_calls=calls)
-    return images.batch(BATCH_SIZE).prefetch(2).with_options(_one_call_at_a_time())
+    """A map that waits for storage, for one batch at a time or for four."""
+    batch = _IMAGES[np.arange(BATCH_SIZE) % 8, :48, :48].astype(np.float32)
+
+    def fetch(number: Any) -> Any:
+        time.sleep(_LATENCY_S)
+        return batch + np.float32(number % 3)
+
+    def load(number: Any) -> tuple[Any, Any]:
+        images = tf.numpy_function(fetch, [number], tf.float32)
+        return tf.ensure_shape(images, batch.shape), tf.range(BATCH_SIZE) % 10
+
+    options, calls = _one_call_at_a_time(), None
+    if role == "fixed":
+        calls = options.threading.private_threadpool_size = 4
+    batches = tf.data.Dataset.range(10_000_000).map(load, num_parallel_calls=calls)
+    return batches.prefetch(2).with_options(options)
 
 
 def busy_cores(role: Role) -> Any:
@@ -54,8 +66,8 @@ def busy_cores(role: Role) -> Any:
 
 def _fit_ns(name: str, role: Role, directory: Path | None) -> int:
     if name == "keras-map-free-cores":
-        # A small step on one thread: the other core has nothing to do while it waits.
-        return fit_ns(convolutional(8), free_cores(role), directory=directory)
+        # The step takes one core, and waiting none: the other one is free.
+        return fit_ns(convolutional(40), free_cores(role), directory=directory)
     tf.config.threading.set_intra_op_parallelism_threads(0)  # the step uses all cores
     return fit_ns(convolutional(56), busy_cores(role), directory=directory)
 
