@@ -192,7 +192,7 @@ FIRST_PAIRS = (
         "keras-generator",
         "keras_input",
         "tensorflow",
-        "samples come from a Python generator with 1.5 ms of latency each; fixed: four "
+        "samples come from a Python generator with 6 ms of latency each; fixed: four "
         "generators interleaved, and prefetched",
         ("input-shares-cores", "python-fed-input", "input-stall"),
         has_shown_a_bug=True,  # nothing told that input takes the step's cores
@@ -550,6 +550,7 @@ CPU_PAIRS = (
         "pytorch",
         "two workers read 48 files for each batch from storage with latency; fixed: one",
         ("small-file-reads", "input-stall"),
+        has_shown_a_bug=True,  # workers beside a step with one thread were said to take its core
     ),
 )
 

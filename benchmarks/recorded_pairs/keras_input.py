@@ -34,7 +34,7 @@ _DEFLATED = [zlib.compress(image.tobytes()) for image in _IMAGES]
 def _samples(first: int = 0) -> Iterator[tuple[Any, int]]:
     number = first
     while True:
-        time.sleep(0.0015)
+        time.sleep(0.006)
         yield _IMAGES[number % 8, :48, :48].astype(np.float32), number % 10
         number += 1
 

@@ -149,7 +149,7 @@ def slow_batches(role: Role) -> Step:
 
 def few_workers(role: Role) -> Step:
     """One worker where four are needed."""
-    return _loop(convolutional(), _from_storage(0.004), 16, workers=1 if role == "slow" else 4)
+    return _loop(convolutional(), _from_storage(0.008), 16, workers=1 if role == "slow" else 4)
 
 
 def small_files(role: Role) -> Step:

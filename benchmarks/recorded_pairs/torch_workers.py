@@ -22,13 +22,13 @@ from tb_perfadvisor.instrument.torch import time_workers
 _WORKERS = 2
 
 
-def _loop(model: Any, sample: Callable[[int], Any], batch_size: int) -> Step:
+def _loop(model: Any, sample: Callable[[int], Any], batch_size: int, prefetch: int) -> Step:
     loader: Any = DataLoader(
         Samples(sample, batch_size),
         batch_size=batch_size,
         num_workers=_WORKERS,
         persistent_workers=True,
-        prefetch_factor=4,
+        prefetch_factor=prefetch,
     )
     return training_step(model, iter(time_workers(loader)))
 
@@ -45,9 +45,9 @@ def busy(role: Role) -> Step:
         return torch.from_numpy(image.astype(np.float32).mean(axis=(2, 4)))
 
     if role == "slow":
-        return _loop(convolutional(48), decoded, 16)
+        return _loop(convolutional(48), decoded, 16, prefetch=4)
     known = [decoded(index) for index in range(8)]
-    return _loop(convolutional(48), lambda index: known[index % 8], 16)
+    return _loop(convolutional(48), lambda index: known[index % 8], 16, prefetch=4)
 
 
 def small_files(role: Role) -> Step:
@@ -72,7 +72,8 @@ def small_files(role: Role) -> Step:
             shard[batch] = np.load(root / "shard.npy")
         return torch.from_numpy(shard[batch][place])
 
-    return _loop(convolutional(24), read, 48)
+    # With more batches ready, recorded steps would not yet wait for files.
+    return _loop(convolutional(24), read, 48, prefetch=1)
 
 
 PROGRAMS: dict[str, Callable[[Role], Step]] = {

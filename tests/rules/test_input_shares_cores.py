@@ -174,6 +174,22 @@ def test_workers_take_cores_from_a_step_with_several_threads() -> None:
     assert any("set_num_threads" in remedy.snippet for remedy in finding.remedies)
 
 
+def test_an_operator_ends_with_its_slowest_thread() -> None:
+    # 16 ms for each batch, beside 39.99 ms of operators in 40: 15.996 ms delay one thread, or
+    # 7.998 ms each of two.
+    finding = found(with_workers(16_000, cores=2, threads=2))
+    assert finding.saving is not None
+    each_ns = STEPS * ms(16) * 39.99 / 40 / 2
+    assert finding.saving.low_ns == int(0.75 * each_ns)
+    assert finding.saving.expected_ns == int(0.25 * each_ns + 0.75 * 2 * each_ns)
+    assert finding.saving.high_ns == int(2 * each_ns)
+
+
+def test_workers_beside_a_step_with_one_thread_take_nothing() -> None:
+    # 16 of 40 ms on the second core.
+    assert find(InputSharesCores, with_workers(16_000, cores=2, threads=1)) == ()
+
+
 def test_workers_on_idle_cores_take_nothing() -> None:
     # One worker is busy on average, and 64 - 8 cores are free.
     assert find(InputSharesCores, with_workers(40_000, cores=64, threads=8)) == ()

@@ -159,6 +159,15 @@ def test_workers_that_wait_for_files() -> None:
     assert any("--file-cache-max-size-mb" in remedy.snippet for remedy in finding.remedies)
 
 
+def test_steps_that_use_up_batches_are_no_steady_state() -> None:
+    # Two workers need 50 ms for a batch, and the steps take 10 + 20.
+    (finding,) = find(SmallFileReads, with_workers(stall_ms=10, wall_ms=100)) or ()
+    assert finding.summary.endswith(
+        "They make a batch every 50.0 ms, so these steps of 30.0 ms use up batches that were ready:"
+        " later steps wait longer."
+    )
+
+
 def test_computing_remains() -> None:
     # 50 of 100 ms in two workers: 25 ms for a batch, and the step waits 5 of its 30 ms.
     (finding,) = find(SmallFileReads, with_workers(stall_ms=30, wall_ms=100, cpu_ms=50)) or ()

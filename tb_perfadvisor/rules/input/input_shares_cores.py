@@ -78,8 +78,13 @@ class InputSharesCores(Rule):
     what operators on all cores lose. But an operator is recorded on one thread, whether or not it
     uses all cores. So three quarters of the expected loss assume that it uses up to 16 of them;
     one quarter counts only threads of input that find no idle core. Low is three quarters of the
-    latter, without Python. High takes the threads' time as processor time. For DataLoader workers,
-    the processor time is known.
+    latter, without Python. High takes the threads' time as processor time.
+
+    For DataLoader workers, the processor time is known, and how many threads an operator may use.
+    Only workers that find no idle core count. Spread over all cores, their time is what the step
+    loses at least. But an operator ends with its slowest thread: three quarters of the expected
+    loss assume that all time of the workers delays it, up to half of the step's work. Low is three
+    quarters of the former loss, and high is the latter.
 
     When to ignore
     --------------

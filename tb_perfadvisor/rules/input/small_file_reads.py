@@ -63,6 +63,8 @@ _REMEDIES = (
 )
 
 
+_USED_UP = 1.2
+"""How much longer than a step making a batch has to take: batches differ by some percent."""
 _TIME_WORKERS = Remedy(
     text="Let the workers report what their batches take: wall time, processor time, files and "
     "bytes. Workers that wait for many files need shards or a cache; workers that compute need "
@@ -172,6 +174,7 @@ class SmallFileReads(Rule):
                 f"The step waits {per_step(stall_ns, signals)} for {workers.workers} workers. They"
                 f" open {files:,.0f} files for each batch, and compute only"
                 f" {format_duration(cpu_ns)} of the {format_duration(wall_ns)} that it takes."
+                f"{_used_up(wall_ns / workers.workers, window.window_ns / steps)}"
             ),
             saving=Saving(saved_ns // 2, saved_ns, stall_ns, claims, "modeled"),
             evidence=(worker_batches_table(workers),),
@@ -225,6 +228,16 @@ class SmallFileReads(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _used_up(batch_ns: float, step_ns: float) -> str:
+    """A sentence if the recorded steps took batches faster than the workers make them."""
+    if batch_ns < _USED_UP * step_ns:
+        return ""
+    return (
+        f" They make a batch every {format_duration(batch_ns)}, so these steps of"
+        f" {format_duration(step_ns)} use up batches that were ready: later steps wait longer."
+    )
 
 
 @cache

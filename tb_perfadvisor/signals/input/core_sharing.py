@@ -47,6 +47,9 @@ ALL_CORES = 0.75
 frameworks compute a large operator on all cores by default, and record one thread."""
 MOST_THREADS = 16
 """Operators of common sizes gain little from more threads than this."""
+SLOWEST = 0.75
+"""How far to believe that an operator takes as long as its slowest thread, whose core a worker
+shares. PyTorch's threads get equal parts in advance (OpenMP's static schedule, oneDNN)."""
 CERTAIN_PART = 0.75
 """The part of the loss that is certain: some of what input does stays after every change."""
 
@@ -90,20 +93,25 @@ def core_sharing(signals: Signals) -> CoreSharing | None:
 def _with_processes(signals: Signals, workers: WorkerBatches) -> CoreSharing:
     """Each mark is a batch, and each batch was made while one was used."""
     work = signals.attribution.intervals[Cause.HOST_COMPUTE]
+    work_ns = total_ns(work)
     input_ns = int(workers.cpu_ns.sum())
     window_ns = max(signals.attribution.window_ns, 1)
     busy = input_ns / window_ns  # workers, on average
     free = max(workers.cores - workers.threads, 0)
     without_core = max(busy - free, 0.0) / busy if busy else 0.0
-    lost_ns = input_ns / workers.cores * total_ns(work) / window_ns
+    beside_ns = input_ns * work_ns / window_ns
+    taken_ns = beside_ns * without_core
+    even_ns = taken_ns / workers.cores
+    # A thread that shares its core gets at least half of it.
+    slowest_ns = max(min(taken_ns, work_ns / 2), even_ns)
     return CoreSharing(
         cores=workers.cores,
         input_ns=input_ns,
         python_ns=0,
         shared=work,
-        low_ns=int(CERTAIN_PART * lost_ns * without_core),
-        expected_ns=int(lost_ns * _mean(without_core, 1.0)),
-        high_ns=int(min(lost_ns, total_ns(work))),
+        low_ns=int(CERTAIN_PART * even_ns),
+        expected_ns=int((1 - SLOWEST) * even_ns + SLOWEST * slowest_ns),
+        high_ns=int(min(max(slowest_ns, beside_ns / workers.cores), work_ns)),
     )
 
 
