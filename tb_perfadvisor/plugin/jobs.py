@@ -1,7 +1,7 @@
-"""Background analyses: one process at a time, with limits on time and memory.
+"""Background jobs: one process at a time for each queue, with limits on time and memory.
 
-An analysis runs neither in TensorBoard's threads nor in a fork of them, but in a subprocess, which
-exits when its stdin closes, and so when TensorBoard ends.
+A job runs neither in TensorBoard's threads nor in a fork of them, but in a subprocess, which exits
+when its stdin closes, and so when TensorBoard ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.plugin import log
 
 JobStatus = Literal["queued", "running", "failed", "canceled"]
-FailureKind = Literal["input", "time", "memory", "crash"]
+FailureKind = Literal["input", "time", "memory", "killed", "crash"]
 
 TIME_LIMIT_VARIABLE = "PERFADVISOR_TIME_LIMIT_S"
 MEMORY_LIMIT_VARIABLE = "PERFADVISOR_MEMORY_LIMIT_GIB"
@@ -33,10 +33,11 @@ DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
 
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
+_KILLED = -9  # by SIGKILL, which Windows lacks
 # Remove the working directory from the path, so that a `json.py` in the logdir does not run.
 _BOOT = (
-    "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
-    "from tb_perfadvisor.plugin.worker import main; sys.exit(main())"
+    "import importlib, sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
 )
 _PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -51,7 +52,7 @@ class Failure(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The limits of one analysis; a memory limit of 0 means none."""
+    """The limits of one job; a memory limit of 0 means none."""
 
     time_s: float = DEFAULT_TIME_LIMIT_S
     memory_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
@@ -69,7 +70,7 @@ class JobState(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """An analysis to run."""
+    """What to run."""
 
     key: str
     arguments: tuple[str, ...]
@@ -79,6 +80,10 @@ class Job(Struct, frozen=True):
     """Stores or discards the directory; the flag says whether the analysis succeeded."""
     is_done: Callable[[], bool] = lambda: False
     """Whether the result exists already."""
+    module: str = "tb_perfadvisor.plugin.worker"
+    """Its `main` runs in the subprocess."""
+    what: str = "the analysis"
+    """What failed, in messages."""
 
 
 class _Running(Struct):
@@ -108,7 +113,7 @@ class JobQueue:
 
     def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
         """Create a queue; tests replace the worker by `command`."""
-        self._limits = limits
+        self.limits = limits
         self._command = tuple(command) if command is not None else None
         self._lock = threading.Condition()
         self._waiting: dict[str, Job] = {}
@@ -144,6 +149,21 @@ class JobQueue:
                 position = list(self._waiting).index(key) if key in self._waiting else 0
                 return replace(state, queue_position=position)
             return state
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs are queued."""
+        return len(self._waiting)
+
+    def wait(self, key: str, timeout_s: float) -> JobState | None:
+        """Wait until a job has ended, and return its state: None if it succeeded."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._has_ended(key), timeout_s)
+            return self._states.get(key)
+
+    def _has_ended(self, key: str) -> bool:
+        state = self._states.get(key)
+        return self._is_closed or state is None or state.status in ("failed", "canceled")
 
     def cancel(self, key: str) -> bool:
         """Stop a job; return whether there was one."""
@@ -194,6 +214,7 @@ class JobQueue:
                     self._states.pop(key, None)
                 else:
                     self._states[key] = JobState("failed", failure=failure)
+                self._lock.notify_all()
 
     def _attempt(self, running: _Running) -> Failure | None:
         """Run a job to its end; never raises, as that would stop the queue."""
@@ -210,21 +231,21 @@ class JobQueue:
                 raise
             running.job.finish(directory, is_good)
         except Exception as error:
-            log.explain(f"an analysis could not be run:\n{traceback.format_exc()}")
+            log.explain(f"{running.job.what} could not be run:\n{traceback.format_exc()}")
             reason = getattr(error, "strerror", None) or type(error).__name__
             return Failure(
                 "crash",
-                f"the analysis could not be started, or its result not stored ({reason}).",
+                f"{running.job.what} could not be started, or its result not stored ({reason}).",
                 hint="Check that the disk is not full and the user's cache directory is writable.",
             )
         if is_good or running.is_canceled:
             return None
         for line in running.log:
-            log.explain(f"the analysis said: {line}")
+            log.explain(f"{running.job.what} said: {line}")
         told = running.error or {}
         if told.get("log"):
             log.warn(f"{told['message']} The traceback is in {told['log']}.")
-        return _failure(running, status, self._limits)
+        return _failure(running, status, self.limits)
 
     def _execute(self, running: _Running, directory: Path) -> int:
         command = self._command or (
@@ -232,6 +253,7 @@ class JobQueue:
             "-c",
             _BOOT,
             _PACKAGE_PARENT,
+            running.job.module,
         )
         arguments = (
             *command,
@@ -239,7 +261,7 @@ class JobQueue:
             "--output",
             str(directory),
             "--memory-limit-bytes",
-            str(self._limits.memory_bytes),
+            str(self.limits.memory_bytes),
             "--watch-stdin",
         )
         # The analysis does not use BLAS, whose threads would reserve gigabytes of address space,
@@ -256,7 +278,7 @@ class JobQueue:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **threads},
             )
             running.process = process
-        timer = threading.Timer(self._limits.time_s, self._expire, [running])
+        timer = threading.Timer(self.limits.time_s, self._expire, [running])
         timer.daemon = True
         timer.start()
         try:
@@ -297,20 +319,18 @@ class JobQueue:
 
 
 def _failure(running: _Running, status: int, limits: Limits) -> Failure:
-    error = running.error or {}
+    error, what = running.error or {}, running.job.what
     if running.is_late:
         return Failure(
             "time",
-            f"the analysis took longer than {limits.time_s:g} s and was stopped.",
+            f"{what} took longer than {limits.time_s:g} s and was stopped.",
             hint="Run `perfadvisor analyze` in a terminal, which has no limit, or start "
             f"TensorBoard with a larger {TIME_LIMIT_VARIABLE}.",
         )
-    # Killed without a message, most likely by the kernel because memory ran out.
-    if error.get("kind") == "memory" or (not error and status == -9):
+    if error.get("kind") == "memory":
         return Failure(
             "memory",
-            "the analysis needs more memory than its limit "
-            f"({limits.memory_bytes / (1 << 30):.1f} GiB).",
+            f"{what} needs more memory than its limit ({limits.memory_bytes / (1 << 30):.1f} GiB).",
             hint="Profile fewer steps, or start TensorBoard with a larger "
             f"{MEMORY_LIMIT_VARIABLE}.",
         )
@@ -318,9 +338,16 @@ def _failure(running: _Running, status: int, limits: Limits) -> Failure:
         kind: FailureKind = "input" if error.get("kind") == "input" else "crash"
         message, where, hint = (str(error.get(part, "")) for part in ("message", "where", "hint"))
         return Failure(kind, message, where, hint)
+    if status == _KILLED:
+        return Failure(
+            "killed",
+            f"{what} was killed from outside.",
+            hint="Someone ended its process, or the system did because memory ran out, and logged "
+            "that. Try again, or profile fewer steps.",
+        )
     return Failure(
         "crash",
-        f"the analysis ended without a result (status {status}).",
+        f"{what} ended without a result (status {status}).",
         hint="Run TensorBoard with --verbosity -1 to see the details in its log.",
     )
 

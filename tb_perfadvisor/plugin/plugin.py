@@ -13,7 +13,7 @@ from tb_perfadvisor.plugin.log import report_bug
 from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
     ApiError,
-    is_cross_origin,
+    require_same_origin,
     respond_error,
     respond_file,
 )
@@ -87,8 +87,7 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     match parts:
         case ["captures", capture_id, "cancel"]:
             _require(request, "POST")
-            if is_cross_origin(request):
-                raise ApiError(403, "requests from other sites are not allowed.")
+            require_same_origin(request)
             return analyses.cancel(request, sources, sources.entry(capture_id))
         case _:
             _require(request, "GET", "HEAD")

@@ -1,29 +1,40 @@
-"""The progress of analyses, as the routes report it."""
+"""Starts what requests need, and reports its progress or its failure."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from werkzeug import wrappers
+
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.documents import Request, keys_of
 from tb_perfadvisor.plugin.jobs import JobState
-from tb_perfadvisor.plugin.responses import ApiError
+from tb_perfadvisor.plugin.responses import ApiError, require_same_origin
 from tb_perfadvisor.plugin.results import Results
 
+# Each waiting request has a thread of TensorBoard. Clicks come one by one.
+_MOST_WAITING = 32
+# Documents of the largest reports take a few seconds; a browser waits for minutes.
+_WAIT_S = 60.0
+_LATER = "Try again in a moment."
 
-def ensure_started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
+
+def ensure_started(request: wrappers.Request, results: Results, entry: Entry) -> dict[str, Any]:
     """Start the analysis of a capture if necessary, and report its progress.
 
+    An analysis that failed or was canceled starts again only if the user asks for that.
+
     Args:
+        request: The request that needs the result.
         results: Where the result will be.
         entry: The capture.
-        retry: Whether to restart an analysis that failed or was canceled. Only requests of the
-            user do that, not polling.
 
     Raises:
-        ApiError: If the analysis failed or was canceled.
+        ApiError: If the analysis failed or was canceled, or the request must not start it.
     """
     state = results.state(entry)
-    if state is None or (retry and state.status in ("failed", "canceled")):
+    if state is None or (is_retry(request) and state.status in ("failed", "canceled")):
+        require_same_origin(request)
         results.start(entry)
         state = results.state(entry) or JobState("queued", "waiting", queue_position=0)
     _refuse_failed(state, entry)
@@ -33,6 +44,37 @@ def ensure_started(results: Results, entry: Entry, *, retry: bool) -> dict[str, 
         "progress": state.progress,
         "queue_position": state.queue_position,
     }
+
+
+def document(request: wrappers.Request, results: Results, wanted: Request) -> bytes | None:
+    """A document from the cache, or made now; None if one of the results that it needs is missing.
+
+    Args:
+        request: The request for it.
+        results: Where the results are.
+        wanted: Which one.
+
+    Raises:
+        ApiError: If it cannot be made, or the request must not start that.
+    """
+    state = None
+    if _has_results(results, wanted) and results.document(wanted) is None:
+        require_same_origin(request)
+        if results.documents_waiting >= _MOST_WAITING:
+            raise ApiError(503, "too many documents are being made.", hint=_LATER)
+        state = results.make(wanted, _WAIT_S)
+    if not _has_results(results, wanted):
+        return None
+    content = results.document(wanted)
+    if content is not None:
+        return content
+    if state is None or state.failure is None:
+        raise ApiError(503, "this takes long, but it goes on.", hint=_LATER)
+    raise ApiError(500, state.failure.message, where=state.failure.where, hint=state.failure.hint)
+
+
+def _has_results(results: Results, wanted: Request) -> bool:
+    return all(results.has(key) for key in keys_of(wanted))
 
 
 def _refuse_failed(state: JobState, entry: Entry) -> None:
@@ -45,3 +87,8 @@ def _refuse_failed(state: JobState, entry: Entry) -> None:
         status = 422 if failure.kind == "input" else 500
         where = failure.where or entry.run
         raise ApiError(status, failure.message, where=where, hint=failure.hint)
+
+
+def is_retry(request: wrappers.Request) -> bool:
+    """Whether the user asks to restart an analysis that failed or was canceled."""
+    return request.args.get("retry") == "1"

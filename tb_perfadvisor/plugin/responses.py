@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from tb_perfadvisor.errors import PerfAdvisorError
 STATIC_DIRECTORY = Path(__file__).resolve().parent.parent / "static"
 
 TAB_HEADER = "X-Perf-Advisor"
-"""Sent by the tab with each request that changes something."""
+"""Sent by the tab with each request of its own; links in the tab don't send it."""
 
 # TensorBoard forbids content sniffing, so types must be exact. Other files are not served.
 _CONTENT_TYPES = {
@@ -27,6 +28,13 @@ _CONTENT_TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain",
 }
+
+
+TOKEN = secrets.token_hex(16)
+"""Part of the tab's links to what is made on request; changes when TensorBoard starts."""
+
+# What each browser calls itself, and no page can change.
+_BROWSER = "Mozilla/"
 
 
 class ApiError(Exception):
@@ -91,18 +99,33 @@ def respond_file(
     return respond(request, path.read_bytes(), content_type=content_type)
 
 
+def require_same_origin(request: wrappers.Request) -> None:
+    """Refuse a request that a page of another site sent, before it starts or stops anything.
+
+    Raises:
+        ApiError: If another site sent it.
+    """
+    if is_cross_origin(request):
+        hint = "Open the tab in TensorBoard."
+        raise ApiError(403, "requests from other sites are not allowed.", hint=hint)
+
+
 def is_cross_origin(request: wrappers.Request) -> bool:
     """Whether a page of another site sent the request; programs other than browsers do not count.
 
     Browsers say so in `Sec-Fetch-Site`, which also works behind proxies that rewrite the host. Over
-    plain http from another host they send only `Origin`, which is useless behind such a proxy.
-    There the tab's own header decides, which other sites can send only after a preflight request.
+    plain http from another host they send only `Origin` or `Referer`, which are useless behind such
+    a proxy. There the tab proves itself: by a header, which other sites can send only after a
+    preflight request, or in its links by a token, which they cannot read. A browser that sends
+    none of these may follow another site's wish.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")
-    origin = request.headers.get("Origin")
-    if origin is None or request.headers.get(TAB_HEADER):
+    if request.headers.get(TAB_HEADER) or request.args.get("token") == TOKEN:
         return False
+    origin = request.headers.get("Origin") or request.headers.get("Referer")
+    if origin is None:
+        return request.headers.get("User-Agent", "").startswith(_BROWSER)
     hosts = {request.host, request.headers.get("X-Forwarded-Host", "")} - {""}
     return urlsplit(origin).netloc not in hosts

@@ -12,20 +12,14 @@ import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
-from tb_perfadvisor.plugin import log
+from tb_perfadvisor.plugin import documents, log
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST, Request, key_of
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
-from tb_perfadvisor.plugin.worker import CAPTURE
+from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, SUMMARY, WINDOW
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.comparison import RunFacts
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
-
-REPORT = "report.json"
-VIEWS = "views.json"
-WINDOW = "window.npz"
-SUMMARY = "summary.json"
-FACTS = "facts.json"
 
 # Zooming reads the same events repeatedly.
 _MAX_WINDOWS = 2
@@ -45,6 +39,8 @@ class Results:
     def __init__(self, cache: ResultCache, jobs: JobQueue) -> None:
         self._cache = cache
         self._jobs = jobs
+        # A queue of their own, as users wait for them and not for an analysis.
+        self._documents = JobQueue(jobs.limits)
         self._lock = threading.Lock()
         self._summaries: dict[str, Summary] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
@@ -74,18 +70,44 @@ class Results:
             self._summaries[entry.key] = summary
         return summary
 
-    def facts(self, entry: Entry) -> RunFacts | None:
-        """The facts that comparisons need of a capture; None without a result."""
-        from tb_perfadvisor.report.comparison import RunFacts
+    def has(self, key: str) -> bool:
+        """Whether there is a result, damaged or not."""
+        return self._cache.has(key)
 
-        content = self._cache.read(entry.key, FACTS)
-        if content is None:
-            return None
-        try:
-            return msgspec.json.decode(content, type=RunFacts)
-        except msgspec.MsgspecError:
-            self._cache.remove(entry.key)
-            return None
+    def document(self, wanted: Request) -> bytes | None:
+        """A document that was made before; None if there is none."""
+        return self._cache.read(key_of(wanted), DOCUMENT)
+
+    @property
+    def documents_waiting(self) -> int:
+        """How many documents wait to be made."""
+        return self._documents.waiting
+
+    def make(self, wanted: Request, timeout_s: float) -> JobState | None:
+        """Make a document, and wait for it.
+
+        Returns:
+            None if it was made; else why not, or that it is still being made.
+        """
+        key = key_of(wanted)
+
+        def prepare() -> Path:
+            directory = self._cache.stage()
+            (directory / REQUEST).write_bytes(msgspec.json.encode(wanted))
+            return directory
+
+        self._documents.submit(
+            Job(
+                key=key,
+                arguments=("--cache", str(self._cache.directory)),
+                prepare=prepare,
+                finish=lambda directory, is_good: self._finish(key, directory, is_good),
+                is_done=lambda: self.document(wanted) is not None,
+                module=documents.__name__,
+                what=f"the {type(wanted).__name__.lower()}",
+            )
+        )
+        return self._documents.wait(key, timeout_s)
 
     def window(self, entry: Entry) -> TimelineEvents | None:
         """The events of a capture's reference worker; None without a result.
@@ -119,7 +141,7 @@ class Results:
                     *("--report-id", entry.id, "--group", entry.root.group),
                 ),
                 prepare=lambda: self._prepare(entry),
-                finish=lambda directory, is_good: self._finish(entry, directory, is_good),
+                finish=lambda directory, is_good: self._finish(entry.key, directory, is_good),
                 is_done=lambda: self._cache.read(entry.key, REPORT) is not None,
             )
         )
@@ -131,6 +153,7 @@ class Results:
     def close(self) -> None:
         """Stop all analyses."""
         self._jobs.close()
+        self._documents.close()
 
     def _prepare(self, entry: Entry) -> Path:
         """Create a directory for the result, with the capture in it for the worker."""
@@ -138,9 +161,9 @@ class Results:
         (directory / CAPTURE).write_bytes(msgspec.json.encode(entry.capture))
         return directory
 
-    def _finish(self, entry: Entry, directory: Path, is_good: bool) -> None:
+    def _finish(self, key: str, directory: Path, is_good: bool) -> None:
         if is_good:
-            self._cache.commit(directory, entry.key)
+            self._cache.commit(directory, key)
         else:
             self._cache.discard(directory)
 

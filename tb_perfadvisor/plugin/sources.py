@@ -13,11 +13,11 @@ from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.log_directories import roots_of
 from tb_perfadvisor.plugin.responses import ApiError
-from tb_perfadvisor.plugin.results import REPORT, Results, open_results
+from tb_perfadvisor.plugin.results import Results, open_results
+from tb_perfadvisor.plugin.worker import REPORT
 
 if TYPE_CHECKING:
     from tb_perfadvisor.plugin.doctor import Surroundings
-    from tb_perfadvisor.report import Report
 
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
@@ -81,15 +81,14 @@ class Sources:
             raise not_analyzed()
         return content
 
-    def report(self, entry: Entry) -> Report:
-        """The report of a capture.
+    def rules_found(self, entry: Entry) -> tuple[str, ...]:
+        """The rule of each finding in the report of a capture.
 
         Raises:
             ApiError: If the capture has no result.
         """
-        from tb_perfadvisor.report import Report
-
-        return msgspec.json.decode(self.read(entry, REPORT), type=Report)
+        report = msgspec.json.decode(self.read(entry, REPORT), type=_Findings)
+        return tuple(finding.rule_id for finding in report.findings)
 
     def surroundings(self) -> Surroundings:
         """How TensorBoard was started."""
@@ -106,6 +105,16 @@ class Sources:
         if not shows_in_profile_tab(self.surroundings()):
             return None, None
         return profile_target(entry.capture.files[0].path) or (None, None)
+
+
+class _Finding(msgspec.Struct):
+    rule_id: str
+
+
+class _Findings(msgspec.Struct):
+    """The part of a report that routes need; decoding all of it takes many times as long."""
+
+    findings: tuple[_Finding, ...]
 
 
 def not_analyzed() -> ApiError:

@@ -1,9 +1,8 @@
 """Runs one analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
 
 Reads the capture from `capture.json` in the output directory, so that the log directory need not
-be listed again, and replaces it by `report.json`, `views.json`, `window.npz`, `summary.json` and
-`facts.json` (for comparisons). Writes progress and errors as lines of JSON to stderr. Exits with
-0, or with 2 after an error. Does not import TensorBoard.
+be listed again, and replaces it by the files below. Writes progress and errors as lines of JSON to
+stderr. Exits with 0, or with 2 after an error. Does not import TensorBoard.
 """
 
 from __future__ import annotations
@@ -16,12 +15,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 CAPTURE = "capture.json"
+REPORT = "report.json"
+VIEWS = "views.json"
+WINDOW = "window.npz"
+SUMMARY = "summary.json"
+"""What the list of captures shows."""
+FACTS = "facts.json"
+"""What comparisons need."""
 EXIT_ERROR = 2
 _PROGRESS_INTERVAL_S = 0.1
+# TensorBoard answers first, and so does what else the user does.
+_NICENESS = 5
 # Reading takes most of the time of an analysis.
 _READING_SHARE = 0.7
 
@@ -36,11 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     options = _options(arguments)
+    return run_job(partial(_analyze, options), options)
+
+
+def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
+    """Run a job of TensorBoard's within its limits; report an error as a line of JSON.
+
+    Args:
+        job: What to do.
+        options: Of `parser_of_options`.
+
+    Returns:
+        The exit status.
+    """
     if options.watch_stdin:
         threading.Thread(target=_die_with_parent, daemon=True).start()
     limit_memory(options.memory_limit_bytes)
+    with suppress(AttributeError, OSError):  # not on Windows
+        os.nice(_NICENESS)
     try:
-        _analyze(options)
+        job()
     except KeyboardInterrupt:
         return 130
     except Exception as error:
@@ -65,16 +90,22 @@ def limit_memory(limit_bytes: int) -> None:
         return
 
 
+def parser_of_options(module: str) -> argparse.ArgumentParser:
+    """A parser of the options that every job has."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--output", required=True, type=Path, help="has the input, gets the output")
+    parser.add_argument("--memory-limit-bytes", type=int, default=0)
+    parser.add_argument("--watch-stdin", action="store_true", help="exit when stdin closes")
+    return parser
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tb_perfadvisor.plugin.worker")
+    parser = parser_of_options("tb_perfadvisor.plugin.worker")
     parser.add_argument(
         "--root", required=True, help="the directory that paths in the capture are relative to"
     )
-    parser.add_argument("--output", required=True, type=Path, help=f"a directory with {CAPTURE}")
     parser.add_argument("--report-id", help="the report's id, if not the capture's")
     parser.add_argument("--group", default="", help="a prefix for the name of the run")
-    parser.add_argument("--memory-limit-bytes", type=int, default=0)
-    parser.add_argument("--watch-stdin", action="store_true", help="exit when stdin closes")
     return parser.parse_args(arguments)
 
 
@@ -119,11 +150,11 @@ def _analyze(options: argparse.Namespace) -> None:
         "is_synthetic": report.is_synthetic,
     }
     for name, content in (
-        ("report.json", msgspec.json.encode(report)),
-        ("views.json", msgspec.json.encode(views or {})),
-        ("window.npz", encode_events(events)),
-        ("summary.json", msgspec.json.encode(summary)),
-        ("facts.json", msgspec.json.encode(facts)),
+        (REPORT, msgspec.json.encode(report)),
+        (VIEWS, msgspec.json.encode(views or {})),
+        (WINDOW, encode_events(events)),
+        (SUMMARY, msgspec.json.encode(summary)),
+        (FACTS, msgspec.json.encode(facts)),
     ):
         (options.output / name).write_bytes(content)
 
@@ -142,7 +173,7 @@ def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
         kind = "crash"
     log = write_error_log()
     log_bug(shown)
-    where = printable_name(shown.where.removeprefix(options.root).lstrip("/\\"))
+    where = printable_name(shown.where.removeprefix(getattr(options, "root", "")).lstrip("/\\"))
     return {
         "kind": kind,
         "message": shown.message,

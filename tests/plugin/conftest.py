@@ -35,4 +35,5 @@ def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
 def tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tab]:
     made = Tab(tmp_path, monkeypatch)
     yield made
+    made.plugin.close()
     made.queue.close()

@@ -197,3 +197,17 @@ def test_report_has_the_fields_that_the_frontend_reads() -> None:
 
     fields = {field.name for field in msgspec.structs.fields(Report)}
     assert {"id", "headline", "findings", "overview", "steps", "views"} <= fields
+
+
+def test_other_sites_start_no_analysis_but_see_results(tab: Tab, behave: Behave) -> None:
+    log = behave("good")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"User-Agent": "Mozilla/5.0"}):
+        answer = tab.get(address, headers=headers)
+        assert answer.status_code == 403
+        error_of(answer)
+    assert not log.exists()
+    tab.get(address)
+    eventually(lambda: tab.get(address).status_code == 200)
+    assert tab.get(address, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200

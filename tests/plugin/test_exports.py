@@ -1,6 +1,58 @@
-"""The route that downloads a report."""
+"""The route that downloads a report, and how documents are made: elsewhere, in turn, once."""
 
-from tests.support.served_tab import Tab, error_of
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.plugin import progress
+from tb_perfadvisor.plugin.documents import Export, key_of
+from tb_perfadvisor.plugin.jobs import JobQueue, Limits
+from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.testing import draw, run_of
+from tests.support.fake_worker import FAKE_WORKER
+from tests.support.served_tab import Behave, Tab, error_of
+from tests.support.waiting import eventually
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+@pytest.fixture
+def address(tab: Tab) -> str:
+    """The address of exports of a capture that has been analyzed."""
+    tab.put("run")
+    capture_id = tab.only_id()
+    config = Config(select=("input-stall",))
+    report = build_report(analyze_run(run_of(draw(SLOW)), config), config)
+    tab.store(capture_id, report__json=msgspec.json.encode(report))
+    return f"api/v1/captures/{capture_id}/export"
+
+
+def report_of(tab: Tab) -> Any:
+    from tb_perfadvisor.report import Report
+
+    (entry,) = tab.plugin.sources.catalog.snapshot.entries.values()
+    content = tab.cache.read(entry.key, "report.json")
+    assert content is not None
+    return msgspec.json.decode(content, type=Report)
+
+
+def use_fake_worker(tab: Tab) -> None:
+    """Make documents with a process that does what a test says."""
+    results = tab.plugin.sources.results()
+    results._documents = JobQueue(Limits(60, 0), FAKE_WORKER)
 
 
 def test_export_needs_an_analysis_and_a_known_format(tab: Tab) -> None:
@@ -10,3 +62,104 @@ def test_export_needs_an_analysis_and_a_known_format(tab: Tab) -> None:
     answer = tab.get(f"{address}?format=pdf")
     assert answer.status_code == 404
     assert error_of(answer)["hint"].startswith("Formats: html, json, markdown")
+
+
+@pytest.mark.parametrize("format", ["json", "markdown", "html", "sarif", "text"])
+def test_export_is_what_the_command_prints(tab: Tab, address: str, format: str) -> None:
+    answer = tab.get(f"{address}?format={format}")
+    assert answer.status_code == 200
+    assert answer.text == render(report_of(tab), format)
+
+
+def test_a_document_is_made_once(tab: Tab, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tab.get(f"{address}?format=markdown")
+    use_fake_worker(tab)
+    monkeypatch.setenv("FAKE_WORKER", "crash")  # it would fail if it were made again
+    assert tab.get(f"{address}?format=markdown").data == first.data
+    assert tab.get(f"{address}?format=text").status_code == 500
+
+
+def test_one_process_makes_documents_whatever_the_number_of_requests(
+    tab: Tab, address: str, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = behave("gate")
+    use_fake_worker(tab)
+    monkeypatch.setattr(progress, "_MOST_WAITING", 2)
+    statuses: list[int] = []
+
+    def ask(format: str) -> None:
+        statuses.append(tab.get(f"{address}?format={format}").status_code)
+
+    formats = ("json", "text", "html", "sarif")
+    threads = [threading.Thread(target=ask, args=(format,)) for format in formats]
+    results = tab.plugin.sources.results()
+    threads[0].start()
+    eventually(log.exists)
+    for waiting, thread in enumerate(threads[1:3], start=1):
+        thread.start()
+        eventually(lambda waiting=waiting: results.documents_waiting == waiting)  # type: ignore[misc]
+    threads[3].start()
+    threads[3].join(15)
+    assert statuses == [503]  # refused at once: two are waiting
+    assert len(log.read_text().splitlines()) == 1
+    log.with_name("gate").touch()
+    for thread in threads:
+        thread.join(15)
+
+
+def test_a_document_that_takes_long_can_be_asked_for_again(
+    tab: Tab, address: str, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave("forever")
+    use_fake_worker(tab)
+    monkeypatch.setattr(progress, "_WAIT_S", 0.1)
+    answer = tab.get(f"{address}?format=text")
+    assert answer.status_code == 503
+    assert error_of(answer)["hint"] == "Try again in a moment."
+    tab.plugin.close()
+
+
+def test_a_killed_process_is_not_said_to_need_memory(
+    tab: Tab, address: str, behave: Behave
+) -> None:
+    behave("killed")
+    use_fake_worker(tab)
+    error = error_of(tab.get(f"{address}?format=text"))
+    assert error["message"] == "the export was killed from outside."
+
+
+def test_a_damaged_result_is_missing(tab: Tab, address: str, tmp_path: Path) -> None:
+    (path,) = (tmp_path / "cache" / "entries").glob("*/report.json")
+    path.write_bytes(b"{}")
+    assert tab.get(f"{address}?format=text").status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Referer": "http://evil.example/page"}, 403),
+        ({"Referer": "http://localhost/#perf_advisor"}, 200),
+        ({"User-Agent": "Mozilla/5.0 (X11; Linux)"}, 403),
+        ({"User-Agent": "curl/8"}, 200),
+    ],
+)
+def test_other_sites_make_no_documents(
+    tab: Tab, address: str, headers: dict[str, str], status: int
+) -> None:
+    assert tab.get(f"{address}?format=markdown", headers=headers).status_code == status
+
+
+def test_links_of_the_tab_work_behind_a_proxy_without_https(tab: Tab, address: str) -> None:
+    # The proxy rewrites the host; the browser sends no Sec-Fetch-Site.
+    token = tab.get("api/v1/captures").json["token"]
+    headers = {"User-Agent": "Mozilla/5.0", "Referer": "http://hub.example/"}
+    assert tab.get(f"{address}?format=text", headers=headers).status_code == 403
+    with_token = f"{address}?format=text&token={token}"
+    assert tab.get(with_token, headers=headers).status_code == 200
+
+
+def test_the_key_is_of_what_is_asked_for() -> None:
+    assert key_of(Export("a", "json")) != key_of(Export("a", "html"))
+    assert key_of(Export("a", "json")) == key_of(Export("a", "json"))

@@ -207,6 +207,13 @@ def test_crash_shows_no_traceback(bench: Bench, behave: Behave, behavior: str, s
     assert bench.finished == [("a", False, False)]
 
 
+def test_a_killed_job_is_not_said_to_need_memory(bench: Bench, behave: Behave) -> None:
+    behave("killed")
+    bench.submit("a")
+    failure = bench.failure("a")
+    assert (failure.kind, failure.message) == ("killed", "the analysis was killed from outside.")
+
+
 def test_errors_for_the_user_are_passed_on(bench: Bench, behave: Behave) -> None:
     behave("input")
     bench.submit("a")

@@ -1,11 +1,15 @@
 """Routes of the log directory, and the plugin in TensorBoard's listing."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.served_tab import BASE, KINETO, Tab
+from tests.support.waiting import eventually
+
+NOT_UTF8 = r"bad\xff"
 
 
 def test_tensorboard_lists_the_tab(tab: Tab) -> None:
@@ -25,7 +29,9 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     answer = tab.get("api/v1/captures")
     assert answer.status_code == 200
     assert answer.content_type == "application/json"
-    assert answer.json == {
+    body = answer.json
+    assert len(body.pop("token")) == 32
+    assert body == {
         "captures": [],
         "rejected": [],
         "scan": {
@@ -124,3 +130,40 @@ def test_doctor_without_profiles(tab: Tab) -> None:
     assert answer["scan"]["scanned_files"] == 1
     assert [note["id"] for note in answer["notes"]] == ["no-profiles"]
     assert answer["notes"][0]["message"] == "None of the 1 files is a profile."
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows forbids such names")
+def test_names_that_are_not_utf8_do_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = Tab(tmp_path, monkeypatch, None)
+    tab.put("good")
+    tab.put(os.fsdecode(b"bad\xff"))
+    (tab.logdir / os.fsdecode(b"no\xff.pt.trace.json")).write_text("nothing")
+    ids = {capture["run"]: capture["id"] for capture in tab.captures()}
+    assert ids.keys() == {"good", NOT_UTF8}
+    (rejected,) = tab.get("api/v1/captures").json["rejected"]
+    assert rejected["path"] == r"no\xff.pt.trace.json"
+    address = f"api/v1/captures/{ids[NOT_UTF8]}/report"
+    eventually(lambda: tab.get(address).status_code == 200, within_s=60)
+    assert tab.get(address).json["run"] == r"bad\xff"
+    assert tab.get("api/v1/doctor").status_code == 200
+    tab.queue.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_link_to_a_file_elsewhere_shows_a_profile_and_nothing_else(
+    tab: Tab, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"password": "hunter2"}')
+    profile = tmp_path / "profile.json"
+    profile.write_text(KINETO)
+    tab.put("run")
+    names = {"secret.pt.trace.json": secret, "host.xplane.pb": secret, "p.pt.trace.json": profile}
+    for name, target in names.items():
+        (tab.logdir / "run" / name).symlink_to(target)
+    answer = tab.get("api/v1/captures")
+    assert sum(capture["format"] == "kineto" for capture in answer.json["captures"]) == 2
+    assert "run/secret.pt.trace.json" in [file["path"] for file in answer.json["rejected"]]
+    assert "hunter2" not in answer.text + tab.get("api/v1/doctor").text

@@ -1,5 +1,6 @@
 """Replaces the worker: does what the environment variable FAKE_WORKER says."""
 
+import argparse
 import json
 import os
 import sys
@@ -21,8 +22,14 @@ def until(path: Path) -> None:
         time.sleep(0.01)
 
 
+def parser() -> argparse.ArgumentParser:
+    options = worker.parser_of_options("fake_worker")
+    options.add_argument("--report-id")
+    return options
+
+
 def main() -> int:
-    options = worker._options(None)
+    options, _ = parser().parse_known_args()
     threading.Thread(target=worker._die_with_parent, daemon=True).start()
     log = Path(os.environ["FAKE_WORKER_LOG"])
     with log.open("a") as stream:
@@ -40,6 +47,8 @@ def main() -> int:
             return 1
         case "signal":
             os.abort()
+        case "killed":
+            os.kill(os.getpid(), 9)
         case "input":
             error = {"kind": "input", "message": "it is broken.", "where": "a.json", "hint": "h"}
             say(error=error)

@@ -1,7 +1,7 @@
 // Selects the capture to show.
 import type { JSX } from "preact";
 import type { Capture } from "../state/answers";
-import { captureUrl } from "../state/api";
+import { exportUrl } from "../state/api";
 import { isExported } from "../state/exported";
 import { selectCapture } from "../state/store";
 import { frameworkName, sessionName } from "../text";
@@ -84,7 +84,7 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
         </span>
       )}
       {selected?.status === "done" && !isExported && (
-        <ExportMenu urlOf={(format) => captureUrl(selected.id, `export?format=${format}`)} />
+        <ExportMenu urlOf={(format) => exportUrl(selected.id, format)} />
       )}
     </div>
   );

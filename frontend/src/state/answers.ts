@@ -33,6 +33,8 @@ export interface RejectedFile {
 
 export interface CaptureList {
   captures: Capture[];
+  /** Absent in exported pages, which have no links to what a server makes. */
+  token?: string;
   rejected: RejectedFile[];
   scan: Scan;
 }
@@ -65,7 +67,7 @@ export interface RuleInfo {
   limits: { name: string; value: number; unit: string; why: string }[];
 }
 
-export interface Doctor extends Omit<CaptureList, "captures"> {
+export interface Doctor extends Omit<CaptureList, "captures" | "token"> {
   notes: NoteInfo[];
 }
 

@@ -15,7 +15,8 @@ async function request(url: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
     if (isExported) response = answerFromPage(url);
-    else response = await fetch(url, { credentials: "same-origin", ...init });
+    // The header proves that the request comes from the tab, also in browsers that send no Origin.
+    else response = await fetch(url, { credentials: "same-origin", headers: { "X-Perf-Advisor": "tab" }, ...init });
   } catch (cause) {
     if (init.signal?.aborted) throw cause;
     throw new ApiError(
@@ -39,8 +40,14 @@ async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await request(url, signal ? { signal } : {})).json() as Promise<T>;
 }
 
-export const fetchCaptures = (signal?: AbortSignal): Promise<CaptureList> =>
-  get<CaptureList>("captures", signal);
+// Proves that a link comes from the tab.
+let token = "";
+
+export async function fetchCaptures(signal?: AbortSignal): Promise<CaptureList> {
+  const list = await get<CaptureList>("captures", signal);
+  token = list.token ?? "";
+  return list;
+}
 
 export const fetchRule = (id: string): Promise<RulePage> =>
   get<RulePage>(`rules/${encodeURIComponent(id)}`);
@@ -102,7 +109,7 @@ export function excerptUrl(
   finding: number,
   range?: { worker: number; fromNs: number; toNs: number },
 ): string {
-  const query = new URLSearchParams({ finding: String(finding) });
+  const query = new URLSearchParams({ finding: String(finding), token });
   if (range) {
     query.set("worker", String(range.worker));
     query.set("from_ns", String(Math.round(range.fromNs)));
@@ -110,6 +117,10 @@ export function excerptUrl(
   }
   return captureUrl(id, `excerpt?${query}`);
 }
+
+/** Downloads the report in a format. */
+export const exportUrl = (id: string, format: string): string =>
+  captureUrl(id, `export?${new URLSearchParams({ format, token })}`);
 
 /** The report, or the progress of its analysis; a retry restarts one that failed or was canceled. */
 export async function fetchReport(
@@ -124,6 +135,5 @@ export async function fetchReport(
 }
 
 export async function cancelAnalysis(id: string): Promise<void> {
-  // The header proves that the request comes from the tab, also in browsers that send no Origin.
-  await request(captureUrl(id, "cancel"), { method: "POST", headers: { "X-Perf-Advisor": "tab" } });
+  await request(captureUrl(id, "cancel"), { method: "POST" });
 }

@@ -40,6 +40,7 @@ class BoundedDirectory:
             OSError: If the directory cannot be created or written to.
         """
         self.max_bytes = max_bytes
+        self.directory = directory
         self._entries = directory / "entries"
         self._staging = directory / "staging"
         for path in (directory, self._entries, self._staging):

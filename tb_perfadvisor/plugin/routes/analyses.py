@@ -8,9 +8,8 @@ from werkzeug import wrappers
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import ensure_started
 from tb_perfadvisor.plugin.responses import ApiError, respond
-from tb_perfadvisor.plugin.results import REPORT, VIEWS
-from tb_perfadvisor.plugin.routes.parameters import is_retry
 from tb_perfadvisor.plugin.sources import Sources
+from tb_perfadvisor.plugin.worker import REPORT, VIEWS
 
 
 def report(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
@@ -19,7 +18,7 @@ def report(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     content = results.read(entry, REPORT)
     if content is not None:
         return respond(request, content)
-    return respond(request, ensure_started(results, entry, retry=is_retry(request)), status=202)
+    return respond(request, ensure_started(request, results, entry), status=202)
 
 
 def view(request: wrappers.Request, sources: Sources, entry: Entry, name: str) -> wrappers.Response:

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.documents import Excerpt
+from tb_perfadvisor.plugin.progress import document
 from tb_perfadvisor.plugin.responses import ApiError, respond
-from tb_perfadvisor.plugin.routes.parameters import attachment, integer, time_range
+from tb_perfadvisor.plugin.routes.parameters import (
+    attachment,
+    integer,
+    optional_integer,
+    time_range,
+)
 from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 if TYPE_CHECKING:
@@ -34,20 +41,19 @@ def window(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
 
 def excerpt(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """The events around a finding's evidence, or all, as a file for Perfetto."""
-    from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
-
-    stored = _stored_events(request, sources, entry)
-    report = sources.report(entry)
-    index = integer(request, "finding", -1, 0)
-    if index >= len(report.findings):
+    _stored_events(request, sources, entry)
+    finding = optional_integer(request, "finding")
+    rules = sources.rules_found(entry)
+    if finding is not None and finding >= len(rules):
         raise ApiError(404, "there is no such finding.", where=entry.run, hint="Reload the page.")
-    if index >= 0:
-        default_range = evidence_range(report.findings[index], stored, index)
-        suffix = f"_{report.findings[index].rule_id}"
-    else:
-        default_range, suffix = (0, stored.trace_duration_ns), ""
-    from_ns, to_ns = time_range(request, *default_range)
-    content = make_excerpt(report, stored, index if index >= 0 else None, from_ns, to_ns)
+    from_ns, to_ns = optional_integer(request, "from_ns"), optional_integer(request, "to_ns")
+    if to_ns is not None and to_ns <= (from_ns or 0):
+        raise ApiError(400, "to_ns must be larger than from_ns.")
+    wanted = Excerpt(entry.key, finding, from_ns, to_ns)
+    content = document(request, sources.results(), wanted)
+    if content is None:
+        raise not_analyzed()
+    suffix = f"_{rules[finding]}" if finding is not None else ""
     return respond(
         request,
         content,

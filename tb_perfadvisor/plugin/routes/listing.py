@@ -8,7 +8,7 @@ from werkzeug import wrappers
 
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.responses import respond
+from tb_perfadvisor.plugin.responses import TOKEN, respond
 from tb_perfadvisor.plugin.sources import Sources
 
 
@@ -16,9 +16,8 @@ def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     """All captures with their status, and the files that were rejected."""
     sources.refresh()
     entries = sources.catalog.snapshot.entries.values()
-    return respond(
-        request, {"captures": [_capture(sources, entry) for entry in entries], **_scan(sources)}
-    )
+    listed = [_capture(sources, entry) for entry in entries]
+    return respond(request, {"captures": listed, "token": TOKEN, **_scan(sources)})
 
 
 def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:

@@ -28,6 +28,15 @@ def integer(request: wrappers.Request, name: str, default: int, least: int) -> i
     return value
 
 
+def optional_integer(request: wrappers.Request, name: str) -> int | None:
+    """A whole number of at least 0 from the query; None if it is not there.
+
+    Raises:
+        ApiError: If it is not a whole number of at least 0.
+    """
+    return integer(request, name, 0, 0) if name in request.args else None
+
+
 def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int, int]:
     """The range of time in the query, by default the one given.
 
@@ -39,11 +48,6 @@ def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int
     if to_ns <= from_ns:
         raise ApiError(400, "to_ns must be larger than from_ns.")
     return from_ns, to_ns
-
-
-def is_retry(request: wrappers.Request) -> bool:
-    """Whether the user asks to restart an analysis that failed or was canceled."""
-    return request.args.get("retry") == "1"
 
 
 def attachment(entry: Entry, ending: str) -> tuple[str, str]:

@@ -1,0 +1,164 @@
+"""What is made of stored results on request: exports, excerpts, comparisons.
+
+Making one takes as long as dozens of other answers, so a process of its own does it:
+`python -m tb_perfadvisor.plugin.documents`. It reads `request.json` in the output directory and
+replaces it by the document. Does not import TensorBoard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tb_perfadvisor.engine.result_cache import ResultCache
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW, parser_of_options, run_job
+
+DOCUMENT = "document"
+REQUEST = "request.json"
+
+
+class Export(msgspec.Struct, frozen=True, tag="export"):
+    """A report in some format."""
+
+    key: str
+    """Of the capture's result in the cache."""
+    format: str
+
+
+class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
+    """The events around a finding's evidence, or all, as a file for Perfetto."""
+
+    key: str
+    finding: int | None
+    from_ns: int | None
+    """None for what shows the finding best."""
+    to_ns: int | None
+
+
+class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
+    """Captures compared with the first one."""
+
+    keys: tuple[str, ...]
+    runs: tuple[str, ...]
+    """What the tab calls their runs."""
+    sessions: tuple[str, ...]
+
+
+Request = Export | Excerpt | Comparison
+
+
+def keys_of(request: Request) -> tuple[str, ...]:
+    """The keys of the results that a document is made of."""
+    return request.keys if isinstance(request, Comparison) else (request.key,)
+
+
+def key_of(request: Request) -> str:
+    """The key of a document in the cache; the keys of results tell the version of the code."""
+    return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
+
+
+def make_document(request: Request, cache: ResultCache) -> bytes:
+    """Make a document.
+
+    Raises:
+        PerfAdvisorError: If a result is missing or cannot be read; one that cannot is removed.
+    """
+    if isinstance(request, Export):
+        return _export(request, cache)
+    if isinstance(request, Excerpt):
+        return _excerpt(request, cache)
+    return _comparison(request, cache)
+
+
+def _export(request: Export, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.formats.render import render
+    from tb_perfadvisor.report.timeline.embedded import make_timelines
+    from tb_perfadvisor.report.timeline.stored_events import decode_events
+
+    report = _read(cache, request.key, REPORT, Report)
+    views = cache.read(request.key, VIEWS) if request.format == "html" else None
+    if views is not None:  # only the page shows views and timelines
+        decoded = msgspec.json.decode(views, type=dict[str, Any])
+        if (window := cache.read(request.key, WINDOW)) is not None:
+            decoded["timelines"] = make_timelines(report.findings, decode_events(window))
+        report = msgspec.structs.replace(report, views=decoded)
+    return render(report, request.format).encode()
+
+
+def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
+    from tb_perfadvisor.report.timeline.stored_events import decode_events
+
+    report = _read(cache, request.key, REPORT, Report)
+    window = cache.read(request.key, WINDOW)
+    if window is None:
+        raise _missing()
+    stored, index = decode_events(window), request.finding
+    from_ns, to_ns = 0, stored.trace_duration_ns
+    if index is not None:
+        from_ns, to_ns = evidence_range(report.findings[index], stored, index)
+    if request.from_ns is not None:
+        from_ns = request.from_ns
+    to_ns = request.to_ns if request.to_ns is not None else max(to_ns, from_ns + 1)
+    return make_excerpt(report, stored, index, from_ns, to_ns)
+
+
+def _comparison(request: Comparison, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.report.comparison import RunFacts, compare_facts, distinct_names
+
+    facts = [_read(cache, key, FACTS, RunFacts) for key in request.keys]
+    names = distinct_names([(run,) for run in request.runs], request.sessions)
+    base, *targets = (
+        msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)
+    )
+    return msgspec.json.encode(compare_facts(base, targets))
+
+
+def _read(cache: ResultCache, key: str, name: str, kind: type[Any]) -> Any:
+    content = cache.read(key, name)
+    if content is None:
+        raise _missing()
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        cache.remove(key)
+        raise _missing() from error
+
+
+def _missing() -> PerfAdvisorError:
+    return PerfAdvisorError("the result of the analysis is gone.", hint="Open its report again.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make one document.
+
+    Args:
+        arguments: The command line arguments; by default those of the process.
+
+    Returns:
+        The exit status.
+    """
+    parser = parser_of_options("tb_perfadvisor.plugin.documents")
+    parser.add_argument("--cache", required=True, type=Path, help="where the results are")
+    options = parser.parse_args(arguments)
+
+    def make() -> None:
+        path = options.output / REQUEST
+        request = msgspec.json.decode(path.read_bytes(), type=Request)
+        path.unlink()
+        content = make_document(request, ResultCache(options.cache))
+        (options.output / DOCUMENT).write_bytes(content)
+
+    return run_job(make, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
