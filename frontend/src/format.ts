@@ -99,6 +99,7 @@ export function formatCell(cell: CellValue, unit: string): string {
     case "flop/s":
       return formatRate(cell, "FLOP/s");
     case "samples/s":
+    case "tokens/s":
       return `${formatCount(cell >= 100 ? Math.round(cell) : cell)}/s`;
     default:
       return formatCount(cell);

@@ -66,6 +66,11 @@ Examples:
     help="Number of model parameters, if the profile does not tell.",
 )
 @click.option(
+    "--tokens-per-step",
+    type=click.IntRange(min=1),
+    help="Tokens that one rank processes in a step, if the profile does not tell.",
+)
+@click.option(
     "--link-bandwidth",
     type=click.FloatRange(min=0.001),
     help="Bandwidth of the link between ranks, in GB/s.",
@@ -109,6 +114,7 @@ def analyze(
     config: Path | None,
     fail_on: Severity | None,
     parameters: int | None,
+    tokens_per_step: int | None,
     link_bandwidth: float | None,
     device: str | None,
     full: bool,
@@ -131,7 +137,9 @@ def analyze(
     from tb_perfadvisor.report.model import Rejected
     from tb_perfadvisor.report.report_cache import open_report_cache
 
-    settings = _settings(config, select, ignore, parameters, link_bandwidth, device, views)
+    settings = _settings(
+        config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
+    )
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
     settings.check()  # complain about unknown names before reading anything
@@ -204,6 +212,7 @@ def _settings(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     parameters: int | None,
+    tokens_per_step: int | None,
     link_bandwidth: float | None,
     device: str | None,
     views: bool,
@@ -221,6 +230,9 @@ def _settings(
             else settings.options.link_bandwidth_bytes_per_s
         ),
         device=device if device is not None else settings.options.device,
+        tokens_per_step=(
+            tokens_per_step if tokens_per_step is not None else settings.options.tokens_per_step
+        ),
     )
     return replace(
         settings,

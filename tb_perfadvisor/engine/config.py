@@ -28,8 +28,8 @@ class Config(Struct, frozen=True):
     """Settings of an analysis.
 
     A file has the same shape in TOML: `select = [...]`, `ignore = [...]`, `parameters = N`,
-    `link_bandwidth_gb_per_s = X`, `device = "NAME"` and one table of limits per rule,
-    `[limits.RULE]`.
+    `link_bandwidth_gb_per_s = X`, `device = "NAME"`, `tokens_per_step = N` and one table of limits
+    per rule, `[limits.RULE]`.
     """
 
     select: tuple[str, ...] = ()
@@ -75,6 +75,7 @@ class _Settings(msgspec.Struct, frozen=True):
     parameters: Annotated[int, msgspec.Meta(ge=1)] | None = None
     link_bandwidth_gb_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     device: str | None = None
+    tokens_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
     limits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
@@ -120,5 +121,6 @@ def read_config(path: str | os.PathLike[str]) -> Config:
             parameters=settings.parameters,
             link_bandwidth_bytes_per_s=None if bandwidth is None else bandwidth * 1e9,
             device=settings.device,
+            tokens_per_step=settings.tokens_per_step,
         ),
     )

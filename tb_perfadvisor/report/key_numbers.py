@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.units import format_bytes, format_share
+from tb_perfadvisor.units import format_bytes, format_rate, format_share
 
 _SHOWN_SHARE = 0.001
 """A smaller share rounds to 0.0 %."""
@@ -58,18 +58,22 @@ def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
         notes=[f"mean of {overview.steps:,} steps" if overview.steps > 1 else "1 step"],
         definition="The mean time from the start of a step to the start of the next one.",
     )
-    if overview.samples_per_s is not None:
-        yield model.KeyNumber(
-            id="samples-per-second",
-            label="Throughput",
-            value=overview.samples_per_s,
-            unit="samples/s",
-            of="",
-            share=None,
-            notes=[f"{overview.samples_per_step:,} per step and rank"],
-            definition="Samples that one rank processes in a second: the batch size, from the "
-            "recorded shapes, divided by the step time.",
-        )
+    for what, rate, per_step in (
+        ("tokens", overview.tokens_per_s, overview.tokens_per_step),
+        ("samples", overview.samples_per_s, overview.samples_per_step),
+    ):
+        if rate is not None:
+            yield model.KeyNumber(
+                id=f"{what}-per-second",
+                label=what.capitalize(),
+                value=rate,
+                unit=f"{what}/s",
+                of="",
+                share=None,
+                notes=[f"{per_step:,.10g} per step and rank"],
+                definition=f"{what.capitalize()} that one rank processes in a step, divided by the "
+                f"step time. {overview.throughput_source}",
+            )
 
 
 def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
@@ -82,6 +86,21 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
         notes=[] if busy is None else [f"busy {format_share(busy)}"],
         definition="Share of the time in which the device runs at least one compute kernel. The "
         "device is busy when it computes, copies or communicates.",
+    )
+    flop, is_known = overview.flop, overview.mfu is not None
+    yield _share(
+        "mfu",
+        "MFU",
+        overview.mfu,
+        of=format_rate(flop.peak_flop_per_s, "FLOP/s"),
+        notes=[
+            *([] if overview.hfu is None else [f"HFU {format_share(overview.hfu)}"]),
+            *([] if is_known else [flop.unknown_in_short]),
+        ],
+        definition="Model FLOP utilization: what the model needs to be computed in a step, divided "
+        "by what the devices could compute. It counts matrix products, convolutions and attention, "
+        "attention in full whatever its mask, and nothing that is recomputed. HFU counts what the "
+        "devices execute." + ("" if is_known else f" Unknown here: {flop.unknown_because}"),
     )
     by_count = overview.operators.device_share_by_count
     yield _share(

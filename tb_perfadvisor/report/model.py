@@ -123,6 +123,23 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time of all operators."""
 
 
+class FlopInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """FLOP of matrix products, convolutions and attention, on all devices of the rank."""
+
+    model_per_step: float | None
+    """What the model needs: no recomputation, and attention in full whatever its mask."""
+    executed_per_step: float | None
+    """What the devices compute: with recomputation, and without what causal kernels skip."""
+    peak_flop_per_s: float | None
+    """Dense peak of one device, weighted by the FLOP of each number format."""
+    devices: int | None
+    """Devices whose work was counted."""
+    unknown_because: str
+    """Why MFU is unknown, and how to record what is missing; empty if it is known."""
+    unknown_in_short: str
+    """The same in few words: `no shapes recorded`."""
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The key numbers of the reference worker."""
 
@@ -144,6 +161,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     exposed_communication_share: float | None
     exposed_copy_share: float | None
     between_steps_share: float | None
+    mfu: float | None
+    """Model FLOP divided by the step time and the devices' dense peak."""
+    hfu: float | None
+    """Executed FLOP, likewise."""
+    flop: FlopInfo
     kernels: list[KernelSummary]
     kernels_truncated: int
     """How many kernels are not listed."""
@@ -152,10 +174,16 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """None if a device does the work, or if it was not recorded."""
     top_operator: OperatorSummary | None
     """The operator with the most time of its own; None if a device does the work."""
-    samples_per_step: int | None
-    """Samples that one rank trains on in each step; None if the shapes do not tell."""
+    samples_per_step: float | None
+    """Samples that one rank processes in each step; None if the shapes do not tell."""
     samples_per_s: float | None
     """The same per second."""
+    tokens_per_step: float | None
+    """Tokens that one rank processes in each step; None if the shapes do not tell."""
+    tokens_per_s: float | None
+    """The same per second."""
+    throughput_source: str
+    """How tokens or samples are known, or why neither is."""
 
 
 class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +194,7 @@ class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
     value: float | int | None
     """None if it is unknown."""
     unit: str
-    """ns, bytes, share or samples/s."""
+    """ns, bytes, share, samples/s or tokens/s."""
     of: str
     """What a share is of: `step time`. Otherwise empty."""
     notes: list[str]

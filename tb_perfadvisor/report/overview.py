@@ -8,6 +8,8 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
 from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.efficiency.throughput import throughput
+from tb_perfadvisor.signals.efficiency.utilization import utilization
 from tb_perfadvisor.signals.host.host_operators import host_operators
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
@@ -15,7 +17,6 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_host_events,
     shows_input,
 )
-from tb_perfadvisor.signals.work.samples import samples_per_step
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
@@ -39,8 +40,8 @@ def make_overview(signals: Signals) -> model.Overview:
     kernel_ns = sum(kernel.total_ns for kernel in kernels)
     has_input = shows_input(signals)
     knows_operators = shows_host_events(signals) or signals.trace.totals is not None
-    samples = samples_per_step(signals)
     placement = signals.placement if on_device and knows_operators else None
+    use, flow = utilization(signals), throughput(signals)
     return model.Overview(
         window_ns=attribution.window_ns,
         steps=len(steps),
@@ -75,6 +76,16 @@ def make_overview(signals: Signals) -> model.Overview:
         between_steps_share=(
             attribution.share(Cause.BETWEEN_STEPS) if signals.shows_step_ends else None
         ),
+        mfu=use.mfu,
+        hfu=use.hfu,
+        flop=model.FlopInfo(
+            model_per_step=use.model_flop,
+            executed_per_step=use.executed_flop,
+            peak_flop_per_s=use.peak_flop_per_s,
+            devices=use.devices,
+            unknown_because=f"{use.reason} {use.remedy}".strip(),
+            unknown_in_short=use.reason_in_short,
+        ),
         kernels=[
             model.KernelSummary(
                 name=kernel.name,
@@ -89,9 +100,20 @@ def make_overview(signals: Signals) -> model.Overview:
         memory=_memory(signals),
         host_memory=_host_memory(signals),
         top_operator=_top_operator(signals),
-        samples_per_step=samples,
-        samples_per_s=samples * len(steps) / attribution.window_ns * NS_PER_S if samples else None,
+        samples_per_step=flow.samples_per_step,
+        samples_per_s=_per_second(flow.samples_per_step, signals),
+        tokens_per_step=flow.tokens_per_step,
+        tokens_per_s=_per_second(flow.tokens_per_step, signals),
+        throughput_source=flow.source,
     )
+
+
+def _per_second(amount_per_step: float | None, signals: Signals) -> float | None:
+    """What a step processes, per second; None without steps."""
+    steps, window_ns = len(signals.steps), signals.attribution.window_ns
+    if amount_per_step is None or not steps or not window_ns:
+        return None
+    return amount_per_step * steps * NS_PER_S / window_ns
 
 
 def _busy_share_of_span(signals: Signals) -> float | None:

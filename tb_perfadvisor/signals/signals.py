@@ -48,6 +48,8 @@ class Options(Struct, frozen=True):
     """Bandwidth of the link that collectives use, per device and direction."""
     device: str | None = None
     """The device that the program ran on, as in the hardware table; overrides the profile."""
+    tokens_per_step: int | None = None
+    """Tokens that one rank processes in a step."""
 
 
 class Signals:

@@ -25,6 +25,7 @@ def test_file_with_every_setting(tmp_path: Path) -> None:
             parameters = 7_000_000_000
             link_bandwidth_gb_per_s = 50
             device = "h100 sxm5 80gb"
+            tokens_per_step = 16_384
 
             [limits.input-stall]
             minimum_share = 0.2
@@ -34,6 +35,7 @@ def test_file_with_every_setting(tmp_path: Path) -> None:
     assert config.options.parameters == 7_000_000_000
     assert config.options.link_bandwidth_bytes_per_s == 50e9
     assert config.options.device == "h100 sxm5 80gb"
+    assert config.options.tokens_per_step == 16_384
     config.check()
     (rule,) = config.rules()
     assert (rule.id, rule.minimum_share) == ("input-stall", 0.2)

@@ -4,8 +4,10 @@ import pytest
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.formats.wording import number_rows
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Framework, Trace
+from tests.support.transformer import Drawing, Shape
 
 
 def report_of(trace: Trace) -> Report:
@@ -79,3 +81,35 @@ def test_what_a_device_program_lacks_is_unknown_not_absent() -> None:
     assert numbers["peak-memory"].value is None
     assert "top-operator" not in numbers
     assert "exposed-communication" not in numbers  # one rank
+
+
+def test_mfu_names_its_peak_and_tokens_their_step() -> None:
+    drawing = Drawing(Shape(batch=2, length=1024))
+    drawing.builder.step(0, 0, ms(2))
+    drawing.step()
+    report = report_of(drawing.builder.build())
+    numbers = {number.id: number for number in report.key_numbers}
+    mfu, tokens = numbers["mfu"], numbers["tokens-per-second"]
+    assert (mfu.value, mfu.of) == (report.overview.mfu, "989 TFLOP/s")
+    assert mfu.notes[0].startswith("HFU ")
+    # 2 x 1,024 tokens in 2 ms.
+    assert (tokens.value, tokens.notes) == (1_024_000, ["2,048 per step and rank"])
+    assert numbers["samples-per-second"].value == 1000
+    rows = {label: (value, notes) for label, value, notes in number_rows(report)}
+    assert rows["MFU"][1].startswith("of 989 TFLOP/s, HFU ")
+    assert rows["Tokens"] == ("1,024,000/s", "2,048 per step and rank")
+
+
+def test_why_mfu_is_unknown_is_said_in_short_and_at_length() -> None:
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDoo....|DDDDoo....|
+        gpu 7  |.....KKKKK|.....KKKKK|
+    """)
+    (mfu,) = [number for number in report_of(trace).key_numbers if number.id == "mfu"]
+    assert (mfu.value, mfu.of, mfu.notes) == (None, "", ["no shapes recorded"])
+    assert mfu.definition.endswith(
+        "Unknown here: The shapes of the operators were not recorded. "
+        "Record with record_shapes=True."
+    )

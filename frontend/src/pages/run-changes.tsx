@@ -283,6 +283,8 @@ const RUN_COLUMNS: Column<RunRow>[] = [
       return low === null || high === null ? "–" : `${signedShare(low)} to ${signedShare(high)}`;
     },
   },
+  { key: "mfu", label: "MFU", unit: "share", value: ({ run }) => run.mfu },
+  { key: "tokens", label: "Tokens/s", unit: "count", value: ({ run }) => run.tokens_per_s },
   { key: "samples", label: "Samples/s", unit: "count", value: ({ run }) => run.samples_per_s },
   shareColumn("compute", "Device compute", (run) => run.device_compute_share),
   shareColumn("half", "16-bit", (run) => run.sixteen_bit_share),

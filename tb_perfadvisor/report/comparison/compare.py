@@ -14,7 +14,7 @@ from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, c
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.signals.core.causes import LABELS, Cause
-from tb_perfadvisor.units import NS_PER_S, format_duration
+from tb_perfadvisor.units import format_duration
 
 
 def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
@@ -159,7 +159,6 @@ def _headline(
 def _run(facts: RunFacts) -> model.ComparedRun:
     steps = facts.steps
     step_time_ns = round(facts.window_ns / steps) if steps else None
-    batch = facts.setup.batch
     return model.ComparedRun(
         id=facts.id,
         name=facts.name,
@@ -171,8 +170,10 @@ def _run(facts: RunFacts) -> model.ComparedRun:
         steps=steps,
         step_time_ns=step_time_ns,
         window_ns=facts.window_ns,
-        batch=batch,
-        samples_per_s=batch * NS_PER_S / step_time_ns if batch and step_time_ns else None,
+        batch=facts.setup.batch,
+        tokens_per_s=facts.tokens_per_s,
+        samples_per_s=facts.samples_per_s,
+        mfu=facts.mfu,
         device_compute_share=facts.device_compute_share,
         device_busy_share=facts.device_busy_share,
         sixteen_bit_share=facts.sixteen_bit_share,

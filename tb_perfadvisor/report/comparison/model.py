@@ -38,8 +38,12 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     window_ns: int
     batch: int | None
     """Samples in a forward pass of one rank, if convolutions or embeddings show it."""
+    tokens_per_s: float | None
+    """Of one rank, if the shapes of its embeddings show it, or the user said so."""
     samples_per_s: float | None
-    """Of one rank, if a step is one forward pass."""
+    """Of one rank, if the shapes show how many samples a step reads."""
+    mfu: float | None
+    """Model FLOP divided by the step time and the dense peak of the devices."""
     device_compute_share: float | None
     device_busy_share: float | None
     sixteen_bit_share: float | None

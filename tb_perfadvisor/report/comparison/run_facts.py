@@ -134,6 +134,10 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     input_wait_share: float | None
     exposed_communication_share: float | None
     between_steps_share: float | None
+    mfu: float | None
+    tokens_per_s: float | None
+    samples_per_s: float | None
+    """Of one rank, like the tokens."""
     peak_allocated_bytes: int | None
     findings: list[FindingFacts]
     outcomes: dict[str, OutcomeFacts]
@@ -173,6 +177,9 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         input_wait_share=overview.input_wait_share,
         exposed_communication_share=overview.exposed_communication_share,
         between_steps_share=overview.between_steps_share,
+        mfu=overview.mfu,
+        tokens_per_s=overview.tokens_per_s,
+        samples_per_s=overview.samples_per_s,
         peak_allocated_bytes=overview.memory.peak_allocated_bytes if overview.memory else None,
         findings=[_finding(ranked, signals) for ranked in analysis.findings],
         outcomes={

@@ -170,6 +170,10 @@ _COLUMNS = (
     Column("Recorded", lambda run: None if run.steps else format_duration(run.window_ns)),
     Column("Input wait", _share("input_wait_share")),
     Column("Compute", _share("device_compute_share")),
+    Column("MFU", _share("mfu")),
+    Column(
+        "Tokens/s", lambda run: None if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}"
+    ),
     Column(
         "Samples/s", lambda run: None if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
     ),
@@ -186,7 +190,7 @@ _COLUMNS = (
 )
 COLUMNS_MEAN = (
     "Input wait, exposed communication, step gaps, device compute and device busy are shares of "
-    "the step; 16-bit is a share of compute. Samples/s are per rank."
+    "the step; 16-bit is a share of compute. Tokens/s and samples/s are per rank."
 )
 
 

@@ -198,6 +198,11 @@ def has_ancestor(parent: Int32, rows: Int32, is_marked: Mask) -> Mask:
     return found
 
 
+def innermost_marked(parent: Int32, rows: Int32, is_marked: Mask) -> Int32:
+    """The innermost marked event at or around each row; -1 for none, and for -1. Shape (rows,)."""
+    return np.where(rows >= 0, nearest(parent, is_marked)[rows], np.int32(-1))
+
+
 def computes(name: str) -> bool:
     """Whether devices have a kernel for an operator of this name.
 

@@ -21,13 +21,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.operator_shapes import shapes_of
-from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
-from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -105,9 +104,30 @@ def _is_rematted(path: str, product: str, inside: str) -> bool:
 def _recomputed_by_autograd(signals: Signals) -> Recomputation:
     """Device work of forward operators that run inside autograd nodes."""
     rows = signals.device.rows
-    operators = operators_of(signals, rows)
+    operator = _recomputed(signals, operators_of(signals, rows))
+    return _within_window(signals, rows[operator >= 0], operator[operator >= 0])
+
+
+def recomputes(signals: Signals, operators: Int32) -> NDArray[np.bool_]:
+    """Whether each operator computes again what the forward pass has computed; shape (n,)."""
+    trace, window = signals.trace, signals.attribution
+    modules = np.flatnonzero(_are_named(signals, _module_operators())).astype(np.int32)
+    start_ns = trace.events.start_ns[modules]
+    modules = modules[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
+    together = np.concatenate((operators, modules)).astype(np.int32)
+    recomputed: NDArray[np.bool_] = _recomputed(signals, together)[: len(operators)] >= 0
+    return recomputed
+
+
+def _recomputed(signals: Signals, operators: Int32) -> Int32:
+    """The recomputed forward operator at or around each operator; -1 if it recomputes nothing.
+
+    Args:
+        signals: Signals of one rank.
+        operators: Rows, or -1; shape (n,). Those of modules tell which autograd nodes recompute.
+    """
     is_node = _are_named(signals, _NODE)
-    node = _innermost_marked(signals, operators, is_node)
+    node = innermost_marked(signals.trace.events.parent, operators, is_node)
     module_operators = _recomputed_modules(signals, operators, is_node)
     checkpoints = np.flatnonzero(is_node & _are_named(signals, _CHECKPOINT))
     recomputing = distinct(np.append(node[module_operators >= 0], checkpoints))
@@ -115,16 +135,15 @@ def _recomputed_by_autograd(signals: Signals) -> Recomputation:
     is_forward = (forward >= 0) & (node >= 0) & is_in(node, recomputing)
     # What encloses the node itself, such as an operator that calls autograd, is no part of it.
     is_forward &= forward > node
-    is_recomputed = is_forward | (module_operators >= 0)
-    operator = np.where(module_operators >= 0, module_operators, forward)
-    return _within_window(signals, rows[is_recomputed], operator[is_recomputed])
+    recomputed = np.where(is_forward, forward, np.int32(-1))
+    return np.where(module_operators >= 0, module_operators, recomputed).astype(np.int32)
 
 
 def _recomputed_modules(signals: Signals, operators: Int32, is_node: NDArray[np.bool_]) -> Int32:
     """The operator of a module around each operator, if it is recomputed; else -1."""
     trace, events = signals.trace, signals.trace.events
     is_module = _are_named(signals, _module_operators())
-    known, inverse = unique_inverse(_innermost_marked(signals, operators, is_module))
+    known, inverse = unique_inverse(innermost_marked(events.parent, operators, is_module))
     in_backward = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
     # A recomputed operator has the shapes of a forward operator; a gradient has others.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)
@@ -171,10 +190,3 @@ def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     matching = [name for name in names if pattern.match(strings[name])]
     named: NDArray[np.bool_] = is_operator & is_in(events.name, matching)
     return named
-
-
-def _innermost_marked(signals: Signals, operators: Int32, is_marked: NDArray[np.bool_]) -> Int32:
-    """The innermost marked event at or around each operator; -1 for none."""
-    parent = signals.trace.events.parent
-    around = nearest(parent, is_marked)
-    return np.where(operators >= 0, around[operators], np.int32(-1))

@@ -2,7 +2,8 @@
 
 A matrix product takes 2mnk FLOP, and a convolution 2 FLOP for each output element and weight of its
 window. Attention takes two products forward and five backward, where the scores are computed again
-(the convention of `torch.utils.flop_counter`). A causal mask halves them.
+(the convention of `torch.utils.flop_counter`). A causal mask halves them. What the model needs are
+two products forward and four backward, whatever the mask (Chowdhery et al., PaLM, appendix B).
 """
 
 from __future__ import annotations
@@ -183,6 +184,13 @@ def attention(at: Attention) -> Callable[[Inputs], Work]:
         operands = query.size_bytes + key.size_bytes + value.size_bytes
         # Backward also reads the result and its gradient, and writes three gradients.
         traffic = 2 * operands + 2 * result if at.is_backward else operands + result
-        return Work(KernelFamily.ATTENTION, flop, traffic, common_format(query, key, value), scores)
+        return Work(
+            KernelFamily.ATTENTION,
+            flop,
+            traffic,
+            common_format(query, key, value),
+            scores,
+            model_flop=(scores.flop + values.flop) * (2 if at.is_backward else 1),
+        )
 
     return formula

@@ -144,7 +144,8 @@ _REDUCTIONS = (
 )
 
 
-def _table() -> dict[str, Callable[[Inputs], Work]]:
+def _products() -> dict[str, Callable[[Inputs], Work]]:
+    """Matrix products, convolutions and attention."""
     plain = matrix.Convolution(stride=3, padding=2, dilation=4, groups=5)
     with_bias = matrix.Convolution(stride=4, padding=3, dilation=5, groups=6)
     fused = matrix.Convolution(stride=3, padding=4, dilation=5, groups=6)
@@ -194,6 +195,11 @@ def _table() -> dict[str, Callable[[Inputs], Work]]:
             matrix.library_convolution_backward,
         ),
         **{name: matrix.attention(at) for name, at in attentions.items()},
+    }
+
+
+def _bound_by_memory() -> dict[str, Callable[[Inputs], Work]]:
+    return {
         "native_layer_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
         "_fused_rms_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
         "native_group_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
@@ -228,7 +234,8 @@ def _table() -> dict[str, Callable[[Inputs], Work]]:
     }  # fmt: skip
 
 
-_TABLE: Final = _table()
+_PRODUCTS: Final = _products()
+_TABLE: Final = {**_PRODUCTS, **_bound_by_memory()}
 _COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
 
 
@@ -238,3 +245,8 @@ def _formula(name: str) -> Callable[[Inputs], Work] | None:
         # `add_` is `add` in place; a leading underscore is part of the name.
         return _TABLE.get(operator) or _TABLE.get(operator.removesuffix("_"))
     return _compiled if name.startswith(_COMPILED) else None
+
+
+def is_product(name: str) -> bool:
+    """Whether there is a formula for a matrix product, convolution or attention of this name."""
+    return name.startswith("aten::") and name.removeprefix("aten::") in _PRODUCTS

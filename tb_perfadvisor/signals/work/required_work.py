@@ -38,6 +38,8 @@ class Work(Struct, frozen=True):
     """Format of its inputs: fp64, fp32, fp16, bf16, fp8 or int8; empty if it is another."""
     matmul: Matmul | None = None
     """Set for matrix products, and for convolutions as the equivalent product."""
+    model_flop: float | None = None
+    """FLOP that count toward MFU, if they differ from `flop`; see `step_flop`."""
 
 
 def convolution_product(

@@ -37,7 +37,7 @@ _BITS: Final = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8
 _FORMAT_BITS: Final = np.array([_BITS.get(name, 0) for name in NUMBER_FORMATS], dtype=np.float64)
 _NARROWEST_RESULT: Final = 16
 """Products of 8-bit numbers give wider results. How wide is unknown; assume the minimum."""
-_FORMAT_OF_WIDTH: Final = {
+FORMAT_OF_WIDTH: Final = {
     Precision.BITS_8: "fp8",
     Precision.BITS_16: "bf16",
     Precision.BITS_64: "fp64",
@@ -368,7 +368,7 @@ def _formats(columns: _Columns, signals: Signals) -> UInt8:
     formats: UInt8 = columns.number_format.copy()
     # If an operator's inputs have several formats, do not guess one from the kernel's name.
     is_open = (formats == 0) & ~np.isnan(columns.flop) & (columns.operator < 0)
-    for width, name in _FORMAT_OF_WIDTH.items():
+    for width, name in FORMAT_OF_WIDTH.items():
         formats[is_open & (signals.precision == width)] = NUMBER_FORMATS.index(name)
     formats[is_open & (signals.precision == Precision.BITS_32)] = _WIDE
     units = trace.by_event(trace.kernels.row, trace.kernels.tensor_cores, -1)[rows]

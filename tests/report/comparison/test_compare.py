@@ -61,15 +61,17 @@ def test_the_reverse_comparison_is_slower() -> None:
 
 
 def test_facts_of_a_compared_run() -> None:
-    # 32 samples in a step of 8 ms are 4,000 a second.
-    base = facts(ms(8), ms(8), setup=setup(batch=32), peak_allocated_bytes=5, id="a", name="b")
+    rates = {"samples_per_s": 4_000.0, "tokens_per_s": 2e6, "mfu": 0.4}
+    base = facts(
+        ms(8), ms(8), setup=setup(batch=32), peak_allocated_bytes=5, id="a", name="b", **rates
+    )
     run = compare_facts(base, []).base
     assert (run.id, run.name, run.steps, run.step_time_ns, run.window_ns) == (
         "a", "b", 2, ms(8), ms(16),
     )  # fmt: skip
     assert (run.batch, run.samples_per_s, run.peak_allocated_bytes) == (32, 4_000.0, 5)
+    assert (run.tokens_per_s, run.mfu) == (2e6, 0.4)
     assert compare_facts(facts(ms(8)), []).base.samples_per_s is None
-    assert compare_facts(facts(setup=setup(batch=32)), []).base.samples_per_s is None
 
 
 def test_any_number_of_targets() -> None:

@@ -1,0 +1,183 @@
+"""MFU and HFU: the share of the devices' peak that a step uses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.signals.efficiency.product_flop import ProductFlop, operator_flop, xla_flop
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.recording.hints import hint_for
+from tb_perfadvisor.signals.recording.needs import Need
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace.tables import Float64
+from tb_perfadvisor.units import NS_PER_S, format_share
+
+KNOWN_SHARE: Final = 0.98
+"""Share of the products' time, and of their FLOP, that must be known. At an MFU of 50 %, products
+that take 2 % of the time and are not counted lower it by about one point."""
+MOST_OUTSIDE: Final = 0.1
+"""By how much the products that run in the used steps may differ from those that they launch. A
+device that runs behind the host at a steady pace makes no difference; a tenth means that the end of
+the last step is missing, or that the first one contains other work."""
+
+
+class Utilization(Struct, frozen=True):
+    """How much of its devices' peak a rank uses, over the used steps; None is unknown."""
+
+    mfu: float | None = None
+    """Model FLOP divided by the time and the devices' dense peak."""
+    hfu: float | None = None
+    """Executed FLOP, likewise."""
+    model_flop: float | None = None
+    """Model FLOP per step on all devices of the rank."""
+    executed_flop: float | None = None
+    peak_flop_per_s: float | None = None
+    """Dense peak of one device, weighted by the executed FLOP of each number format."""
+    devices: int | None = None
+    """Devices whose work was counted."""
+    reason: str = ""
+    """Why MFU is unknown."""
+    reason_in_short: str = ""
+    remedy: str = ""
+    """How to record what is missing."""
+
+
+@memoized
+def utilization(signals: Signals) -> Utilization:
+    """MFU and HFU of one rank."""
+    if signals.trace.totals is not None:
+        return Utilization(
+            reason="The files contain only sums, no single operations.",
+            reason_in_short="only sums recorded",
+        )
+    if signals.device.is_missing:
+        return Utilization(
+            reason="The profile has no events of the device.",
+            reason_in_short="no device events",
+        )
+    is_xla = len(signals.trace.hlo_events.row) > 0
+    flop = xla_flop(signals) if is_xla else operator_flop(signals)
+    problem = _unknown_flop(signals, flop, is_xla=is_xla)
+    if problem is not None:
+        return problem
+    model = float(flop.model.sum()) / signals.steps.count
+    counted = Utilization(
+        model_flop=None if np.isnan(model) else model,
+        executed_flop=float(flop.executed.sum()) / signals.steps.count,
+    )
+    if signals.device.index is None:
+        return replace(
+            counted, reason="The peak rate of the CPU is unknown.", reason_in_short="peak unknown"
+        )
+    return _at_peak(signals, flop, counted, devices=1 if is_xla else signals.device.used)
+
+
+def _unknown_flop(signals: Signals, flop: ProductFlop, *, is_xla: bool) -> Utilization | None:
+    """Why the FLOP are unknown; None if they are known."""
+    share = flop.known_share
+    if share is None or (share == 0 and not flop.executed.any()):
+        if not is_xla and not (signals.trace.operators.shapes >= 0).any():
+            return Utilization(
+                reason="The shapes of the operators were not recorded.",
+                reason_in_short="no shapes recorded",
+                remedy=hint_for(Need.SHAPES, workload(signals)),
+            )
+        if share is None:
+            return Utilization(
+                reason="No matrix product, convolution or attention was seen in the steps.",
+                reason_in_short="no products seen",
+            )
+    if share < KNOWN_SHARE:
+        return Utilization(
+            reason=f"FLOP are known for only {format_share(share)} of the time of matrix products, "
+            "convolutions and attention. The profile does not give the shapes of the others.",
+            reason_in_short=f"{format_share(share)} of products known",
+            remedy=_remedy(signals, is_xla=is_xla),
+        )
+    return None
+
+
+def _remedy(signals: Signals, *, is_xla: bool) -> str:
+    if is_xla:
+        return ""
+    program = workload(signals)
+    if program.has(Part.DEVICE_GRAPHS):
+        return (
+            "Kernels of GPU graphs have no shapes. Record some steps without graphs, with "
+            "record_shapes=True."
+        )
+    if not (signals.trace.operators.shapes >= 0).any():
+        return hint_for(Need.SHAPES, program)
+    return (
+        "Kernels that the program brings along, or that torch.compile generates for products, have "
+        "no formula. Record some steps with PyTorch's own operators, such as "
+        "scaled_dot_product_attention, and without max-autotune."
+    )
+
+
+def _at_peak(
+    signals: Signals, flop: ProductFlop, counted: Utilization, *, devices: int
+) -> Utilization:
+    facts = signals.device_facts
+    if facts is None or facts.peaks is None:
+        return replace(
+            counted,
+            reason="The peak rate of the device is unknown.",
+            reason_in_short="peak unknown",
+            remedy="Name the device with --device.",
+        )
+    ran = flop.executed_share
+    if ran is not None and abs(ran - 1) > MOST_OUTSIDE:
+        return replace(
+            counted,
+            reason="The device did not run in the recorded steps what they launched: its products "
+            f"take {format_share(ran)} of the time of those that were launched.",
+            reason_in_short="steps cut off",
+            remedy=hint_for(Need.SEVERAL_STEPS, workload(signals)),
+        )
+    rate = _rates(facts.peaks)[flop.number_format]
+    executed = float(flop.executed.sum())
+    if float(flop.executed[np.isnan(rate)].sum()) > (1 - KNOWN_SHARE) * executed:
+        return replace(
+            counted,
+            reason="The number format of the products, or the device's peak for it, is unknown.",
+            reason_in_short="precision unknown",
+        )
+    rate = np.where(np.isnan(rate), np.nanmax(rate), rate)
+    possible_s = signals.attribution.window_ns / NS_PER_S * devices
+    mfu, hfu = (float((amount / rate).sum()) / possible_s for amount in (flop.model, flop.executed))
+    if hfu > 1:
+        return replace(
+            counted,
+            reason="The products would exceed the device's peak: it did not run in the recorded "
+            "time what was launched in it, or it is not the device that it is taken for.",
+            reason_in_short="above the peak",
+        )
+    peak = executed / float((flop.executed / rate).sum())
+    counted = replace(counted, hfu=hfu, peak_flop_per_s=peak, devices=devices)
+    if np.isnan(mfu):
+        return replace(
+            counted,
+            reason="What kernels of the program's own, such as fused attention, compute for the "
+            "model is unknown.",
+            reason_in_short="kernels of its own",
+        )
+    return replace(counted, mfu=mfu)
+
+
+def _rates(peaks: Peaks) -> Float64:
+    """The dense peak of each of `NUMBER_FORMATS` in FLOP/s; NaN if it is unknown."""
+    rates = [
+        # fp32, as opposed to tf32, runs on the vector units.
+        peaks.flop_per_s(name, tensor=name != "fp32") if name else None
+        for name in NUMBER_FORMATS
+    ]
+    return np.array([np.nan if rate is None else rate for rate in rates])
