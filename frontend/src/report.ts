@@ -152,6 +152,9 @@ export interface Overview {
   exposed_communication_share: number | null;
   exposed_copy_share: number | null;
   between_steps_share: number | null;
+  mfu: number | null;
+  hfu: number | null;
+  flop: FlopInfo;
   kernels: KernelSummary[];
   kernels_truncated: number;
   memory: MemoryInfo | null;
@@ -159,6 +162,9 @@ export interface Overview {
   top_operator: OperatorSummary | null;
   samples_per_step: number | null;
   samples_per_s: number | null;
+  tokens_per_step: number | null;
+  tokens_per_s: number | null;
+  throughput_source: string;
 }
 /**
  * One cause's part of the used window. The parts sum exactly to `window_ns`.
@@ -181,6 +187,20 @@ export interface BreakdownPart {
 export interface OperatorPlacement {
   device_share_by_time: number | null;
   device_share_by_count: number | null;
+}
+/**
+ * FLOP of matrix products, convolutions and attention, on all devices of the rank.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "FlopInfo".
+ */
+export interface FlopInfo {
+  model_per_step: number | null;
+  executed_per_step: number | null;
+  peak_flop_per_s: number | null;
+  devices: number | null;
+  unknown_because: string;
+  unknown_in_short: string;
 }
 /**
  * All executions of one kernel in the used window.
@@ -529,7 +549,9 @@ export interface ComparedRun {
   step_time_ns: number | null;
   window_ns: number;
   batch: number | null;
+  tokens_per_s: number | null;
   samples_per_s: number | null;
+  mfu: number | null;
   device_compute_share: number | null;
   device_busy_share: number | null;
   sixteen_bit_share: number | null;
