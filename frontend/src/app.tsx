@@ -11,6 +11,7 @@ import { FilesPage } from "./pages/files";
 import { InputPage } from "./pages/input";
 import { KernelsPage } from "./pages/kernels";
 import { MemoryPage } from "./pages/memory";
+import { OperatorsPage } from "./pages/operators";
 import { Picker } from "./pages/picker";
 import { RanksPage } from "./pages/ranks";
 import { ReportPage } from "./pages/report/page";
@@ -76,6 +77,8 @@ function CapturePage(): JSX.Element {
       return <InputPage {...shared} />;
     case "kernels":
       return <KernelsPage {...shared} />;
+    case "operators":
+      return <OperatorsPage {...shared} />;
     case "memory":
       return <MemoryPage {...shared} />;
     default:

@@ -248,6 +248,7 @@ VIEWS = {
     "ranks": "pytorch_ddp_straggler",
     "input": "tensorflow_input_slow",
     "kernels": "synthetic_gpu_allreduce_8rank",
+    "operators": "pytorch_input_slow",
     "memory": "tensorflow_input_slow",
     "rules": "pytorch_input_slow",
     "files": "jax_healthy",

@@ -12,7 +12,13 @@ const LETTER_PX = 6;
 export interface Focus {
   startNs: number;
   durationNs: number;
+  /** The event's name; empty for a stretch of time. */
   name: string;
+}
+
+export interface Range {
+  fromNs: number;
+  toNs: number;
 }
 
 interface Box {
@@ -25,7 +31,7 @@ interface Box {
   isFocus: boolean;
 }
 
-interface Layout {
+export interface Layout {
   boxes: Box[];
   bands: { label: string; lane: number }[];
   lanes: number;
@@ -100,9 +106,32 @@ export function layOut(window: EventWindow, focus: Focus): Layout {
 const shorten = (name: string, room: number): string =>
   name.length <= room ? name : `${name.slice(0, Math.max(room - 1, 0))}…`;
 
-export function drawTimeline(window: EventWindow, focus: Focus, width: number): Plot.PlotOptions {
-  const { boxes, bands, lanes } = layOut(window, focus);
-  const spanNs = window.to_ns - window.from_ns;
+/** Draws the part of a window in a range. */
+export function drawTimeline(
+  window: EventWindow,
+  layout: Layout,
+  focus: Focus,
+  range: Range,
+  around: string,
+  width: number,
+): Plot.PlotOptions {
+  const { bands, lanes } = layout;
+  const spanNs = range.toNs - range.fromNs;
+  const [first, last] = [range.fromNs - focus.startNs, range.toNs - focus.startNs];
+  const boxes = layout.boxes
+    .filter(({ x1, x2 }) => x1 < last && x2 >= first)
+    .map((box) => ({ ...box, x1: Math.max(box.x1, first), x2: Math.min(box.x2, last) }));
+  const shades = window.claims
+    .map(([startNs, endNs]): [number, number] => [
+      Math.max(startNs - focus.startNs, first),
+      Math.min(endNs - focus.startNs, last),
+    ])
+    .filter(([from, to]) => from < to);
+  // A stretch of time, or calls of several names, have no event to outline: shade them.
+  const isShaded = !layout.boxes.some(({ isFocus }) => isFocus);
+  if (isShaded && first < focus.durationNs && last > 0) {
+    shades.push([Math.max(0, first), Math.min(focus.durationNs, last)]);
+  }
   const nsPerPx = spanNs / Math.max(width - 2, 1);
   // Leave a pixel between neighbors, but draw nothing too thin to see.
   const end = ({ x1, x2 }: Box): number => Math.max(x2 - nsPerPx, x1 + 1.5 * nsPerPx);
@@ -117,10 +146,10 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
     marginLeft: 1,
     marginRight: 1,
     x: {
-      domain: [window.from_ns - focus.startNs, window.to_ns - focus.startNs],
+      domain: [first, last],
       tickFormat: (ns: number) => formatTick(ns, "ns"),
       ticks: Math.max(2, Math.floor(width / 110)),
-      label: "time from the start of the marked event",
+      label: `time from the start of ${isShaded ? around : "the marked event"}`,
       labelArrow: "none",
       labelAnchor: "center",
       grid: true,
@@ -128,9 +157,9 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
     y: { domain: [lanes, 0], axis: null },
     color: { type: "identity" },
     marks: [
-      Plot.rect(window.claims, {
-        x1: ([startNs]: [number, number]) => startNs - focus.startNs,
-        x2: ([, endNs]: [number, number]) => endNs - focus.startNs,
+      Plot.rect(shades, {
+        x1: "0",
+        x2: "1",
         y1: 0,
         y2: lanes,
         fill: "var(--accent)",
@@ -160,7 +189,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
         strokeWidth: 1.25,
       }),
       Plot.text(labeled, {
-        x: (box: Box) => Math.max(box.x1, window.from_ns - focus.startNs),
+        x: "x1",
         y: (box: Box) => box.lane + 0.5,
         dx: 5,
         text: captionOf,
@@ -170,7 +199,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
         pointerEvents: "none",
       }),
       Plot.text(bands, {
-        x: () => window.from_ns - focus.startNs,
+        x: () => first,
         y: (band: { lane: number }) => band.lane + 0.6,
         text: ({ label }: { label: string }) => shorten(label, Math.floor(width / LETTER_PX) - 1),
         textAnchor: "start",
@@ -192,6 +221,3 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
     ],
   };
 }
-
-export const countHidden = (window: EventWindow, focus: Focus): number =>
-  window.truncated + layOut(window, focus).hidden;

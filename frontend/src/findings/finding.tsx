@@ -131,7 +131,7 @@ function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.E
       </span>
       <span class="button-row">
         {finding.saving && !hasTimeline && !isExported && (
-          <ExcerptLink href={excerptUrl(captureId, findingIndex)} ruleId={finding.rule_id} />
+          <ExcerptLink href={excerptUrl(captureId, findingIndex)} name={finding.rule_id} />
         )}
         {target && (
           <a class="button" target="_parent" href={profileLink(BASE, readSearch(), target, tool)}>

@@ -3,7 +3,9 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatPlural } from "../format";
 import type { FindingInfo, Report } from "../report";
+import { chosenCause } from "../state/chosen-cause";
 import { openFindings } from "../state/store";
+import { causeNames } from "../text";
 import { Finding } from "./finding";
 import { CheckIcon } from "../widgets/icons";
 
@@ -42,7 +44,9 @@ const SHORT = 6;
 const SHORT_REFINED = 3;
 
 export function FindingList({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
-  const branches = nestFindings(report.findings);
+  const cause = chosenCause.value;
+  const all = nestFindings(report.findings);
+  const branches = cause === null ? all : all.filter((branch) => isAbout(branch, cause));
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
   const [isWhole, setWhole] = useState(false);
   const isOpen = ({ id }: { id: string }): boolean => openFindings.value.has(id);
@@ -56,14 +60,17 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
     <section aria-labelledby="findings">
       <div class="section-head">
         <h2 id="findings">What to change</h2>
-        {branches.length > 0 && (
+        {cause !== null && <ChosenCause report={report} cause={cause} shown={branches.length} of={all.length} />}
+        {cause === null && branches.length > 0 && (
           <span class="muted">
             {formatPlural(report.findings.length, "finding")}, sorted by expected saving per step
           </span>
         )}
         {fullShare > 0 && <RangeKey />}
       </div>
-      {branches.length === 0 ? (
+      {branches.length === 0 && cause !== null ? (
+        <p class="card all-clear">No finding saves time of this cause.</p>
+      ) : branches.length === 0 ? (
         <p class="card all-clear">
           <CheckIcon /> No findings. See below what was checked and what could not be checked.
         </p>
@@ -83,6 +90,22 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         </button>
       )}
     </section>
+  );
+}
+
+/** Whether a finding, or one that refines it, saves time of a cause. */
+export const isAbout = ({ finding, refined }: Branch, cause: string): boolean =>
+  [finding, ...refined.map((entry) => entry.finding)].some(({ causes }) => causes?.includes(cause));
+
+function ChosenCause(props: { report: Report; cause: string; shown: number; of: number }): JSX.Element {
+  const { report, cause, shown, of } = props;
+  return (
+    <span class="muted" role="status">
+      {shown} of {formatPlural(of, "finding")} about “{causeNames(report)(cause)}”{" "}
+      <button type="button" class="link-button" onClick={() => (chosenCause.value = null)}>
+        Show all
+      </button>
+    </span>
   );
 }
 

@@ -156,7 +156,7 @@ function Stall({ parts }: { parts: StallPart[] }): JSX.Element {
           <span key={key} style={{ flexGrow: ns, background: color }} />
         ))}
       </div>
-      <ul class="legend">
+      <ul class="legend legend-plain">
         {parts.map(({ key, label, color, ns }) => (
           <li key={key}>
             <span class="swatch" style={{ background: color }} aria-hidden="true" />

@@ -1,12 +1,17 @@
 // The kernels: which take the most time, and how close each is to the limits of the device.
 import type { JSX } from "preact";
-import { useCallback } from "preact/hooks";
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { Timeline } from "../findings/timeline";
 import { fetchView } from "../state/api";
+import { isExported } from "../state/exported";
+import { asWords } from "../text";
 import { PlotFigure } from "../charts/plot-figure";
 import { boundOf, drawRoofline, drawnPoints, placedPoints } from "../charts/roofline-chart";
 import { formatCount, formatPlural, formatShare } from "../format";
-import type { KernelPoint, KernelSummary, KernelsView, Report } from "../report";
+import type { KernelGroup, KernelPoint, KernelSummary, KernelsView, Report } from "../report";
 import { type Column, SortableTable } from "../widgets/sortable-table";
+import { CloseButton } from "../widgets/close-button";
+import { Segments } from "../widgets/segments";
 import { Fetched, Nothing } from "../widgets/fetched";
 
 interface Props {
@@ -18,7 +23,7 @@ export function KernelsPage({ report, captureId }: Props): JSX.Element {
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "kernels", signal)}>
       {(view) => {
-        if (view !== null) return <KernelsOf view={view} report={report} />;
+        if (view !== null) return <KernelsOf view={view} report={report} captureId={captureId} />;
         if (report.overview.kernels.length > 0) return <KernelTotals report={report} />;
         return (
           <Nothing title="No kernels in this profile">
@@ -44,7 +49,11 @@ export function describeProduct(product: number[] | null): string | null {
 
 const yes = (value: boolean | null): string | null => (value === null ? null : value ? "yes" : "no");
 
-function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] {
+function kernelColumns(
+  view: KernelsView,
+  steps: number,
+  choose: ((point: KernelPoint) => void) | undefined,
+): Column<KernelPoint>[] {
   const columns: Column<KernelPoint>[] = [
     {
       key: "name",
@@ -52,6 +61,7 @@ function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] 
       unit: null,
       value: ({ name }) => name,
       isLongName: true,
+      ...(choose && { open: choose }),
     },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
@@ -86,38 +96,132 @@ function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] 
   return columns.filter(({ value }) => view.points.some((point) => value(point) !== null));
 }
 
-function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX.Element {
+type Grouping = "kernel" | "family" | "operator" | "module";
+
+/** The groups that the profile allows: one group would say nothing. */
+export function kernelGroups(view: KernelsView): [Exclude<Grouping, "kernel">, KernelGroup[]][] {
+  const groups: [Exclude<Grouping, "kernel">, KernelGroup[]][] = [
+    ["family", view.families],
+    ["operator", view.operators],
+    ["module", view.modules],
+  ];
+  return groups.filter(([, rows]) => rows.length > 1);
+}
+
+/** One sentence: the family with the most time. */
+export function describeKernels(view: KernelsView): string {
+  const [first] = view.families;
+  if (!first) return "No kernel ran in the used steps";
+  const names = view.families.reduce((sum, { kernels }) => sum + kernels, 0);
+  const name = familyName(first.name);
+  if (view.families.length === 1) return `${formatPlural(names, "kernel")}, all of them ${name}`;
+  return `${name.charAt(0).toUpperCase()}${name.slice(1)}: ${formatShare(first.share)} of kernel time, in ${formatCount(
+    first.kernels,
+  )} of ${formatPlural(names, "kernel")}`;
+}
+
+const FAMILIES: Record<string, string> = {
+  other: "other kernels",
+  matmul: "matrix products",
+  convolution: "convolutions",
+  elementwise: "elementwise kernels",
+  reduction: "reductions",
+  embedding: "embeddings",
+  copy: "copies",
+  sort: "sorting",
+  random: "random numbers",
+  layout: "layout changes",
+  collective: "collectives",
+  optimizer: "optimizer kernels",
+};
+
+export const familyName = (family: string | null): string =>
+  family === null ? "unknown" : (FAMILIES[family] ?? family.replaceAll("_", " "));
+
+const groupColumns = (grouping: string, steps: number): Column<KernelGroup>[] => [
+  {
+    key: grouping,
+    label: asWords(grouping),
+    unit: null,
+    value: ({ name }) => (grouping === "family" ? asWords(familyName(name)) : (name ?? `no ${grouping}`)),
+    isLongName: true,
+  },
+  { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
+  { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
+  { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
+  { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
+  { key: "kernels", label: "Kernels", unit: "count", value: ({ kernels }) => kernels },
+];
+
+function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): JSX.Element {
   const steps = Math.max(report.overview.steps, 1);
-  const [first] = view.points;
-  const count = view.points.length + view.truncated;
+  const groups = kernelGroups(view);
+  const [grouping, setGrouping] = useState<Grouping>("kernel");
+  const [chosen, setChosen] = useState<KernelPoint | undefined>(undefined);
+  const group = groups.find(([name]) => name === grouping)?.[1];
+  const columns = useMemo(() => kernelColumns(view, steps, isExported ? undefined : setChosen), [view, steps]);
   return (
     <>
       <header class="headline">
         <h1>
-          {first
-            ? `${formatPlural(count, "kernel")}; the top one takes ${formatShare(first.share)} of kernel time`
-            : "No kernel ran in the used steps"}
+          {describeKernels(view)}
         </h1>
         <p class="subline">
           <span>{view.device || "unknown device"}</span>
           <span>FLOPs known for {formatShare(view.known_share)} of kernel time</span>
         </p>
       </header>
-      <Roofline view={view} />
+      <Roofline view={view} choose={isExported ? undefined : setChosen} />
+      {chosen && (
+        <section class="card" aria-labelledby="kernel-events">
+          <div class="card-head">
+            <h2 id="kernel-events" class="kernel-title">
+              Longest run of <code>{chosen.name}</code>
+            </h2>
+            <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
+          </div>
+          <Timeline
+            captureId={captureId}
+            worker={report.reference_worker}
+            focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.name }}
+            fill={0.25}
+          />
+        </section>
+      )}
       <section aria-labelledby="kernels-table">
         <div class="section-head">
           <h2 id="kernels-table">All kernels</h2>
-          <span class="muted">one row per kernel, operator and problem size</span>
+          {groups.length > 0 && (
+            <Segments<Grouping>
+              label="Group kernels by"
+              options={[["kernel", "By kernel"], ...groups.map(([name]): [Grouping, string] => [name, `By ${name}`])]}
+              chosen={grouping}
+              choose={setGrouping}
+            />
+          )}
+          <span class="muted">{!group && "one row per kernel, operator and problem size"}</span>
         </div>
-        <SortableTable
-          caption="All kernels"
-          columns={kernelColumns(view, steps)}
-          rows={view.points}
-          sort={{ key: "share", isDescending: true }}
-          truncated={view.truncated}
-          filterLabel="Find kernels"
-        />
-        {view.points.some(({ achieved_share: share }) => share !== null) && (
+        {group ? (
+          <SortableTable
+            key={grouping}
+            caption={`Kernels by ${grouping}`}
+            columns={groupColumns(grouping, steps)}
+            rows={group}
+            sort={{ key: "share", isDescending: true }}
+            filterLabel={`Find by ${grouping}`}
+          />
+        ) : (
+          <SortableTable
+            caption="All kernels"
+            columns={columns}
+            rows={view.points}
+            sort={{ key: "share", isDescending: true }}
+            truncated={view.truncated}
+            filterLabel="Find kernels"
+            chosen={chosen}
+          />
+        )}
+        {!group && view.points.some(({ achieved_share: share }) => share !== null) && (
           <p class="muted table-note">
             <em>Of roofline</em>: the achieved rate as a share of what the roofline allows.
             {view.points.some(({ achieved_share: share }) => (share ?? 0) > 1) &&
@@ -129,7 +233,12 @@ function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX
   );
 }
 
-function Roofline({ view }: { view: KernelsView }): JSX.Element {
+interface RooflineProps {
+  view: KernelsView;
+  choose: ((point: KernelPoint) => void) | undefined;
+}
+
+function Roofline({ view, choose }: RooflineProps): JSX.Element {
   const draw = useCallback((width: number) => drawRoofline(view, width), [view]);
   const placed = placedPoints(view);
   const hidden = placed.length - drawnPoints(view).length;
@@ -151,6 +260,7 @@ function Roofline({ view }: { view: KernelsView }): JSX.Element {
           <PlotFigure
             label={`Roofline of ${formatPlural(placed.length, "kernel")}; the table below has the same numbers.`}
             draw={draw}
+            {...(choose && { onPick: (point: unknown) => choose(point as KernelPoint) })}
           />
           <ul class="legend-row">
             {bounds.map((bound) => (

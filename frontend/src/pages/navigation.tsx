@@ -8,6 +8,7 @@ const LABELS: Record<PageName, string> = {
   steps: "Steps",
   input: "Input",
   kernels: "Kernels",
+  operators: "Operators",
   memory: "Memory",
   ranks: "Ranks",
   compare: "Compare",

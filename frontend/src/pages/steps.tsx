@@ -1,7 +1,9 @@
 // The steps: where the time of each goes, which are unusually slow, and why.
 import type { JSX } from "preact";
-import { useCallback, useMemo } from "preact/hooks";
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { Timeline } from "../findings/timeline";
 import { fetchView } from "../state/api";
+import { isExported } from "../state/exported";
 import { drawBreakdownBar } from "../charts/breakdown-bar";
 import { causeColor } from "../charts/colors";
 import { PlotFigure } from "../charts/plot-figure";
@@ -11,6 +13,7 @@ import { formatChange, formatCount, formatDuration, formatPlural } from "../form
 import type { Report, SlowStep, StepsView } from "../report";
 import { causeNames, describeSteps } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
+import { CloseButton } from "../widgets/close-button";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
 
@@ -33,7 +36,7 @@ export function StepsPage({ report, captureId }: Props): JSX.Element {
   }
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
-      {(view) => <StepsOf view={view} report={report} />}
+      {(view) => <StepsOf view={view} report={report} captureId={captureId} />}
     </Fetched>
   );
 }
@@ -59,15 +62,16 @@ export function describeTimes(view: StepsView): string {
   return `Steps vary from ${formatDuration(least)} to ${formatDuration(most)}`;
 }
 
-function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Element {
+function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.Element {
   const labels = useMemo(() => causeNames(report), [report]);
-  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  const [chosen, setChosen] = useState<number | null>(null);
+  const draw = useCallback((width: number) => drawSteps(view, labels, width, chosen), [view, labels, chosen]);
   // A single step has no course: one bar, as in the report.
   const drawOnly = useCallback(
     (width: number) => drawBreakdownBar(report.overview.breakdown, report.overview.steps, width, null),
     [report],
   );
-  const columns = useMemo(() => stepColumns(view, labels), [view, labels]);
+  const columns = useMemo(() => stepColumns(view, labels, setChosen), [view, labels]);
   const perBar = stepsPerBar(view);
   const slow = view.slow ?? [];
   const { steps } = report;
@@ -96,7 +100,11 @@ function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Ele
           )}
         </div>
         {view.index.length > 1 ? (
-          <PlotFigure label={describeStepsChart(view)} draw={draw} />
+          <PlotFigure
+            label={describeStepsChart(view)}
+            draw={draw}
+            onPick={(bar) => setChosen((bar as { place: number }).place)}
+          />
         ) : (
           <PlotFigure class="breakdown-bar" label="The step’s time by cause; the table below has the numbers." draw={drawOnly} />
         )}
@@ -112,6 +120,9 @@ function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Ele
         {perBar > 1 && <p class="muted">Each bar is the mean of {formatPlural(perBar, "step")}.</p>}
         <Excluded report={report} />
       </section>
+      {chosen !== null && (
+        <Step view={view} place={chosen} labels={labels} report={report} captureId={captureId} close={() => setChosen(null)} />
+      )}
       <section aria-labelledby="steps-table">
         <div class="section-head">
           <h2 id="steps-table">All steps</h2>
@@ -120,6 +131,7 @@ function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Ele
           caption="All steps"
           columns={columns}
           rows={[...view.index.keys()]}
+          chosen={chosen ?? undefined}
           sort={{ key: slow.length > 0 ? "duration" : "step", isDescending: slow.length > 0 }}
           filterLabel="Find a step"
         />
@@ -141,7 +153,11 @@ const KINDS: Record<SlowStep["kind"], string> = {
   "warm-up": "warm-up",
 };
 
-function stepColumns(view: StepsView, labels: (cause: string) => string): Column<number>[] {
+function stepColumns(
+  view: StepsView,
+  labels: (cause: string) => string,
+  choose: (step: number) => void,
+): Column<number>[] {
   const middle = median(view.duration_ns);
   const slow = new Map((view.slow ?? []).map((step) => [step.place, step]));
   const difference = (step: number): number => (view.duration_ns[step] ?? 0) - middle;
@@ -151,6 +167,7 @@ function stepColumns(view: StepsView, labels: (cause: string) => string): Column
       label: "Step",
       unit: "count",
       value: (step) => view.index[step] ?? step,
+      ...(isExported ? {} : { open: choose }),
       render: (step) => {
         const mark = slow.get(step);
         return (
@@ -188,6 +205,56 @@ function stepColumns(view: StepsView, labels: (cause: string) => string): Column
     columns.push({ key: cause, label: labels(cause), unit: "ns", value: (step) => view.total_ns[row]?.[step] ?? null });
   });
   return columns;
+}
+
+interface StepProps extends Props {
+  view: StepsView;
+  /** Index into the view's lists. */
+  place: number;
+  labels: (cause: string) => string;
+  close(): void;
+}
+
+/** A step: what took longer or shorter than in the median step, and its events. */
+function Step({ view, place, labels, report, captureId, close }: StepProps): JSX.Element {
+  const [startNs, durationNs] = [view.start_ns[place] ?? 0, view.duration_ns[place] ?? 0];
+  const title = `Step ${view.index[place]}`;
+  const changes = view.causes
+    .map((cause, row) => {
+      const times = view.total_ns[row] ?? [];
+      return { cause, ns: times[place] ?? 0, change: (times[place] ?? 0) - median(times) };
+    })
+    .filter(({ change }) => Math.abs(change) >= WORTH_A_COLUMN * durationNs)
+    .sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
+  return (
+    <section class="card" aria-labelledby="step">
+      <div class="card-head">
+        <h2 id="step">
+          {title}: {formatDuration(durationNs)}
+        </h2>
+        <CloseButton label="Close the step" onClick={close} />
+      </div>
+      {view.index.length > 1 && (
+        <p class="legend-row">
+          {changes.length === 0 && "No cause differs from its median over the steps."}
+          {changes.map(({ cause, change }) => (
+            <span key={cause} class="bound">
+              <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {labels(cause)}{" "}
+              {formatChange(change)}
+            </span>
+          ))}
+          {changes.length > 0 && <span>vs. median step</span>}
+        </p>
+      )}
+      <Timeline
+        captureId={captureId}
+        worker={report.reference_worker}
+        focus={{ startNs, durationNs, name: "" }}
+        fill={0.97}
+        around={title.toLowerCase()}
+      />
+    </section>
+  );
 }
 
 function Excluded({ report: { steps } }: { report: Report }): JSX.Element | null {

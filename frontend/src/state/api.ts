@@ -1,5 +1,5 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
-import type { Comparison, InputView, KernelsView, MemoryView, RanksView, Report, StepsView } from "../report";
+import type { Comparison, InputView, KernelsView, MemoryView, OperatorsView, RanksView, Report, StepsView } from "../report";
 import {
   ApiError, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
@@ -63,6 +63,7 @@ interface Views {
   ranks: RanksView | null;
   input: InputView;
   kernels: KernelsView | null;
+  operators: OperatorsView | null;
   memory: MemoryView | null;
 }
 
@@ -90,26 +91,30 @@ export async function fetchComparison(
 
 export function fetchWindow(
   id: string,
-  range: { worker: number; finding: number; fromNs: number; toNs: number; maxEvents: number },
+  range: { worker: number; finding: number | undefined; fromNs: number; toNs: number; maxEvents: number },
   signal?: AbortSignal,
 ): Promise<EventWindow> {
   const query = new URLSearchParams({
     worker: String(range.worker),
-    finding: String(range.finding),
     from_ns: String(Math.round(range.fromNs)),
     to_ns: String(Math.round(range.toNs)),
     max_events: String(range.maxEvents),
   });
+  if (range.finding !== undefined) query.set("finding", String(range.finding));
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
 }
 
-/** Downloads the events around a finding's evidence; without a range the server chooses one. */
+/**
+ * Downloads the events around a finding's evidence, or any events. Without a range the server
+ * chooses one.
+ */
 export function excerptUrl(
   id: string,
-  finding: number,
+  finding: number | undefined,
   range?: { worker: number; fromNs: number; toNs: number },
 ): string {
-  const query = new URLSearchParams({ finding: String(finding), token });
+  const query = new URLSearchParams({ token });
+  if (finding !== undefined) query.set("finding", String(finding));
   if (range) {
     query.set("worker", String(range.worker));
     query.set("from_ns", String(Math.round(range.fromNs)));

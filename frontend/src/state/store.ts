@@ -12,7 +12,7 @@ export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
 /** The pages of the tab, by their names in the URL. */
-export const PAGES = ["report", "steps", "input", "kernels", "memory", "ranks", "compare", "rules", "files"] as const;
+export const PAGES = ["report", "steps", "input", "kernels", "operators", "memory", "ranks", "compare", "rules", "files"] as const;
 export type PageName = (typeof PAGES)[number];
 export const page = signal<PageName>("report");
 

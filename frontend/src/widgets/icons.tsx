@@ -25,3 +25,4 @@ export const MinusIcon = () => <Icon path="M3.500 8h9" />;
 export const PlusIcon = () => <Icon path="M3.500 8h9M8 3.500v9" />;
 export const LeftIcon = () => <Icon path="M12.500 8h-9M7.200 3.800 3 8l4.200 4.200" />;
 export const RightIcon = () => <Icon path="M3.500 8h9M8.800 3.800 13 8l-4.200 4.200" />;
+export const CloseIcon = () => <Icon path="m3.800 3.800 8.400 8.400M12.200 3.800 3.800 12.200" />;

@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { FirstFinding } from "../../src/findings/first-finding";
 import { FindingList, nestFindings } from "../../src/findings/list";
+import { chosenCause } from "../../src/state/chosen-cause";
 import { openFindings } from "../../src/state/store";
 import { readSample, textOf } from "../samples";
 
@@ -45,3 +46,27 @@ const sampleWithFirst = (index: number) => {
   const report = readSample("train");
   return { ...report, first: { rule_id: report.findings[index]?.rule_id ?? "", index } };
 };
+
+test("a chosen cause shows the findings that save its time", () => {
+  const report = readSample("train");
+  const [first] = report.findings;
+  assert.ok(first);
+  const about = (causes: string[]) => ({ ...first, refines: null, causes });
+  const findings = [
+    { ...about(["input"]), rule_id: "a", title: "About input" },
+    { ...about(["python"]), rule_id: "b", title: "About Python" },
+    // A general finding is shown for a cause that only a specific one is about.
+    { ...about(["copies"]), rule_id: "c", title: "General" },
+    { ...about(["input", "copies"]), rule_id: "d", title: "Specific", refines: "c" },
+  ];
+  chosenCause.value = "input";
+  const text = textOf(renderToString(<FindingList report={{ ...report, findings }} captureId="train" />));
+  chosenCause.value = "launching";
+  const none = textOf(renderToString(<FindingList report={{ ...report, findings }} captureId="train" />));
+  chosenCause.value = null;
+  assert.match(text, /2 of 3 findings about “/);
+  assert.match(text, /About input/);
+  assert.match(text, /Specific/);
+  assert.doesNotMatch(text, /About Python/);
+  assert.match(none, /No finding saves time of this cause/);
+});

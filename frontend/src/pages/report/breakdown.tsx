@@ -1,19 +1,35 @@
-// Where the time of a step goes: a bar and its legend.
+// Where the time of a step goes: a bar, its legend, and the events of the cause that is chosen.
 import type { JSX } from "preact";
-import { useCallback } from "preact/hooks";
+import { useCallback, useState } from "preact/hooks";
 import { causeColor } from "../../charts/colors";
 import { drawBreakdownBar } from "../../charts/breakdown-bar";
 import { PlotFigure } from "../../charts/plot-figure";
-import { formatDuration, formatDurationRange, formatShare } from "../../format";
-import type { Report } from "../../report";
+import { Timeline } from "../../findings/timeline";
+import { formatDuration, formatDurationRange, formatPlural, formatShare } from "../../format";
+import type { BreakdownPart, Report, StepsView } from "../../report";
+import { fetchView } from "../../state/api";
+import { chosenCause } from "../../state/chosen-cause";
+import { Fetched } from "../../widgets/fetched";
+import { CloseButton } from "../../widgets/close-button";
 
-export function Breakdown({ report }: { report: Report }): JSX.Element {
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+const choose = (cause: string): void => {
+  chosenCause.value = chosenCause.value === cause ? null : cause;
+};
+
+export function Breakdown({ report, captureId }: Props): JSX.Element {
   const { overview } = report;
+  const chosen = chosenCause.value;
   const steps = Math.max(overview.steps, 1);
   const parts = overview.breakdown.filter((part) => part.total_ns > 0);
-  const draw = useCallback((width: number) => drawBreakdownBar(parts, steps, width, null), [report]);
+  const draw = useCallback((width: number) => drawBreakdownBar(parts, steps, width, chosen), [report, chosen]);
   const stepTime = formatDuration(overview.step_time_ns ?? overview.window_ns);
   const measure = overview.step_time_ns === null ? `the ${stepTime} trace` : `a ${stepTime} step`;
+  const part = parts.find(({ cause }) => cause === chosen);
   return (
     <section class="card breakdown" aria-labelledby="breakdown">
       <div class="card-head">
@@ -24,18 +40,64 @@ export function Breakdown({ report }: { report: Report }): JSX.Element {
         class="breakdown-bar"
         label="Step time by cause; the list below has the same numbers."
         draw={draw}
+        onPick={(picked) => choose((picked as BreakdownPart).cause)}
       />
       <ul class="legend">
-        {parts.map((part) => (
-          <li key={part.cause}>
-            <span class="swatch" style={{ background: causeColor(part.cause) }} aria-hidden="true" />
-            <span class="legend-label">{part.label}</span>
-            <span class="legend-time">{formatDuration(part.total_ns / steps)}</span>
-            <span class="legend-share">{formatShare(part.share)}</span>
+        {parts.map(({ cause, label, total_ns: ns, share }) => (
+          <li key={cause}>
+            <button type="button" aria-pressed={cause === chosen} title="Show its findings and events" onClick={() => choose(cause)}>
+              <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" />
+              <span class="legend-label">{label}</span>
+              <span class="legend-time">{formatDuration(ns / steps)}</span>
+              <span class="legend-share">{formatShare(share)}</span>
+            </button>
           </li>
         ))}
       </ul>
+      {part && <Stretches key={part.cause} part={part} report={report} captureId={captureId} />}
     </section>
+  );
+}
+
+/** The longest stretches of time of a cause, on a timeline. */
+function Stretches({ part, report, captureId }: Props & { part: BreakdownPart }): JSX.Element {
+  return (
+    <div class="drilldown">
+      <div class="card-head">
+        <h3>{part.label}: its longest stretches</h3>
+        <CloseButton label="Close the events" onClick={() => (chosenCause.value = null)} />
+      </div>
+      <Fetched of={`${captureId} ${part.cause}`} fetch={(signal) => fetchView(captureId, "steps", signal)}>
+        {(view) => <StretchesOf view={view} part={part} report={report} captureId={captureId} />}
+      </Fetched>
+    </div>
+  );
+}
+
+function StretchesOf({ view, part, report, captureId }: Props & { view: StepsView; part: BreakdownPart }): JSX.Element {
+  const stretches = view.longest[view.causes.indexOf(part.cause)] ?? [];
+  const longest = stretches.reduce(
+    (best, [start, end], index) => (end - start > (stretches[best]?.[1] ?? 0) - (stretches[best]?.[0] ?? 0) ? index : best),
+    0,
+  );
+  const [place, setPlace] = useState(longest);
+  const [startNs, endNs] = stretches[place] ?? [0, 0];
+  if (stretches.length === 0) return <p class="muted">The recording does not show when.</p>;
+  return (
+    <>
+      <p class="muted">
+        {formatDuration(endNs - startNs)}, {place + 1} of {formatPlural(stretches.length, "stretch", "stretches")} in order of
+        time. Drag to move, Ctrl and wheel to zoom.
+      </p>
+      <Timeline
+        captureId={captureId}
+        worker={report.reference_worker}
+        focus={{ startNs, durationNs: endNs - startNs, name: "" }}
+        around="the shaded time"
+        neighbors={[place > 0 ? place - 1 : undefined, place + 1 < stretches.length ? place + 1 : undefined]}
+        select={setPlace}
+      />
+    </>
   );
 }
 

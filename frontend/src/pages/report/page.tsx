@@ -1,6 +1,8 @@
 // The report page.
 import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
 import type { Report } from "../../report";
+import { chosenCause } from "../../state/chosen-cause";
 import { Breakdown } from "./breakdown";
 import { Checks } from "./checks";
 import { Details } from "./details";
@@ -16,12 +18,14 @@ interface Props {
 }
 
 export function ReportPage({ report, captureId }: Props): JSX.Element {
+  // A cause is chosen for one look at one report.
+  useEffect(() => () => void (chosenCause.value = null), [captureId]);
   if (report.overview.window_ns === 0) return <EmptyReport report={report} />;
   return (
     <>
       <Headline report={report} />
       <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
-      <Breakdown report={report} />
+      <Breakdown report={report} captureId={captureId} />
       <KeyNumbers report={report} />
       <FindingList report={report} captureId={captureId} />
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
