@@ -10,6 +10,10 @@ registers of 8 x 128 numbers that the vector units work on; B the cycles that ma
 move the operands and the result, in the layout with the least padding. Transfers and arithmetic
 overlap, but not perfectly, so the two are added in quadrature.
 
+A kind of operation counts as known if the median error on shapes that were held out is small. Two
+shapes that differ in one size have another error in common, so how much of a difference to expect
+was looked up for such pairs: `saved_range`.
+
 The five factors were fitted to XLA's TPU compiler, for each kind of operation and each generation
 (`benchmarks/tpu_shape_model.py`; `tpu_shape_costs.toml` says which version). So the model predicts
 the compiler's estimates, which are no measurements.
@@ -18,10 +22,11 @@ the compiler's estimates, which are no measurements.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import hypot, prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tb_perfadvisor.hardware.lookup import find_device
@@ -36,6 +41,12 @@ _TABLE = Path(__file__).with_name("tpu_shape_costs.toml")
 _LANES, _SUBLANES = 128, 8
 _ON_CHIP_BYTES = 64 << 20
 """What XLA keeps of a large intermediate result on the chip, of 128 MiB on v5e and v6e."""
+
+
+_LARGEST_ERROR = 0.15
+"""Sizes nearby seldom differ by more, so a larger error says nothing about them."""
+SAVED_RANGE = (1 / 3, 2.0)
+"""Where nothing was tested: which kernel XLA chooses for a size matters as much as padding."""
 
 
 class Factors(NamedTuple):
@@ -68,6 +79,15 @@ class ShapeCosts(NamedTuple):
     flop_per_cycle: float
     bytes_per_cycle: float
     factors: dict[str, Factors]
+    errors: Mapping[str, float] = MappingProxyType({})
+    """Median error on shapes that were held out, by kind; infinite if too few were."""
+    saved_range: tuple[float, float] = SAVED_RANGE
+    """How many times the saving that the model expects of another size is saved, at least and at
+    most, in four of five cases."""
+
+    def knows(self, kind: str) -> bool:
+        """Whether the model is good enough for a kind of operation to promise savings by it."""
+        return kind in self.factors and self.errors.get(kind, 0.0) <= _LARGEST_ERROR
 
     def cycles(self, kind: str, sizes: Sequence[int], element_bytes: int = 2) -> float:
         """Estimated cycles of an operation.
@@ -203,10 +223,16 @@ def _rows(copies: int) -> _WorkOf:
     """Work of a look-up of rows, or of an update of them."""
 
     def work(costs: ShapeCosts, sizes: tuple[int, ...], element_bytes: int) -> Work:
-        _, features, rows = sizes
-        # Each row is moved by itself.
-        moving = copies * rows * _up(features, _LANES) * element_bytes / costs.bytes_per_cycle
-        return Work(0.0, 0.0, float(rows), moving)
+        words, features, rows = sizes
+        row_bytes = _up(features, _LANES) * element_bytes
+        moved = copies * rows * row_bytes
+        table = words * row_bytes
+        if table <= _ON_CHIP_BYTES:
+            # XLA copies the whole table to on-chip memory first.
+            moved = table + (copies - 1) * rows * row_bytes
+        # A row costs what four registers cost, whatever its length.
+        registers = rows * (4 + _up(features, _LANES) // _LANES)
+        return Work(0.0, 0.0, float(registers), moved / costs.bytes_per_cycle)
 
     return work
 
@@ -257,7 +283,10 @@ def _by_device() -> dict[str, ShapeCosts]:
         if spec is not None:
             factors = {kind: Factors(*values) for kind, values in row["factors"].items()}
             nominal = nominal_costs(row["name"], spec, row["cycles_per_s"], row["array_side"])
-            found[spec.name] = nominal._replace(factors=factors)
+            low, high = _document()["saved_range"]
+            found[spec.name] = nominal._replace(
+                factors=factors, errors=dict(row["errors"]), saved_range=(low, high)
+            )
     return found
 
 

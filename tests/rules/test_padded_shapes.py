@@ -138,6 +138,21 @@ def test_what_the_product_does_not_explain_follows_the_elements() -> None:
 
 
 @pytest.mark.usefixtures("nominal")
+def test_a_fusion_of_several_products_follows_its_arrays() -> None:
+    # Weighted values and their projection in one kernel, as XLA's compiler makes it for a TPU v5e.
+    scores, rows = "f32[4,16,513,513]{2,3,1,0:T(8,128)S(1)}", "bf16[4,513,1024]{2,1,0:T(8,128)S(1)}"
+    text = f"%fusion.13 = {rows} fusion({scores} %scores, s32[]{{:T(128)}} %i), kind=kOutput"
+    flop = 2.0 * 4 * 513 * (16 * 513 * 64 + 1024 * 1024)
+    finding = only(slow({"X": xla_op("fusion.13", text, flop=flop)}))
+    assert finding.saving is not None
+    # 64 x 640 x 520 scores of 4 B and 4 x 520 x 1,024 results of 2 B; with 512, 64 x 512 x 512 and
+    # 4 x 512 x 1,024.
+    kept = (64 * 512 * 512 * 4 + 4 * 512 * 1024 * 2) / (64 * 640 * 520 * 4 + 4 * 520 * 1024 * 2)
+    assert kept == pytest.approx(0.797, abs=0.001)
+    assert finding.saving.expected_ns == pytest.approx(2 * 10e6 * (1 - 0.797), rel=0.01)
+
+
+@pytest.mark.usefixtures("nominal")
 def test_no_operation_gets_faster_than_its_bytes_allow() -> None:
     # 1,000,000 x 520 and 1,000,000 x 2048 numbers of 2 B take 6.27 ms at 819 GB/s, and the weight
     # 2.6 us: of 10 ms, 520 -> 512 would save 2 ms, which leaves more than that.

@@ -27,19 +27,20 @@ def executions_of(signals: Signals, ops: Sequence[int]) -> Int32:
 
 
 def saving_of_fitting_sizes(signals: Signals, fitted: Sequence[FittedOperation]) -> Saving:
-    """What sizes that fit save: low is a third of what is expected."""
+    """What sizes that fit save."""
     rows = executions_of(signals, [found.op for found in fitted])
     now_ns, op = signals.trace.events.duration_ns[rows], signals.trace.operations(rows)
-    expected, most = np.zeros(len(signals.trace.hlo.name)), np.zeros(len(signals.trace.hlo.name))
+    least, expected, most = np.zeros((3, len(signals.trace.hlo.name)))
     for found in fitted:
-        expected[found.op], most[found.op] = found.saved_share, found.most_share
+        shares = found.least_share, found.saved_share, found.most_share
+        least[found.op], expected[found.op], most[found.op] = shares
     return faster_device_work(
         signals,
         rows,
         _rounded(now_ns * (1 - expected[op])),
         basis="modeled",
         least_then_ns=_rounded(now_ns * (1 - most[op])),
-        most_then_ns=_rounded(now_ns * (1 - expected[op] / 3)),
+        most_then_ns=_rounded(now_ns * (1 - least[op])),
     )
 
 

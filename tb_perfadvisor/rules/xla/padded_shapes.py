@@ -69,10 +69,11 @@ class PaddedShapes(Rule):
     The saving follows a model of what shapes cost, which was fitted to XLA's TPU compiler; see the
     documentation, "What shapes cost on TPUs". For each operation, the multiples of 8 and 128 next
     to its sizes are tried. The expected saving is what the model says for the best of them, but no
-    operation gets faster than its bytes and its useful FLOPs allow. Of operations that are no
-    matrix products, only the time that their bytes explain gets shorter. Low is a third of it. High
-    is twice as much, because XLA may choose a better kernel for a size. If the model does not know
-    the device, only transfers count.
+    operation gets faster than its bytes and its useful FLOPs allow. Of operations that are neither
+    matrix products nor convolutions, only the time that their bytes explain gets shorter. Which
+    kernel XLA chooses matters as much as padding, so low and high are those parts and multiples of
+    the expected saving between which the compiler's answers lie in four of five cases. If the model
+    does not know the device, or is too far off for a kind of operation, only transfers count.
 
     When to ignore
     --------------
@@ -113,7 +114,7 @@ class PaddedShapes(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when operations on padding take a good part of the step."""
         padded = [
-            o for o in operation_paddings(signals) if o.padding.share >= self.minimum_op_share
+            o for o in operation_paddings(signals) if o.padding.most_share >= self.minimum_op_share
         ]
         rows = executions_of(signals, [operation.op for operation in padded])
         total = total_ns(exclusive_time(signals, rows))

@@ -61,7 +61,8 @@ class SlowRandom(CostlyOperations):
     High is the time in which the core executes only these operations, minus what their bytes and a
     product in the same fusion need at the peaks of the data sheet. Expected is at most half of the
     time, because random numbers are still drawn, and leaves 1.3 times what bytes and product
-    usually take: the product by a model of what shapes cost, if it knows the device. Low is 0.
+    usually take: the product by a model of what shapes cost, if it knows the device. Of a fusion
+    without Threefry's rotations, which another generator feeds, nothing is expected. Low is 0.
 
     When to ignore
     --------------
@@ -92,6 +93,11 @@ class SlowRandom(CostlyOperations):
         """Whether an operation draws from a slow distribution or with a slow generator."""
         pattern = _DRAWN if operation.inside >= _ROTATIONS else _SLOW
         return any(re.search(pattern, path) for path in operation.paths)
+
+    def remains(self, operation: XlaOperation) -> float:
+        """Nothing is expected where another generator than Threefry draws already."""
+        is_fast = operation.inside and not operation.inside >= _ROTATIONS
+        return 1.0 if is_fast and "threefry" not in "".join(operation.paths) else 0.5
 
     def best_ns(
         self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False

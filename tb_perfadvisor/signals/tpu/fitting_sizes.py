@@ -8,22 +8,22 @@ operation need.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations
-from math import isfinite, prod
+from math import isfinite
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from tb_perfadvisor.hardware.tpu_shape_costs import ShapeCosts, shape_costs
+from tb_perfadvisor.hardware.tpu_shape_costs import SAVED_RANGE, ShapeCosts, shape_costs
 from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction, round_up
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, moved_bytes
-from tb_perfadvisor.signals.tpu.padding import (
-    OperationPadding,
-    contracted_dimensions,
-    moved_arrays,
+from tb_perfadvisor.signals.tpu.multiplications import (
+    Multiplication,
+    multiplication_of,
+    product_of,
 )
+from tb_perfadvisor.signals.tpu.padding import OperationPadding, moved_arrays
 from tb_perfadvisor.units import NS_PER_S
 
 _TILES = (128, 8)
@@ -34,55 +34,20 @@ more time on a TPU v6e, by XLA's estimates."""
 _EXPLAINED = 1.5
 """An operation that takes at most 1.5 times as long as its bytes is bound by memory, so its time
 grows with its bytes. An operation that takes longer does something that the bytes do not show."""
-_MOST_OF_EXPECTED = 2.0
-"""Which kernel XLA chooses for a size matters as much as padding."""
-
-
-class Product(Struct, frozen=True):
-    """A matrix product, with the dimensions that make up each of its sizes."""
-
-    batch: tuple[int, ...]
-    rows: tuple[int, ...]
-    contracted: tuple[int, ...]
-    columns: tuple[int, ...]
-
-    @property
-    def dims(self) -> tuple[tuple[int, ...], ...]:
-        """The dimensions of batch, rows, contracted and columns."""
-        return self.batch, self.rows, self.contracted, self.columns
-
-    @property
-    def kind(self) -> str:
-        """The kind of operation in the model."""
-        return "product" if prod(self.batch) == 1 else "batched-product"
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Its sizes in the model: rows, contracted and columns, after a batch if it has one."""
-        sizes = tuple(prod(dims) for dims in self.dims)
-        return sizes if self.kind == "batched-product" else sizes[1:]
-
-    def resized(self, size: int, fits: int) -> Product:
-        """The product with another size in place of one."""
-        changed = (
-            tuple(fits if dim == size else dim for dim in dims)
-            for dims in (self.rows, self.contracted, self.columns)
-        )
-        return Product(self.batch, *changed)
 
 
 class FittingSize(Struct, frozen=True):
     """A size that makes an operation faster."""
 
     dimension: str
-    """What the size belongs to: rows, contracted or columns of a product, or several of them; empty
-    for arrays."""
+    """What the size belongs to: rows, contracted or columns of a product, the batch or features of
+    a convolution, or several of them; empty for arrays."""
     size: int
     fits: int
     then_share: float
     """Time with this size, relative to now, by the model; for arrays that of their bytes."""
     is_of_arrays: bool = False
-    """Whether it is the size of arrays that are moved, not of a product."""
+    """Whether it is the size of arrays that are only moved."""
 
 
 class FittedOperation(Struct, frozen=True):
@@ -93,12 +58,14 @@ class FittedOperation(Struct, frozen=True):
     size: FittingSize
     saved_share: float
     """Share of its time that this saves, bounded by its bytes and FLOP."""
+    least_share: float
+    """Share that it saves at least, if XLA chooses a worse kernel for the size."""
     most_share: float
     """Share that it saves at most, if XLA chooses a better kernel for the size."""
     saved_ns: float
     """Of all its executions."""
     question: str
-    """The command that asks the compiler about this size; empty for what is no product."""
+    """The command that asks the compiler about this size; empty for arrays."""
 
 
 def costs_of(signals: Signals) -> ShapeCosts | None:
@@ -107,64 +74,10 @@ def costs_of(signals: Signals) -> ShapeCosts | None:
     return shape_costs(facts.name) if facts is not None else None
 
 
-def product_of(instruction: Instruction, flop: float) -> Product | None:
-    """The sizes of a matrix product; None for other operations, and for windows on images.
-
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
-    """
-    contracted = contracted_dimensions(instruction, flop)
-    if not contracted:
-        return None
-    terms = prod(shape.dims[dim] for shape, dim in contracted)
-    result = max(instruction.results, key=lambda shape: shape.elements)
-    rests = []
-    for operand in instruction.operands:
-        rest = Counter(operand.dims)
-        rest[terms] -= 1
-        if rest[terms] >= 0:
-            rests.append(rest)
-    # The largest operands are listed first or last; statistics of rows are small.
-    pairs = [pair for left, right in combinations(rests, 2) if (pair := _pair(result, left, right))]
-    if not pairs:
-        return None
-    batch, rows, columns = max(pairs, key=lambda pair: prod(pair[0]))
-    return Product(batch, rows, (terms,), columns)
-
-
-def _pair(
-    result: Shape, left: Counter[int], right: Counter[int]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """Batch, rows and columns of a product of two operands; None if they do not give the result.
-
-    Args:
-        result: The result.
-        left: Sizes of the first operand without the contracted one, by how often they occur.
-        right: Those of the second one.
-    """
-    sizes = Counter(result.dims)
-    columns, rows = sizes - left, sizes - right
-    batch = left - rows
-    _drop_ones(columns, rows, batch)
-    others = right - columns
-    _drop_ones(others)
-    if columns - right or rows - left or batch != others:
-        return None
-    found = tuple(batch.elements()), tuple(rows.elements()), tuple(columns.elements())
-    is_whole = prod(prod(part) for part in found) == result.elements
-    return found if is_whole else None
-
-
-def _drop_ones(*sizes: Counter[int]) -> None:
-    for part in sizes:
-        part.pop(1, None)
-
-
 def fitting_size(
     costs: ShapeCosts | None,
     instruction: Instruction,
-    flop: float,
+    multiplication: Multiplication | None,
     now_ns: float,
     largest_change: float,
 ) -> FittingSize | None:
@@ -173,16 +86,15 @@ def fitting_size(
     Args:
         costs: The model of the device; without it, only arrays are looked at.
         instruction: The operation.
-        flop: FLOP of one execution; NaN if unknown.
+        multiplication: The product or convolution that it is; None for others.
         now_ns: Duration of one execution.
         largest_change: How far a size may move, relative to itself.
     """
-    product = product_of(instruction, flop)
     sizes: Iterator[FittingSize] = iter(())
-    if product is None:
+    if multiplication is None:
         sizes = _of_arrays(instruction, largest_change)
     elif costs is not None:
-        sizes = _of_product(costs, product, instruction, now_ns, largest_change)
+        sizes = _of_multiplication(costs, multiplication, instruction, now_ns, largest_change)
     best = min(sizes, key=lambda size: size.then_share, default=None)
     return best if best is not None and best.then_share < 1 else None
 
@@ -198,33 +110,27 @@ def _candidates(size: int, largest_change: float) -> Iterator[int]:
             )
 
 
-def _of_product(
+def _of_multiplication(
     costs: ShapeCosts,
-    product: Product,
+    multiplication: Multiplication,
     instruction: Instruction,
     now_ns: float,
     largest_change: float,
 ) -> Iterator[FittingSize]:
-    """Sizes of a product, with the time that each takes.
+    """Sizes of a product or convolution, with the time that each takes.
 
     What the multiplications explain of the time follows the model. The rest of a fusion, such as a
     softmax beside the product, follows the elements of the arrays, with padding.
     """
-    kind = product.kind if product.kind in costs.factors else "product"
-    if kind not in costs.factors:
-        return
     arrays = [shape for shape in (*instruction.results, *instruction.operands) if shape.tiles]
+    result = max(instruction.results, key=lambda shape: shape.elements)
 
-    def cycles(size: int, fits: int) -> float:
-        batch, *sizes = (prod(dims) for dims in product.resized(size, fits).dims)
-        if kind == "batched-product":
-            work = costs.work(kind, (batch, *sizes))
-        else:
-            work = costs.work(kind, sizes)
-            work = work._replace(
-                matrix_cycles=batch * work.matrix_cycles,
-                ragged_cycles=batch * work.ragged_cycles,
-            )
+    def cycles(size: int, fits: int) -> float | None:
+        then = multiplication.resized(size, fits)
+        found = then.in_tiles(_resized(result, size, fits)).work(costs)
+        if found is None:
+            return None
+        kind, work = found
         # In the layouts that the arrays have; those in on-chip memory cost no bandwidth.
         moved = sum(_resized(a, size, fits).padded_bytes for a in arrays if not a.memory_space)
         return costs.cycles_of_work(
@@ -232,20 +138,21 @@ def _of_product(
         )
 
     now = cycles(0, 0)
+    if now is None:
+        return
     explained = 1.0
     if instruction.opcode == "fusion":
         explained = min(now / costs.cycles_per_s * NS_PER_S / now_ns, 1.0)
     stored = sum(shape.padded_elements for shape in arrays)
-    names = ("rows", "contracted", "columns")
-    for size in sorted({dim for dims in product.dims[1:] for dim in dims}):
-        named = " and ".join(
-            name for name, dims in zip(names, product.dims[1:], strict=True) if size in dims
-        )
+    for size in sorted({dim for dims in multiplication.named.values() for dim in dims}):
+        named = " and ".join(name for name, dims in multiplication.named.items() if size in dims)
         for fits in _candidates(size, largest_change):
-            multiplied = cycles(size, fits) / now
+            then = cycles(size, fits)
+            if then is None:
+                continue
             kept = sum(_resized(shape, size, fits).padded_elements for shape in arrays)
             rest = (kept / max(stored, 1)) ** _MASKING
-            share = explained * multiplied + (1 - explained) * rest
+            share = explained * then / now + (1 - explained) * rest
             yield FittingSize(named, size, fits, share)
 
 
@@ -308,9 +215,14 @@ def fit_operations(
             continue
         flop = float(trace.hlo.flop[operation.op])
         now_ns = operation.total_ns / operation.count
-        size = fitting_size(costs, instruction, flop, now_ns, largest_change)
+        inside = parse_instruction(trace.text(int(trace.hlo.product[operation.op])))
+        multiplication = multiplication_of(instruction, flop, inside)
+        size = fitting_size(costs, instruction, multiplication, now_ns, largest_change)
         if size is None:
             continue
+        if operation.padding.is_product and costs is not None:
+            # A fusion of several products computes with all elements of its arrays.
+            size = replace(size, is_of_arrays=False)
         then_ns = now_ns * size.then_share
         if size.is_of_arrays:
             # Only what the bytes explain gets shorter.
@@ -318,25 +230,32 @@ def fit_operations(
         possible = 1 - least_ns(signals, instruction, flop) / now_ns
         saved = min(1 - then_ns / now_ns, possible)
         if saved > 0:
-            most = min(_MOST_OF_EXPECTED * saved, possible)
-            question = _question(costs, product_of(instruction, flop), size)
+            low, high = costs.saved_range if costs is not None else SAVED_RANGE
             found.append(
                 FittedOperation(
-                    operation.op, size, saved, most, saved * operation.total_ns, question
+                    operation.op,
+                    size,
+                    saved,
+                    low * saved,
+                    min(high * saved, possible),
+                    saved * operation.total_ns,
+                    _question(costs, multiplication, size),
                 )
             )
     return tuple(found)
 
 
-def _question(costs: ShapeCosts | None, product: Product | None, size: FittingSize) -> str:
-    if product is None or costs is None or size.is_of_arrays:
+def _question(
+    costs: ShapeCosts | None, multiplication: Multiplication | None, size: FittingSize
+) -> str:
+    if multiplication is None or costs is None or size.is_of_arrays:
         return ""
-    then = product.resized(size.size, size.fits)
+    then = multiplication.resized(size.size, size.fits)
     asked = "x".join(
         str(now) if now == other else f"{now},{other}"
-        for now, other in zip(product.sizes, then.sizes, strict=True)
+        for now, other in zip(multiplication.sizes, then.sizes, strict=True)
     )
-    return f"perfadvisor tpu-shapes {product.kind}:{asked} --topology {costs.generation}"
+    return f"perfadvisor tpu-shapes {multiplication.kind}:{asked} --topology {costs.generation}"
 
 
 def time_of_batch(
@@ -363,7 +282,7 @@ def time_of_batch(
             continue
         product = product_of(instruction, float(trace.hlo.flop[operation.op]))
         ratio = None
-        if product is not None and costs is not None and product.kind in costs.factors:
+        if product is not None and costs is not None and costs.knows(product.kind):
             larger = costs.cycles(product.kind, product.resized(batch, room).sizes)
             ratio = larger / costs.cycles(product.kind, product.sizes)
         elif moving_ns(signals, instruction) * _EXPLAINED >= operation.total_ns / operation.count:

@@ -37,6 +37,16 @@ class Padding(Struct, frozen=True):
     """The array with the most bytes of padding; for a product its result, if that is padded."""
     padding_bytes: int
     """Bytes of padding in the arrays that one execution moves."""
+    bytes_share: float
+    """Share of the bytes of these arrays that is padding."""
+
+    @property
+    def most_share(self) -> float:
+        """Share of the work or of the bytes, whichever is more.
+
+        A fusion of several products shows the padding of those inside only by its arrays.
+        """
+        return max(self.share, self.bytes_share)
 
     @property
     def share(self) -> float:
@@ -96,8 +106,10 @@ def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None
         # Padding of the result costs more than its bytes: every contracted term is computed for it.
         result = instruction.results[0]
         shown = result if result.misfits else worst_array
-        return Padding(True, *product, shown, padded - useful)
-    return Padding(False, useful, padded, worst_array, padded - useful)
+        return Padding(True, *product, shown, padded - useful, 1 - useful / padded)
+    return Padding(
+        False, useful, padded, worst_array, padded - useful, 1 - useful / padded
+    )
 
 
 def batch_of(instruction: Instruction, flop: float = np.nan) -> tuple[int, int] | None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from tb_perfadvisor.signals.core.hlo import Instruction
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of, product_of
+from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
+from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
@@ -125,7 +126,7 @@ def product_time_ns(
 def _modeled_ns(signals: Signals, instruction: Instruction) -> float | None:
     """The time of a product by the model of shapes; None for convolutions and unknown devices."""
     costs, product = costs_of(signals), product_of(instruction, np.nan)
-    if costs is None or product is None or product.kind not in costs.factors:
+    if costs is None or product is None or not costs.knows(product.kind):
         return None
     return costs.cycles(product.kind, product.sizes) / costs.cycles_per_s * NS_PER_S
 
