@@ -182,9 +182,7 @@ def neighbors(costs: ShapeCosts) -> list[Neighbors]:
         if (one.kind, one.family, one.dtype) != (other.kind, other.family, other.dtype):
             continue
         sizes = {
-            (now, fits)
-            for now, fits in zip(one.sizes, other.sizes, strict=True)
-            if now != fits
+            (now, fits) for now, fits in zip(one.sizes, other.sizes, strict=True) if now != fits
         }
         if len(sizes) != 1 or not _fits(*sizes.pop()):
             continue
@@ -263,7 +261,9 @@ def markdown(
             row = by_place.get((kind, generation))
             has_error = row is not None and row.held_out
             mark = "*" if row and has_error and not models[generation].knows(kind) else ""
-            cells.append(f"{mark}{row.error:.0%}{mark} ({row.held_out})" if row and has_error else "–")
+            cells.append(
+                f"{mark}{row.error:.0%}{mark} ({row.held_out})" if row and has_error else "–"
+            )
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     totals = [
         f"**{np.median(found):.0%}** ({len(found)})" if len(found) else "–"

@@ -36,8 +36,6 @@ def test_the_range_holds_four_of_five_savings() -> None:
     # Of 0.1 to 1.1 times the expected saving, a tenth is below 0.2, and a tenth above 1.0.
     within = saved_range(pairs)
     assert within == (0.2, 1.0)
-    held_out = [
-        Neighbors(0.1, true, True) for true in (-0.2, 0.005, 0.02, 0.1, 0.11, 0.115)
-    ]
+    held_out = [Neighbors(0.1, true, True) for true in (-0.2, 0.005, 0.02, 0.1, 0.11, 0.115)]
     # A point of the time is tolerated, so 0.02 is in the range, and 0.11 is, too.
     assert coverage([*pairs, *held_out], within) == (3, 6)

@@ -177,9 +177,7 @@ def convolution_of(instruction: Instruction) -> Convolution | None:
         return None
     size = dict(zip(image, left.dims, strict=True))
     features = dict(zip(kernel, right.dims, strict=True))
-    return Convolution(
-        size["b"], size["0"], size["1"], features["i"], features["o"], sides[0]
-    )
+    return Convolution(size["b"], size["0"], size["1"], features["i"], features["o"], sides[0])
 
 
 def product_of(instruction: Instruction, flop: float) -> Product | None:

@@ -107,9 +107,7 @@ def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None
         result = instruction.results[0]
         shown = result if result.misfits else worst_array
         return Padding(True, *product, shown, padded - useful, 1 - useful / padded)
-    return Padding(
-        False, useful, padded, worst_array, padded - useful, 1 - useful / padded
-    )
+    return Padding(False, useful, padded, worst_array, padded - useful, 1 - useful / padded)
 
 
 def batch_of(instruction: Instruction, flop: float = np.nan) -> tuple[int, int] | None:

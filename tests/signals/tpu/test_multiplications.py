@@ -18,7 +18,8 @@ from tb_perfadvisor.signals.tpu.multiplications import (
 
 CONVOLUTION = (
     "%convolution.1 = bf16[32,28,28,512]{{3,0,2,1:T(8,128)(2,1)}} convolution("
-    "bf16[32,28,28,{0}]{{3,0,2,1:T(8,128)(2,1)}} %x, bf16[{1},{0},512]{{3,2,1,0:T(8,128)(2,1)}} %w), "
+    "bf16[32,28,28,{0}]{{3,0,2,1:T(8,128)(2,1)}} %x, "
+    "bf16[{1},{0},512]{{3,2,1,0:T(8,128)(2,1)}} %w), "
     "window={{size={2}}}, dim_labels=b01f_01io->b01f{3}"
 )
 # The projection of attention over 4 x 513 positions to 16 heads of 64.
