@@ -207,7 +207,7 @@ def saved_range(pairs: Sequence[Neighbors]) -> tuple[float, float]:
 
 
 def coverage(pairs: Sequence[Neighbors], within: tuple[float, float]) -> tuple[int, int]:
-    """For how many pairs that were held out the true saving is within the range, and of how many."""
+    """How many pairs that were held out have a true saving in the range, and how many there are."""
     low, high = within
     tested = [pair for pair in pairs if pair.is_held_out]
     return sum(
@@ -294,9 +294,10 @@ def main() -> None:
     inside, tested = coverage(pairs, within)
     text = (
         f"{markdown(rows, overall, models)}\n\nAnswers so far: {counts}.\n\n"
-        f"Of two neighboring shapes that were held out, one of which fits the tiles and saves at least"
-        f" {_LEAST_SAVING:.0%} by the model,\nthe compiler's saving is in the range of"
-        f" {within[0]:g} to {within[1]:g} times the expected one for {inside} of {tested}."
+        "A size that fits the tiles saves, by the compiler, between"
+        f" {within[0]:g} and {within[1]:g} times\nwhat the model expects, in {inside} of {tested}"
+        f" pairs of neighbors that were held out and differ by {_LEAST_SAVING:.0%} or\nmore by"
+        " the model. Errors in italics are too large: the model promises no savings there."
     ).replace("2%", "2 %")
     print(text)
     if not given.write:
