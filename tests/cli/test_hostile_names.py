@@ -18,6 +18,7 @@ import pytest
 
 from tb_perfadvisor.cli import app, main
 from tests.support.command import HEALTHY, SLOW, run
+from tests.support.event_files import write_scalar
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows forbids such names")
 
@@ -35,6 +36,8 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / f"logs{ESCAPES.replace('/', ':')}"
     for name, source in ((RUN, SLOW), (NOT_UTF8, HEALTHY)):
         shutil.copytree(source, root / name)
+    write_scalar(root / RUN, f"loss{ESCAPES}", {0: 1.0, 1: 2.0})
+    write_scalar(root / NOT_UTF8, "loss", {0: 1.0})
     (root / f"broken{RUN}.pt.trace.json").write_text("nothing")
     (root / NOT_UTF8 / f"{NOT_UTF8}.pt.trace.json").write_text("nothing")
     return root
@@ -72,6 +75,7 @@ def hostile_commands(logs: Path) -> dict[str, list[list[object]]]:
             ["anonymize", missing, logs / "out.json"],
             ["anonymize", logs / f"broken{RUN}.pt.trace.json", logs / "out.json"],
         ],
+        "training": [["training", logs, "-f", "json"], ["training", logs], ["training", missing]],
         "explain": [["explain", ESCAPES]],
         "tpu-shapes": [["tpu-shapes", ESCAPES], ["tpu-shapes", "product:8x8x8", "--topology", RUN]],
         "rules": [["rules", ESCAPES]],

@@ -14,18 +14,7 @@ from tb_perfadvisor.ingest.event_files import records
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.records import read_records
 from tb_perfadvisor.ingest.event_files.runs import find_event_runs, read_run
-
-Value = summary_pb2.Summary.Value
-
-
-def framed(*payloads: bytes) -> bytes:
-    """Records with empty checksums."""
-    return b"".join(struct.pack("<QI", len(data), 0) + data + bytes(4) for data in payloads)
-
-
-def event(step: int, seconds: float, *values: Value) -> bytes:
-    summary = summary_pb2.Summary(value=values)
-    return bytes(event_pb2.Event(wall_time=seconds, step=step, summary=summary).SerializeToString())
+from tests.support.event_files import Value, event, framed, write_scalar
 
 
 def test_scalars_of_every_writer_are_read() -> None:
@@ -87,10 +76,7 @@ def test_event_without_a_time_is_left_out() -> None:
 
 def test_runs_are_directories_and_keras_parts_belong_together(tmp_path: Path) -> None:
     for directory in ("keras/train", "keras/validation", "torch", "torch/perf_advisor"):
-        path = tmp_path / directory
-        path.mkdir(parents=True)
-        loss = Value(tag="epoch_loss", simple_value=1.0)
-        (path / "events.out.tfevents.1.host").write_bytes(framed(event(1, 1.0, loss)))
+        write_scalar(tmp_path / directory, "epoch_loss", {1: 1.0})
     keras, torch = find_event_runs(tmp_path)
     assert (keras.run, torch.run) == ("keras", "torch")
     assert set(read_run(keras).series) == {"train/epoch_loss", "validation/epoch_loss"}
