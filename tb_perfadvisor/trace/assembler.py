@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.trace.id_index import IdIndex
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
 from tb_perfadvisor.trace.nesting import MAX_DEPTH, enclosing_rows, start_order, too_deep
 from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.parts import with_events
+from tb_perfadvisor.trace.possible_times import FARTHEST_NS, is_impossible
 from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
@@ -42,6 +43,8 @@ from tb_perfadvisor.trace.tables import (
 )
 from tb_perfadvisor.trace.trace import Device, Source, Trace
 
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_FAR = 2 * FARTHEST_NS
 # Values of optional columns that a reader leaves out; all others are -1.
 _UNKNOWN: dict[str, Any] = {
     **{"family": 0, "precision": 0, "direction": 0, "bytes": 0},
@@ -203,6 +206,12 @@ class Assembler:
             },
         )
         self._check(raw, source)
+        impossible = is_impossible(raw["start_ns"], raw["duration_ns"])
+        if impossible.any():
+            # They go when the trace is complete; until then they lie where others do.
+            possible_ns = raw["start_ns"][~impossible]
+            raw["start_ns"] = np.where(impossible, possible_ns.min(initial=0), raw["start_ns"])
+            raw["duration_ns"] = np.where(impossible, 0, raw["duration_ns"])
         start, duration = raw["start_ns"], raw["duration_ns"]
         order = start_order(start, duration)
         row_of = np.empty(order.size, dtype=np.int32)
@@ -241,6 +250,8 @@ class Assembler:
             notes=notes,
             totals=totals,
         )
+        if impossible.any():
+            trace = _without_impossible(trace, row_of[impossible])
         return _without_deepest(trace)
 
     def _add(self, table: type[Any], columns: dict[str, ArrayLike]) -> int:
@@ -277,6 +288,10 @@ class Assembler:
                 order = np.argsort(row, kind="stable")
                 columns = {name: _ordered(column, order) for name, column in columns.items()}
         if table is MemoryTable:
+            at_ns = columns["at_ns"]
+            if at_ns.size and max(abs(int(at_ns.min()) - origin), int(at_ns.max()) - origin) > _FAR:
+                near = (at_ns > max(origin - _FAR, _LEAST)) & (at_ns < min(origin + _FAR, _MOST))
+                columns = {name: column[near] for name, column in columns.items()}
             order = np.argsort(columns["at_ns"], kind="stable")
             columns = {name: _ordered(column, order) for name, column in columns.items()}
             columns["at_ns"] = columns["at_ns"] - origin
@@ -312,6 +327,19 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     HloTable,
     HloEventTable,
 )
+
+
+def _without_impossible(trace: Trace, rows: Int32) -> Trace:
+    """The trace without events whose times are impossible, with a note."""
+    note = Note(
+        "impossible-times",
+        "warning",
+        f"{len(rows):,} events were left out: they begin weeks before or after most others, or "
+        "last longer than any recording. The file may be damaged.",
+        "Record again, and compare the sizes of copies of the file.",
+    )
+    kept = with_events(trace, ~row_mask(len(trace.events), rows))
+    return replace(kept, notes=(*trace.notes, note))
 
 
 def _without_deepest(trace: Trace) -> Trace:

@@ -7,12 +7,8 @@ cannot contain; they are listed with reasons.
 
 from __future__ import annotations
 
-import ast
 import io
 import re
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -30,11 +26,11 @@ from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.report import build_report
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
-from tb_perfadvisor.testing.lanes import DrawingError
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet
 from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, Run, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
+from tests.support.drawings import drawings
 
 Format = Literal["kineto", "xplane"]
 
@@ -149,18 +145,7 @@ def same(found: dict[str, Any], drawn: dict[str, Any]) -> None:
 # --- all drawings of rule tests ----------------------------------------------------------------
 
 
-def _drawings() -> Iterator[tuple[str, str]]:
-    """Texts that are complete drawings; others are templates."""
-    for path in sorted((Path(__file__).parents[1] / "rules").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if is_text and re.match(r"\s*cell\s.*\|", node.value, re.DOTALL):
-                with suppress(DrawingError):
-                    draw(node.value)
-                    yield f"{path.stem}:{node.lineno}", node.value
-
-
-DRAWINGS = dict(_drawings())
+DRAWINGS = drawings()
 
 
 def test_every_rule_has_drawings() -> None:

@@ -161,7 +161,9 @@ def input_stages(signals: Signals) -> InputStages:
     times = innermost_time(trace, with_stage, stage[with_stage], len(Stage))
     intervals = dict(zip(Stage, times, strict=True))
     duration, parent = events.duration_ns[rows], events.parent[rows]
-    callees_ns = np.bincount(parent, weights=duration, minlength=len(events))[rows]
+    # Damaged events overlap fetches without being inside them.
+    nested = parent >= 0
+    callees_ns = np.bincount(parent[nested], weights=duration[nested], minlength=len(events))[rows]
     return InputStages(
         intervals=MappingProxyType(intervals),
         rows=rows,

@@ -4,7 +4,7 @@ import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages, stage_of
-from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.testing.symbols import Symbol, host
 from tb_perfadvisor.trace import EventKind
 
@@ -77,3 +77,16 @@ def test_time_belongs_to_the_innermost_frame_of_the_step_thread() -> None:
     # Of the 4 ms of collation, 1 ms is a call that reads.
     assert [trace.name(row)[-15:] for row in rows] == ["default_collate"]
     assert self_ns.tolist() == [3 * milli]
+
+
+def test_an_operator_that_overlaps_a_fetch_without_being_inside_it() -> None:
+    """Of a damaged file: the events of a thread nest in a valid one."""
+    builder = (
+        TraceBuilder()
+        .add(host("fetch", EventKind.INPUT_WAIT), ms(0), ms(6), thread="main")
+        .operator("aten::stack", ms(4), ms(9), launches=False)
+        .operator("aten::stack", ms(9), ms(10), launches=False)
+    )
+    stages = input_stages(Signals(run_of(builder.build())))
+    # The operator begins in the fetch. Nothing is inside of it.
+    assert stages.self_ns.tolist() == [ms(5)]
