@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tb_perfadvisor.errors import logger
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import default_directory, make_private
 
 NAME = "perfadvisor.log"
 _MOST_BYTES = 1 << 20
@@ -29,7 +29,7 @@ class ErrorLog(logging.Handler):
         """Append a record."""
         with suppress(OSError, ValueError):
             directory = default_directory()
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(directory)
             path = directory / NAME
             if path.exists() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_suffix(".old"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import traceback
 import zlib
@@ -9,6 +10,11 @@ from pathlib import Path
 
 from tb_perfadvisor.plain_text import plain, plain_lines
 
+# What the system lacks or forbids is no bug.
+_ENVIRONMENT = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOSPC),
+    *(errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.ESTALE),
+)
 # The innermost ones tell bugs apart, and stay the same whoever calls.
 _FRAMES = 3
 
@@ -91,22 +97,27 @@ def _unpickled(state: dict[str, str]) -> UnexpectedError:
     return error
 
 
-def contained(error: Exception, where: str = "") -> PerfAdvisorError:
+def contained(
+    error: Exception, where: str = "", what: str = "it could not be analyzed"
+) -> PerfAdvisorError:
     """The error to show in place of any error that must not end the whole run.
 
     Args:
         error: What was raised.
         where: The file or run concerned, if the error does not say.
+        what: What failed, as the beginning of a sentence.
     """
     if isinstance(error, PerfAdvisorError):
         return error
     if isinstance(error, MemoryError):
         return OutOfMemoryError(
-            "it needs more memory than there is.",
+            f"{what}: there is too little memory.",
             where=where,
             hint="Record fewer steps, or read with fewer workers.",
         )
-    return UnexpectedError(error, where)
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
+        return PerfAdvisorError(f"{what}: {error.strerror}.", where=where)
+    return UnexpectedError(error, where, what)
 
 
 def log_bug(error: PerfAdvisorError) -> None:

@@ -20,7 +20,7 @@ from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
 from tb_perfadvisor.cli.training import training
 from tb_perfadvisor.error_log import write_error_log
-from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError, log_bug
+from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.version import VERSION
 
 app = Group(
@@ -67,9 +67,9 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except Exception as error:
-        bug = UnexpectedError(error, what="the command failed")
-        log_bug(bug)
-        fail(str(bug))
+        shown = contained(error, what="the command failed")
+        log_bug(shown)
+        fail(str(shown))
     finally:
         if log.path is not None:
             note(f"the traceback of a bug is in {log.path}.")

@@ -23,18 +23,19 @@ from tb_perfadvisor.errors import UsageError
 )
 def demo(port: int) -> None:
     """Start TensorBoard with small synthetic profiles of slow programs and their fixes."""
-    from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+    from tb_perfadvisor.ingest.files.bounded_directory import default_directory, make_private
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed.", hint="pip install tensorboard")
-    directory = default_directory() / "demo"
     try:
+        directory = default_directory() / "demo"
+        make_private(directory.parent)
         write_synthetic(directory)
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror}.",
-            where=str(directory),
+            where=str(error.filename or "the cache directory"),
             hint="Set PERFADVISOR_CACHE_DIR to a writable directory.",
         ) from error
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from msgspec import Struct
 
@@ -39,7 +39,8 @@ def open_execution(
     Args:
         sizes_bytes: Sizes of the files to read; they decide how many processes are worth their
             start if `workers` is not given.
-        workers: Number of processes; 1 reads in this process.
+        workers: Number of processes; 1 reads in this process, and so does a system that has no
+            semaphores or file descriptors for more.
         scheduler: Address of a Dask scheduler, whose workers read then: `tcp://host:8786`.
 
     Raises:
@@ -58,8 +59,14 @@ def open_execution(
         return
     from tb_perfadvisor.execution.process_pool import open_pool
 
-    with open_pool(workers) as executor:
-        yield Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
+    with ExitStack() as stack:
+        try:
+            executor = stack.enter_context(open_pool(workers))
+        except (ImportError, OSError):  # the system allows no pool
+            execution = IN_PROCESS
+        else:
+            execution = Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
+        yield execution
 
 
 def worthwhile_workers(sizes_bytes: Iterable[int]) -> int:

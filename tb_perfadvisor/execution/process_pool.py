@@ -16,11 +16,16 @@ def open_pool(workers: int) -> Iterator[Executor]:
 
     Args:
         workers: How many.
+
+    Raises:
+        ImportError: If the system has no semaphores.
+        OSError: If it gives none, as without a writable /dev/shm, or too few file descriptors.
     """
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
+        executor.submit(_start)
         yield executor
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
@@ -30,6 +35,10 @@ def _start_worker() -> None:
     """Leave Ctrl-C to the parent, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _start() -> None:
+    """Do nothing: a task starts the first process, and shows whether that is possible."""
 
 
 def _end_with_parent() -> None:

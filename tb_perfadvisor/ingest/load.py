@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from tb_perfadvisor.errors import (
 )
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.stated_results import read_stated_results
@@ -90,6 +91,8 @@ def _submit(executor: Executor, job: Read, path: str) -> Read:
 
     try:
         future: Future[Worker] = executor.submit(job)
+    except OSError:  # no process more can be started
+        return job
     except BrokenExecutor as error:
         future = Future()
         future.set_exception(error)
@@ -163,9 +166,36 @@ def load_capture(
         name=_name(listing.root, capture),
         session=capture.session,
         traces=_traces(listing.root, capture, sources, workers),
-        notes=(*notes, *_missing_ranks(sources), *notes_on_results),
+        notes=(
+            *notes,
+            *_missing_ranks(sources),
+            *notes_on_results,
+            *_changed(listing.root, capture),
+        ),
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
         stated=stated,
+    )
+
+
+def _changed(root: str, capture: Capture) -> tuple[Note, ...]:
+    """A note if local files are not as they were listed: they were written while they were read."""
+    if is_url(root):
+        return ()  # the store sends one version of a file
+    changed = []
+    for file in capture.files:
+        with suppress(OSError, ValueError):  # one that is gone was read before
+            status = Path(root, file.system_path).stat()
+            if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+                changed.append(file.path)
+    if not changed:
+        return ()
+    return (
+        Note(
+            "file-changed",
+            "warning",
+            f"{first_names(changed)} changed while it was read, so the report may be incomplete.",
+            "Analyze it again when the recording has finished.",
+        ),
     )
 
 

@@ -33,6 +33,7 @@ DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
 
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
+_MOST_GIB = 2**32  # sizes have 64 bits, one of which is the sign
 _KILLED = -9  # by SIGKILL, which Windows lacks
 # Remove the working directory from the path, so that a `json.py` in the logdir does not run.
 _BOOT = (
@@ -97,10 +98,10 @@ class _Running(Struct):
 
 def limits_from_environment() -> Limits:
     """The limits set by the environment, or the defaults."""
-    time_s = _positive(TIME_LIMIT_VARIABLE) or DEFAULT_TIME_LIMIT_S
+    time_s = min(_positive(TIME_LIMIT_VARIABLE) or DEFAULT_TIME_LIMIT_S, threading.TIMEOUT_MAX)
     gib = _positive(MEMORY_LIMIT_VARIABLE)
     if gib is not None:
-        return Limits(time_s, int(gib * (1 << 30)))
+        return Limits(time_s, int(min(gib, _MOST_GIB) * (1 << 30)))
     total_bytes = _machine_memory_bytes()
     memory_bytes = DEFAULT_MEMORY_LIMIT_BYTES
     if total_bytes is not None:

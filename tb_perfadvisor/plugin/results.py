@@ -179,15 +179,13 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
         return Results(ResultCache(default_directory()), queue), None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        log.warn(
-            f"results are not kept between starts: {default_directory()} is not writable "
-            f"({reason})."
-        )
+        where = error.filename or "the cache directory"
+        log.warn(f"results are not kept between starts: {where} cannot be used ({reason}).")
         # Lives as long as the process. The prefix names its owner if a crash leaves it behind.
         directory = tempfile.TemporaryDirectory(prefix="perf_advisor_")
         results = Results(ResultCache(Path(directory.name)), queue)
         _KEPT_ALIVE.append(directory)
-        return results, f"results are not kept: the cache directory is not writable ({reason})."
+        return results, f"results are not kept: the cache directory cannot be used ({reason})."
 
 
 _KEPT_ALIVE: list[Any] = []

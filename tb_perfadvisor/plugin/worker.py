@@ -85,7 +85,7 @@ def limit_memory(limit_bytes: int) -> None:
         if hard != resource.RLIM_INFINITY:
             limit_bytes = min(limit_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
-    except (ImportError, OSError, ValueError, AttributeError):
+    except (ImportError, OSError, ValueError, AttributeError, OverflowError):
         # Not possible on Windows and macOS, where only the time limit applies.
         return
 

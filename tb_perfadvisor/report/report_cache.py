@@ -16,7 +16,8 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.trace import Note
 
 # A file that could not be read may become readable without changing, for example after an upgrade.
-_NOT_CACHED = frozenset({"unsupported-file"})
+# One that changed while it was read is not as the key says.
+_NOT_CACHED = frozenset({"unsupported-file", "file-changed"})
 
 T = TypeVar("T", bound=msgspec.Struct)
 

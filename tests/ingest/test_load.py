@@ -105,7 +105,8 @@ def test_one_bad_file_among_many_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "rank1.1795226000001.pt.trace.json").write_bytes(b"<html>gone</html>")
     run = load_capture(listing, listing.captures[0])
     assert [t.source.rank for t in run.traces] == [0]
-    (note,) = run.notes
+    note, changed = run.notes
+    assert changed.id == "file-changed"  # it was replaced after it was listed
     assert note.id == "unsupported-file"
     assert "rank1.1795226000001.pt.trace.json was left out: this is a web page" in note.message
 
@@ -226,3 +227,32 @@ def test_every_corpus_file_is_recognized() -> None:
     relative = {path.relative_to(listing.root).as_posix() for path in kineto}
     assert relative - rejected.keys() <= found
     assert not any("local-jax" in path for path in rejected)
+
+
+@pytest.mark.parametrize("how", ["grows", "is replaced", "is truncated", "is deleted"])
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, how: str) -> None:
+    name = "rank0.1795226000001.pt.trace.json"
+    whole = trace()
+    listing = put(tmp_path, {name: whole})
+    (capture,) = listing.captures
+    path = tmp_path / name
+    if how == "grows":
+        path.write_bytes(whole[:-2] + b"," + whole.split(b"[", 1)[1])
+    elif how == "is replaced":
+        (tmp_path / "new").write_bytes(trace(record_shapes=1))
+        (tmp_path / "new").replace(path)
+    elif how == "is truncated":
+        path.write_bytes(whole[:-3])
+    else:
+        path.unlink()
+        with pytest.raises(UnreadableProfileError, match="No such file"):
+            load_capture(listing, capture)
+        return
+    run = load_capture(listing, capture)
+    assert "file-changed" in [note.id for note in run.notes]
+
+
+def test_an_unchanged_file_has_no_note(tmp_path: Path) -> None:
+    listing = put(tmp_path, {"rank0.1795226000001.pt.trace.json": trace()})
+    run = load_capture(listing, listing.captures[0])
+    assert run.notes == ()

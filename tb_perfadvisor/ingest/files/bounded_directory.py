@@ -6,6 +6,7 @@ into place, so that readers never see a partial entry.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -21,13 +22,38 @@ _STALE_STAGING_S = 24 * 3600
 
 
 def default_directory() -> Path:
-    """The cache directory: set by the environment, or the user's default."""
-    chosen = os.environ.get(DIRECTORY_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    import platformdirs
+    """The cache directory: set by the environment, or the user's default.
 
-    return Path(platformdirs.user_cache_dir("tb_perfadvisor", appauthor=False))
+    Raises:
+        OSError: If it would be in the home directory of a user who has none.
+    """
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    try:
+        if not directory:
+            import platformdirs
+
+            directory = platformdirs.user_cache_dir("tb_perfadvisor", appauthor=False)
+        return Path(directory).expanduser()
+    except RuntimeError as error:
+        name = directory or None
+        raise FileNotFoundError(errno.ENOENT, "there is no such home directory", name) from error
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory that only this user can enter, unless it exists.
+
+    Raises:
+        OSError: If it cannot be created, or belongs to another user, who could put files into it
+            that look like ours.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_own(directory):
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(directory))
+
+
+def _is_own(directory: Path) -> bool:
+    """Whether this user owns a directory; on Windows, user directories are private anyway."""
+    return not hasattr(os, "geteuid") or directory.stat().st_uid == os.geteuid()
 
 
 class BoundedDirectory:
@@ -37,7 +63,7 @@ class BoundedDirectory:
         """Create the directory at once, so that an unwritable one fails early.
 
         Raises:
-            OSError: If the directory cannot be created or written to.
+            OSError: If the directory cannot be created or written to, or is another user's.
         """
         self.max_bytes = max_bytes
         self.directory = directory
@@ -45,7 +71,7 @@ class BoundedDirectory:
         self._staging = directory / "staging"
         for path in (directory, self._entries, self._staging):
             # Private: entries contain names of the user's files and functions.
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(path)
         probe = self.stage()
         probe.rmdir()
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.compression import GZIP_MAGIC
+from tb_perfadvisor.ingest.files.containers import container_of
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
@@ -82,15 +84,11 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
         return "the file is empty.", "The recording or its upload failed: record it again."
     if not head:
         return "the file contains only white space.", _RECORD
-    for magic, name in (
-        (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
-        (b"PK\x03\x04", "a ZIP archive"),
-        (b"BZh", "compressed with bzip2"),
-        (b"\xfd7zXZ", "compressed with xz"),
-        (b"\x1f\x8b", "compressed more than twice"),
-    ):
-        if head.startswith(magic):
-            return f"the file is {name}.", "Unpack it first; only gzip is read directly."
+    container = container_of(data)
+    if data.startswith(GZIP_MAGIC):
+        container = "compressed more than twice"
+    if container is not None:
+        return f"the file is {container}.", "Unpack it first; only gzip is read directly."
     if is_nsight_export(data):
         return "this is an export of Nsight Systems (an SQLite database).", _RECORD
     if head.startswith(_SQLITE):

@@ -121,7 +121,9 @@ def test_file_truncated_in_its_first_plane_is_reported() -> None:
         (b"", "the file is empty"),
         (b"<html>404 not found</html>", "not an XSpace"),
         (b'{"traceEvents": []}', "not an XSpace"),
-        (b"\x1f\x8b\x08\x00" + bytes(40), "not an XSpace"),
+        (b"\x1f\x8b\x08\x00" + bytes(40), "compressed with gzip"),
+        (b"PK\x03\x04" + bytes(40), "ZIP archive"),
+        (b"a.json" + bytes(251) + b"ustar" + bytes(250), "tar archive"),
         (b"\xff" * 100, "not an XSpace"),
         # One plane of ten bytes that are not a message.
         (b"\x0a\x0a" + b"\xff" * 10, "no plane of this profile can be decoded"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ DEFAULT_MAX_BYTES = 4 << 30
 
 _SUBDIRECTORY = "files"
 _ATTEMPTS = 2
+_MOST_GIB = 2**32  # sizes have 64 bits, one of which is the sign
 
 
 class FileCache(BoundedDirectory):
@@ -223,4 +225,4 @@ def _max_bytes() -> int:
         gib = float(text)
     except ValueError:
         return DEFAULT_MAX_BYTES
-    return int(gib * (1 << 30)) if 0 <= gib < float("inf") else DEFAULT_MAX_BYTES
+    return int(min(gib, _MOST_GIB) * (1 << 30)) if 0 <= gib < math.inf else DEFAULT_MAX_BYTES

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.containers import container_of
 from tb_perfadvisor.ingest.xplane.decode import wire
 from tb_perfadvisor.ingest.xplane.decode.file_reader import Field, FileReader
 from tb_perfadvisor.trace import Note
@@ -74,7 +75,13 @@ def read_space(file: FileReader, *, where: str) -> Space:
             hint="Record the profile again.",
         )
     if not planes:
-        if is_truncated and looks_like_plane(file.read(0, min(_HEAD_BYTES, file.size))):
+        head = file.read(0, min(_HEAD_BYTES, file.size))
+        container = container_of(bytes(head))
+        if container is not None:
+            raise UnreadableProfileError(
+                f"the file is {container}.", where=where, hint="Unpack it first."
+            )
+        if is_truncated and looks_like_plane(head):
             raise UnreadableProfileError(
                 "the file ends inside its first plane.",
                 where=where,
