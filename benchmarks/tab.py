@@ -177,9 +177,9 @@ def _visit(browser: Any, url: str, report: dict[str, Any], row: Visits) -> None:
         tab.locator(f"#finding-{finding['rule_id']}").first.wait_for()
     for button in tab.get_by_role("button", name="Zoom out").all()[:3]:
         button.click()
-    views = tab.get_by_role("navigation", name="Views")
+    views = tab.get_by_role("navigation", name="Pages")
     for view in _VIEWS:
-        views.get_by_role("button", name=view).click()
+        views.get_by_role("link", name=view).click()
         tab.get_by_role("heading", level=1).first.wait_for()
         page.wait_for_timeout(400)
         for figure in tab.locator("main svg").all()[:4]:

@@ -77,6 +77,10 @@ async function answer(path, query, method) {
   if (rest === "cancel" && method === "POST") return [200, {}];
   const names = new Set(await readdir(SAMPLES));
   const report = names.has(`${id}.report.json`) ? await readJson(`${id}.report.json`) : null;
+  if (rest === "row") {
+    const { captures } = await readJson(`${process.env.CAPTURES ?? "captures"}.json`);
+    return [200, captures.find((capture) => capture.id === id)];
+  }
   if (rest === "report") {
     if (report) return [200, report];
     if (names.has(`${id}.error.json`)) return [422, await readJson(`${id}.error.json`)];

@@ -16,6 +16,7 @@ import { Picker } from "./pages/picker";
 import { RanksPage } from "./pages/ranks";
 import { ReportPage } from "./pages/report/page";
 import { RulesPage } from "./pages/rules";
+import { RunsPage } from "./pages/runs";
 import { StepsPage } from "./pages/steps";
 import { Navigation } from "./pages/navigation";
 import { AnalysisProgress } from "./pages/analysis-progress";
@@ -33,11 +34,13 @@ function content(): JSX.Element {
   if (list.value.captures.length === 0) return <EmptyPage list={list.value} />;
   return (
     <>
-      <Picker
-        captures={list.value.captures}
-        selected={selectedCapture.value}
-        isScanning={list.value.scan.is_scanning}
-      />
+      {page.value !== "runs" && (
+        <Picker
+          captures={list.value.captures}
+          selected={selectedCapture.value}
+          isScanning={list.value.scan.is_scanning}
+        />
+      )}
       <Navigation />
       <CurrentPage list={list.value} />
     </>
@@ -46,6 +49,8 @@ function content(): JSX.Element {
 
 function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
   switch (page.value) {
+    case "runs":
+      return <RunsPage list={list} />;
     case "compare":
       return <ComparePage captures={list.captures} />;
     case "rules":

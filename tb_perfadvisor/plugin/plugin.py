@@ -96,6 +96,8 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             return listing.captures(request, sources)
         case ["captures", capture_id, "report"]:
             return analyses.report(request, sources, sources.entry(capture_id))
+        case ["captures", capture_id, "row"]:
+            return analyses.row(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "views", view]:
             return analyses.view(request, sources, sources.entry(capture_id), view)
         case ["captures", capture_id, "window"]:

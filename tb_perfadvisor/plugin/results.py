@@ -16,21 +16,14 @@ from tb_perfadvisor.plugin import documents, log
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST, Request, key_of
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
-from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, SUMMARY, WINDOW
+from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.report.run_row import RunRow
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
 # Zooming reads the same events repeatedly.
 _MAX_WINDOWS = 2
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """What the list of captures shows of an analyzed capture."""
-
-    headline: str
-    framework: str
-    is_synthetic: bool
 
 
 class Results:
@@ -42,7 +35,7 @@ class Results:
         # A queue of their own, as users wait for them and not for an analysis.
         self._documents = JobQueue(jobs.limits)
         self._lock = threading.Lock()
-        self._summaries: dict[str, Summary] = {}
+        self._rows: dict[str, RunRow] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
 
     def read(self, entry: Entry, name: str) -> bytes | None:
@@ -53,22 +46,24 @@ class Results:
         """The state of a capture's job; None without a job or after success."""
         return self._jobs.state(entry.key)
 
-    def summary(self, entry: Entry) -> Summary | None:
-        """The summary of a capture; None without a result."""
+    def row(self, entry: Entry) -> RunRow | None:
+        """The row of a capture in the table of runs; None without a result."""
+        from tb_perfadvisor.report.run_row import RunRow
+
         if not self._cache.has(entry.key):
             return None
-        summary = self._summaries.get(entry.key)
-        if summary is None:
-            content = self._cache.read(entry.key, SUMMARY)
+        row = self._rows.get(entry.key)
+        if row is None:
+            content = self._cache.read(entry.key, ROW)
             if content is None:
                 return None
             try:
-                summary = msgspec.json.decode(content, type=Summary)
+                row = msgspec.json.decode(content, type=RunRow)
             except msgspec.MsgspecError:
                 self._cache.remove(entry.key)
                 return None
-            self._summaries[entry.key] = summary
-        return summary
+            self._rows[entry.key] = row
+        return row
 
     def has(self, key: str) -> bool:
         """Whether there is a result, damaged or not."""

@@ -24,7 +24,7 @@ CAPTURE = "capture.json"
 REPORT = "report.json"
 VIEWS = "views.json"
 WINDOW = "window.npz"
-SUMMARY = "summary.json"
+ROW = "row.json"
 """What the list of captures shows."""
 FACTS = "facts.json"
 """What comparisons need."""
@@ -121,6 +121,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import build_report
     from tb_perfadvisor.report.comparison import make_facts
+    from tb_perfadvisor.report.run_row import run_row
     from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 
     write_error_log()
@@ -144,16 +145,11 @@ def _analyze(options: argparse.Namespace) -> None:
         report.reference_worker,
         [ranked.claims for ranked in analysis.findings],
     )
-    summary = {
-        "headline": report.headline,
-        "framework": report.framework,
-        "is_synthetic": report.is_synthetic,
-    }
     for name, content in (
         (REPORT, msgspec.json.encode(report)),
         (VIEWS, msgspec.json.encode(views or {})),
         (WINDOW, encode_events(events)),
-        (SUMMARY, msgspec.json.encode(summary)),
+        (ROW, msgspec.json.encode(run_row(report))),
         (FACTS, msgspec.json.encode(facts)),
     ):
         (options.output / name).write_bytes(content)

@@ -9,6 +9,11 @@ from tb_perfadvisor.report import model
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 
+def framework_name(framework: str) -> str:
+    """`PyTorch`, as its users write it."""
+    return "unknown framework" if framework == "unknown" else _FRAMEWORKS.get(framework, framework)
+
+
 def make_caption(
     framework: str,
     workload: model.WorkloadInfo,
@@ -42,9 +47,7 @@ def make_caption(
 
 
 def _program(framework: str, workload: model.WorkloadInfo) -> str:
-    name = _FRAMEWORKS.get(framework, framework)
-    if framework == "unknown":
-        name = "unknown framework"
+    name = framework_name(framework)
     if workload.framework != "unknown":
         name = f"{workload.framework} ({name})"
     return name if workload.mode == "unknown" else f"{name}, {workload.mode}"

@@ -132,11 +132,11 @@ def walk(
 
     # The other pages load.
     views = tab.get_by_role("navigation", name="Pages")
-    views.get_by_role("button", name="Rules").click()
+    views.get_by_role("link", name="Rules").click()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
-    views.get_by_role("button", name="Input").click()
+    views.get_by_role("link", name="Input").click()
     tab.get_by_role("heading", level=1, name=re.compile("The step waits")).wait_for()
-    views.get_by_role("button", name="Compare").click()
+    views.get_by_role("link", name="Compare").click()
     tab.get_by_role("checkbox", name=other).check()
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
 

@@ -61,11 +61,13 @@ def test_exported_page_works_without_a_server(
     page = watched.page
     try:
         page.goto(file.as_uri())
-        for index, report in enumerate(reports):
-            page.locator("select").first.select_option(index=index)
+        page.get_by_role("heading", level=1, name=f"{len(reports)} runs").wait_for()
+        for report in reports:
+            page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
+            page.get_by_role("link", name=report.run, exact=True).first.click()
             page.wait_for_function(
-                "text => document.querySelector('h1').innerText.replaceAll('\\u00a0', ' ')"
-                ".includes(text)",
+                "text => document.querySelector('h1')?.innerText?.replaceAll('\\u00a0', ' ')"
+                "?.includes(text)",
                 arg=report.headline,
             )
             page.get_by_role("button", name=report.findings[0].title).first.click()
@@ -81,8 +83,8 @@ def test_exported_page_works_without_a_server(
         dark = page.evaluate("document.documentElement.dataset.theme")
         assert dark == theme
         assert page.evaluate("window.hacked") is None
-        page.get_by_role("button", name="About this rule").first.click()
-        page.locator("dialog[open] h2").first.wait_for(timeout=10_000)
+        page.get_by_role("link", name="About this rule").first.click()
+        page.get_by_role("link", name="All rules").wait_for(timeout=10_000)
         assert page.get_by_text("Export").count() == 0
     finally:
         watched.context.close()

@@ -69,7 +69,7 @@ def test_names_never_become_elements(
     page.goto(f"{server}/{link(capture)}")
     navigation = tab.get_by_role("navigation", name="Pages")
     for view in VIEWS:
-        navigation.get_by_role("button", name=view.title()).click(timeout=40_000)
+        navigation.get_by_role("link", name=view.title()).click(timeout=40_000)
         tab.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if view == "report":
             for finding in report["findings"]:

@@ -145,7 +145,7 @@ def test_shared_link_opens_the_same_finding(
     report = report_at(server, capture["id"])
     finding = report["findings"][-1]
     page.goto(f"{server}/#perf_advisor")
-    tab.get_by_role("combobox", name="Capture").select_option(capture["id"])
+    tab.get_by_role("link", name=capture["run"], exact=True).click()
     heading = tab.get_by_role("heading", level=1, name=report["headline"])
     heading.wait_for(timeout=40_000)
     opener = re.compile(re.escape(finding["title"]))
@@ -163,7 +163,7 @@ def test_shared_link_opens_the_same_finding(
         guest.context.close()
     assert guest.errors == []
 
-    tab.get_by_role("navigation", name="Pages").get_by_role("button", name="Kernels").click()
+    tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Kernels").click()
     shown = text_of(tab.get_by_role("heading", level=1))
     page.reload()
     tab.get_by_role("heading", level=1, name=shown).wait_for(timeout=40_000)
@@ -177,19 +177,21 @@ def test_back_returns_and_a_dead_link_shows_no_other_profile(
     shutil.copytree(ROOT / "demo_logs" / FIXED, logs / FIXED)
     server = board("--logdir", str(logs))
     page, tab = visitor.page, visitor.tab()
-    headlines = [report_at(server, item["id"])["headline"] for item in captures_at(server)]
-    page.goto(f"{server}/#perf_advisor")
+    first, second = captures_at(server)
+    headlines = [report_at(server, item["id"])["headline"] for item in (first, second)]
+    page.goto(f"{server}/{link(first['id'])}")
     tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
-    tab.get_by_role("combobox", name="Capture").select_option(captures_at(server)[1]["id"])
+    tab.get_by_role("combobox", name="Capture").select_option(second["id"])
     tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
     assert "finding=" not in page.url
     page.go_back()
     tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
+    assert tab.get_by_role("combobox", name="Capture").input_value() == first["id"]
 
     page.goto(f"{server}/?again#perf_advisor&p.perf_advisor.capture=0123456789abcdef")
     tab.get_by_role("heading", name="The linked profile is not here").wait_for(timeout=40_000)
     assert tab.get_by_role("heading", level=1).count() == 1
-    tab.get_by_role("combobox", name="Capture").select_option(captures_at(server)[1]["id"])
+    tab.get_by_role("combobox", name="Capture").select_option(second["id"])
     tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
 
 

@@ -228,11 +228,11 @@ def test_pages_and_sorting_work_with_the_keyboard(
     opened: Opener, ids: Callable[[str], str]
 ) -> None:
     frame = opened("report", ids("synthetic_gpu_allreduce_8rank"))
-    button = frame.get_by_role("navigation", name="Pages").get_by_role("button", name="Ranks")
-    button.focus()
-    button.press("Enter")
+    link = frame.get_by_role("navigation", name="Pages").get_by_role("link", name="Ranks")
+    link.focus()
+    link.press("Enter")
     frame.get_by_role("heading", level=2, name="All ranks").wait_for()
-    assert button.get_attribute("aria-current") == "page"
+    assert link.get_attribute("aria-current") == "page"
     sort = frame.get_by_role("button", name="Waiting", exact=True)
     sort.focus()
     sort.press("Enter")

@@ -53,6 +53,40 @@ def test_queued_analysis_shows_its_position(tab: Tab, behave: Behave) -> None:
     }
 
 
+def test_row_starts_the_analysis_and_then_tells_what_it_found(tab: Tab, behave: Behave) -> None:
+    log = behave("gate")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/row"
+    assert tab.captures()[0]["step_time_ns"] is None
+    first = tab.get(address)
+    assert first.status_code == 202
+    assert first.json["status"] in ("queued", "running")
+    log.with_name("gate").touch()
+    eventually(lambda: tab.get(address).status_code == 200)
+    row = tab.get(address).json
+    assert row == tab.captures()[0]
+    assert (row["status"], row["step_time_ns"], row["severity"]) == ("done", 1_000_000, "high")
+    # The trace's name has its time: 1,700,000,000 s after 1970.
+    assert row["recorded"] == "2023_11_14_22_13_20.000"
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_row_of_a_failed_analysis_says_why_and_starts_it_again_only_on_request(
+    tab: Tab, behave: Behave
+) -> None:
+    log = behave("input")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/row"
+    tab.get(address)
+    eventually(lambda: tab.get(address).status_code == 200)
+    row = tab.get(address).json
+    assert (row["status"], row["failure"]) == ("failed", "it is broken.")
+    assert len(log.read_text().splitlines()) == 1
+    behave("good")
+    assert tab.get(f"{address}?retry=1").status_code == 202
+    eventually(lambda: tab.get(address).json["status"] == "done")
+
+
 def test_damaged_result_is_recomputed(tab: Tab, behave: Behave, tmp_path: Path) -> None:
     log = behave("good")
     tab.put("run")

@@ -39,7 +39,7 @@ def demo(run_name: str) -> Capture:
     return capture
 
 
-def test_worker_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
+def test_worker_writes_report_views_window_row_and_facts(tmp_path: Path) -> None:
     done = run(DEMO, demo("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
@@ -52,12 +52,12 @@ def test_worker_writes_report_views_window_summary_and_facts(tmp_path: Path) -> 
     assert len(window.start_ns) == report.workers[report.reference_worker].events
     steps = json.loads((out / "views.json").read_text())["steps"]
     assert len(steps["index"]) == report.steps.used
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary == {
-        "headline": report.headline,
-        "framework": "pytorch",
-        "is_synthetic": False,
-    }
+    row = json.loads((out / "row.json").read_text())
+    assert (row["headline"], row["framework"]) == (report.headline, "pytorch")
+    assert (row["device"], row["is_synthetic"]) == ("CPU", False)
+    assert row["step_time_ns"] == report.overview.step_time_ns
+    assert report.first is not None
+    assert row["first_change"] == report.findings[report.first.index].title
     facts = msgspec.json.decode((out / "facts.json").read_bytes(), type=RunFacts)
     assert (facts.id, facts.name) == (report.id, report_name(report))
     assert facts.step_ns == steps["duration_ns"]

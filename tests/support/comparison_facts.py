@@ -84,6 +84,7 @@ def setup(**fields: Any) -> Setup:
         world_size=None,
         workers=1,
         batch=None,
+        parallelism=[],
         precision=None,
         has_shapes=None,
         has_stacks=None,

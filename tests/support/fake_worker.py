@@ -62,8 +62,18 @@ def main() -> int:
                 return 2
     for name in ("report.json", "views.json", "window.npz"):
         (options.output / name).write_bytes(b"{}")
-    summary = {"headline": "h", "framework": "pytorch", "is_synthetic": False}
-    (options.output / "summary.json").write_text(json.dumps(summary))
+    row = {
+        "framework": "pytorch",
+        "device": "CPU",
+        "is_synthetic": False,
+        "step_time_ns": 1_000_000,
+        "headline": "h",
+        "first_change": "Use workers",
+        "finding": "loader-in-main-process",
+        "saves_share": 0.25,
+        "severity": "high",
+    }
+    (options.output / "row.json").write_text(json.dumps(row))
     return 0
 
 

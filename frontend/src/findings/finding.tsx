@@ -15,7 +15,7 @@ import { ChevronIcon, LinkIcon } from "../widgets/icons";
 import { PreviewBadge } from "./preview-badge";
 import { Prose } from "../widgets/prose";
 import { Remedies } from "./remedies";
-import { RulePageButton } from "./rule-dialog";
+import { RuleLink } from "./rule-link";
 import { Saving } from "./saving";
 import { Severity } from "./severity";
 
@@ -138,7 +138,7 @@ function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.E
             Profile tab: {toolLabel} <LinkIcon />
           </a>
         )}
-        <RulePageButton ruleId={finding.rule_id} />
+        <RuleLink ruleId={finding.rule_id} />
       </span>
     </footer>
   );

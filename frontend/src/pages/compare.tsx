@@ -7,7 +7,7 @@ import { formatPlural } from "../format";
 import type { Comparison } from "../report";
 import { toApiError } from "../state/answers";
 import { type Load, attempts } from "../state/polling";
-import { compare, compared, selectedId } from "../state/store";
+import { compareLink, compared, go, selectedId } from "../state/store";
 import { frameworkName, matchesQuery, sessionName } from "../text";
 import { RunChanges } from "./run-changes";
 import { Failure } from "../widgets/failure";
@@ -49,14 +49,14 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
     return targets.includes(capture.id) || matchesQuery(text, query);
   });
   const toggle = (id: string): void =>
-    compare(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]);
+    go(compareLink(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]));
   return (
     <section class="card choice" aria-labelledby="choice">
       <div class="card-head">
         <h1 id="choice">Compare runs</h1>
         <label class="base-choice">
           <span class="muted">Base</span>
-          <select value={base} onChange={({ currentTarget }) => compare(currentTarget.value, targets)}>
+          <select value={base} onChange={({ currentTarget }) => go(compareLink(currentTarget.value, targets))}>
             {captures.map((capture) => (
               <option key={capture.id} value={capture.id}>
                 {captureName(capture, captures)}

@@ -3,13 +3,14 @@ import type { JSX } from "preact";
 import type { Capture, CaptureList, RejectedFile } from "../state/answers";
 import { fetchDoctor } from "../state/api";
 import { formatBytes, formatPlural } from "../format";
-import { selectCapture, selectedId, showPage } from "../state/store";
+import { captureLink, selectedId } from "../state/store";
 import { asSentence, frameworkName, sessionName } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched } from "../widgets/fetched";
 import { CheckIcon } from "../widgets/icons";
 import { Name } from "../widgets/name";
 import { NoteList } from "../widgets/notes";
+import { PageLink } from "../widgets/page-link";
 
 const STATUS: Record<Capture["status"], string> = {
   new: "not yet",
@@ -32,9 +33,9 @@ const CAPTURES: Column<Capture>[] = [
     unit: null,
     value: ({ run }) => run || ".",
     render: (capture) => (
-      <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showPage("report"))}>
+      <PageLink to={captureLink(capture.id)}>
         <Name of={capture.run || "."} />
-      </button>
+      </PageLink>
     ),
   },
   { key: "session", label: "Session", unit: null, value: ({ session }) => sessionName(session) },

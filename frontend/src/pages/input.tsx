@@ -6,7 +6,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { InputIterator, InputView, Report, StepsView } from "../report";
-import { showFinding } from "../state/store";
+import { openFinding } from "../state/store";
 import { causeNames, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
@@ -182,7 +182,7 @@ function InputFindings({ report }: { report: Report }): JSX.Element | null {
         {findings.map(({ rule_id: ruleId, title, severity, saving }) => (
           <li key={ruleId}>
             <Severity severity={severity} />
-            <button type="button" class="event-button" onClick={() => showFinding(ruleId)}>
+            <button type="button" class="event-button" onClick={() => openFinding(ruleId)}>
               <Prose text={title} />
             </button>
             {saving && <span class="muted">saves {describeSaving(saving).expected}</span>}

@@ -1,9 +1,11 @@
 // The row of pages below the picker.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { PAGES, type PageName, page, showPage } from "../state/store";
+import { CAPTURE_PAGES, type PageName, captures, page, pageLink, selectedId } from "../state/store";
+import { PageLink } from "../widgets/page-link";
 
 const LABELS: Record<PageName, string> = {
+  runs: "Runs",
   report: "Report",
   steps: "Steps",
   input: "Input",
@@ -16,6 +18,18 @@ const LABELS: Record<PageName, string> = {
   files: "Files",
 };
 
+/** The pages that have something to show. */
+function namesOf(): PageName[] {
+  const isOnly = captures.value.state === "ready" && captures.value.value.captures.length === 1;
+  return [
+    ...(isOnly ? [] : (["runs"] as const)),
+    ...(selectedId.value === null ? [] : CAPTURE_PAGES),
+    "compare",
+    "rules",
+    "files",
+  ];
+}
+
 export function Navigation(): JSX.Element {
   const row = useRef<HTMLElement>(null);
   useEffect(() => {
@@ -25,15 +39,10 @@ export function Navigation(): JSX.Element {
   }, [page.value]);
   return (
     <nav class="navigation" aria-label="Pages" ref={row}>
-      {PAGES.map((name) => (
-        <button
-          key={name}
-          type="button"
-          aria-current={page.value === name ? "page" : undefined}
-          onClick={() => showPage(name)}
-        >
+      {namesOf().map((name) => (
+        <PageLink key={name} to={pageLink(name)} isCurrent={page.value === name}>
           {LABELS[name]}
-        </button>
+        </PageLink>
       ))}
     </nav>
   );

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { Capture } from "../state/answers";
 import { exportUrl } from "../state/api";
 import { isExported } from "../state/exported";
-import { selectCapture } from "../state/store";
+import { go } from "../state/store";
 import { frameworkName, sessionName } from "../text";
 import { ExportMenu } from "./export-menu";
 
@@ -49,7 +49,7 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
         <span class="visually-hidden">Capture</span>
         <select
           value={selected?.id ?? ""}
-          onChange={({ currentTarget }) => selectCapture(currentTarget.value)}
+          onChange={({ currentTarget }) => go({ capture: currentTarget.value, finding: "" })}
         >
           {selected === undefined && (
             <option value="" disabled>

@@ -1,75 +1,138 @@
-// All rules, and their outcomes in the selected capture.
+// All rules, beginning with those that found something in the selected capture, and each rule's page.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import type { RuleInfo } from "../state/answers";
-import { fetchRules } from "../state/api";
-import { formatCount, formatPlural } from "../format";
-import type { Outcome } from "../report";
-import { report, showFinding } from "../state/store";
-import { asSentence, asWords, matchesQuery } from "../text";
-import { Fetched } from "../widgets/fetched";
-import { CheckIcon, ChevronIcon, MinusIcon, WarningIcon } from "../widgets/icons";
 import { PreviewBadge } from "../findings/preview-badge";
-import { Prose } from "../widgets/prose";
-import { RulePageButton } from "../findings/rule-dialog";
+import { formatCount, formatPlural } from "../format";
+import type { Outcome, Report } from "../report";
+import type { RuleInfo, RulePage as Page } from "../state/answers";
+import { fetchRule, fetchRules } from "../state/api";
+import { openRule, pageLink, report, ruleLink, selectedId } from "../state/store";
+import { asSentence, asWords, describeSaving } from "../text";
+import { Fetched } from "../widgets/fetched";
+import { CheckIcon, LeftIcon, MinusIcon, WarningIcon } from "../widgets/icons";
+import { PageLink } from "../widgets/page-link";
+import { Markdown, Prose } from "../widgets/prose";
+import { type Column, SortableTable } from "../widgets/sortable-table";
 
 type Status = Outcome["status"];
 
-const STATUS: Record<Status, [word: string, icon: () => JSX.Element]> = {
-  found: ["Found", ChevronIcon],
+const STATUS: Record<Status, [word: string, icon: (() => JSX.Element) | null]> = {
+  found: ["Found", null],
+  failed: ["Failed to run", WarningIcon],
   passed: ["Passed", CheckIcon],
   not_applicable: ["Not applicable", MinusIcon],
-  failed: ["Failed to run", WarningIcon],
 };
-const ORDER: Status[] = ["found", "not_applicable", "passed", "failed"];
-
-/** The rules by category, in their order. */
-function groupByCategory(rules: RuleInfo[]): [category: string, rules: RuleInfo[]][] {
-  const groups = new Map<string, RuleInfo[]>();
-  for (const rule of rules) groups.set(rule.category, [...(groups.get(rule.category) ?? []), rule]);
-  return [...groups];
-}
+const ORDER = Object.keys(STATUS) as Status[];
 
 export function RulesPage(): JSX.Element {
+  const id = openRule.value;
+  if (id !== null) {
+    return (
+      <Fetched key={id} of={id} fetch={() => fetchRule(id)}>
+        {(page) => <RulePage page={page} />}
+      </Fetched>
+    );
+  }
   return (
-    <Fetched of="rules" fetch={fetchRules}>
+    <Fetched key="" of="rules" fetch={fetchRules}>
       {(rules) => <Catalog rules={rules} />}
     </Fetched>
   );
 }
 
-function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
-  const [query, setQuery] = useState("");
-  const [status, setStatus] = useState<Status | null>(null);
-  const outcomes = new Map(
-    report.value.state === "ready"
-      ? report.value.value.outcomes.map((outcome) => [outcome.rule_id, outcome])
-      : [],
-  );
-  const shown = rules.filter((rule) => {
-    const hasStatus = status === null || outcomes.get(rule.id)?.status === status;
-    return hasStatus && matchesQuery([rule.id, rule.title, rule.category, ...rule.needs].join(" "), query);
+/** The report on screen; null if there is none. */
+function currentReport(): Report | null {
+  return selectedId.value !== null && report.value.state === "ready" ? report.value.value : null;
+}
+
+interface Row {
+  rule: RuleInfo;
+  status: Status | null;
+  /** The largest share that a finding of the rule saves. */
+  savesShare: number | null;
+  /** The place of its first finding in the report; after all findings if it has none. */
+  rank: number;
+}
+
+function readRows(rules: RuleInfo[], current: Report | null): Row[] {
+  const outcomes = new Map(current?.outcomes.map(({ rule_id: id, status }) => [id, status]));
+  const findings = current?.findings ?? [];
+  const rows = rules.map((rule) => {
+    const rank = findings.findIndex(({ rule_id: id }) => id === rule.id);
+    return {
+      rule,
+      status: outcomes.get(rule.id) ?? null,
+      savesShare: findings[rank]?.saving?.share_expected ?? null,
+      rank: rank < 0 ? findings.length : rank,
+    };
   });
-  const count = (outcome: Status): number =>
-    rules.filter(({ id }) => outcomes.get(id)?.status === outcome).length;
+  const order = ({ status }: Row): number => (status === null ? 0 : ORDER.indexOf(status));
+  return rows.sort((a, b) => order(a) - order(b) || a.rank - b.rank);
+}
+
+const RULE: Column<Row> = {
+  key: "rule",
+  label: "Rule",
+  unit: null,
+  value: ({ rule }) => rule.title,
+  render: ({ rule }) => (
+    <>
+      <PageLink class="rule-title" to={ruleLink(rule.id)}>
+        <Prose text={rule.title} />
+      </PageLink>
+      {rule.is_preview && <> <PreviewBadge /></>}
+    </>
+  ),
+};
+
+const ID: Column<Row> = {
+  key: "id",
+  label: "Id",
+  unit: null,
+  value: ({ rule }) => rule.id,
+  render: ({ rule }) => <code>{rule.id}</code>,
+};
+
+const CATEGORY: Column<Row> = {
+  key: "category",
+  label: "Category",
+  unit: null,
+  value: ({ rule }) => categoryName(rule.category),
+};
+
+const OUTCOME: Column<Row> = {
+  key: "outcome",
+  label: "Outcome",
+  unit: null,
+  value: ({ status }) => status && STATUS[status][0],
+  order: ({ status }) => status && ORDER.indexOf(status),
+  render: ({ status, rule }) => {
+    if (status === "found") return <FindingLink ruleId={rule.id}>Found</FindingLink>;
+    return status === null ? "–" : <OutcomeMark status={status} />;
+  },
+};
+
+const SAVES: Column<Row> = { key: "saves", label: "Saves", unit: "share", value: ({ savesShare: share }) => share };
+
+const categoryName = (category: string): string => (category === "xla" ? "XLA" : asWords(category));
+
+function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
+  const [status, setStatus] = useState<Status | null>(null);
+  const current = currentReport();
+  const rows = readRows(rules, current);
+  const shown = status === null ? rows : rows.filter((row) => row.status === status);
+  const count = (outcome: Status): number => rows.filter((row) => row.status === outcome).length;
   return (
     <>
       <header class="headline">
         <h1>{formatPlural(rules.length, "rule")}</h1>
         <p class="subline">
-          <span>What each rule looks for, and its outcome in this capture</span>
+          <span>{current ? "What each rule looks for, and its outcome in this capture" : "What each rule looks for"}</span>
           <span>preview: has not yet fired on a profile of a real program</span>
         </p>
       </header>
-      <div class="filters">
-        <input
-          type="search"
-          aria-label="Find a rule"
-          placeholder="Find a rule"
-          value={query}
-          onInput={({ currentTarget }) => setQuery(currentTarget.value)}
-        />
-        {outcomes.size > 0 && (
+      <section class="rules" aria-label="Rules">
+        {current && (
           <div class="segments" role="group" aria-label="Filter by outcome">
             <button type="button" aria-pressed={status === null} onClick={() => setStatus(null)}>
               All
@@ -81,83 +144,22 @@ function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
             ))}
           </div>
         )}
-        <span class="visually-hidden" role="status">
-          {formatPlural(shown.length, "rule")} shown
-        </span>
-      </div>
-      {shown.length === 0 && <p class="muted">No matching rules.</p>}
-      {groupByCategory(shown).map(([category, members]) => (
-        <section key={category} aria-labelledby={`rules-${category}`}>
-          <div class="section-head">
-            <h2 id={`rules-${category}`}>{categoryName(category)}</h2>
-            <span class="muted">{formatCount(members.length)}</span>
-          </div>
-          <ul class="card rules">
-            {members.map((rule) => (
-              <Rule key={rule.id} rule={rule} outcome={outcomes.get(rule.id)} />
-            ))}
-          </ul>
-        </section>
-      ))}
+        <SortableTable
+          caption="Rules"
+          columns={current ? [RULE, OUTCOME, SAVES, CATEGORY, ID] : [RULE, CATEGORY, ID]}
+          rows={shown}
+          filterLabel="Find a rule"
+        />
+      </section>
     </>
   );
 }
 
-const categoryName = (category: string): string =>
-  category === "xla" ? "XLA" : asWords(category);
-
-function Rule({ rule, outcome }: { rule: RuleInfo; outcome: Outcome | undefined }): JSX.Element {
+function FindingLink({ ruleId, children }: { ruleId: string; children: string }): JSX.Element {
   return (
-    <li class="rule">
-      <div class="rule-main">
-        <h3>
-          <Prose text={rule.title} />
-          {rule.is_preview && <> <PreviewBadge /></>}
-        </h3>
-        <p class="muted rule-facts">
-          <code>{rule.id}</code>
-          {rule.refines && (
-            <span>
-              refines <code>{rule.refines}</code>
-            </span>
-          )}
-        </p>
-        {outcome?.status === "not_applicable" && <Gap outcome={outcome} />}
-        {outcome?.status === "failed" && outcome.reason && <p class="muted"><Prose text={outcome.reason} /></p>}
-      </div>
-      <div class="rule-side">
-        {outcome && <OutcomeMark status={outcome.status} />}
-        {outcome?.status === "found" && (
-          <button type="button" onClick={() => showFinding(rule.id)}>
-            Show
-          </button>
-        )}
-        <RulePageButton ruleId={rule.id} />
-      </div>
-    </li>
-  );
-}
-
-/** What a rule needs but the capture lacks, and how to record it. */
-function Gap({ outcome: { missing, reason } }: { outcome: Outcome }): JSX.Element {
-  // Signals missing for the same reason are listed once.
-  const gaps = new Map(missing.map((gap) => [`${gap.reason}\n${gap.remedy}`, gap]));
-  return (
-    <div class="rule-gap">
-      {[...gaps.values()].map((gap) => (
-        <p key={gap.signal}>
-          <Prose text={asSentence(gap.reason)} />{" "}
-          <span class="muted">
-            <Prose text={gap.remedy} />
-          </span>
-        </p>
-      ))}
-      {missing.length === 0 && reason && (
-        <p class="muted">
-          <Prose text={asSentence(reason)} />
-        </p>
-      )}
-    </div>
+    <PageLink class="outcome outcome-found" to={{ ...pageLink("report"), finding: ruleId }}>
+      {children}
+    </PageLink>
   );
 }
 
@@ -165,7 +167,67 @@ function OutcomeMark({ status }: { status: Status }): JSX.Element {
   const [word, Mark] = STATUS[status];
   return (
     <span class={`outcome outcome-${status}`}>
-      <Mark /> {word}
+      {Mark && <Mark />} {word}
     </span>
+  );
+}
+
+/** What a rule looks for and why, and its outcome in the selected capture. */
+function RulePage({ page: { id, title, page } }: { page: Page }): JSX.Element {
+  const current = currentReport();
+  const outcome = current?.outcomes.find(({ rule_id: other }) => other === id);
+  return (
+    <article class="rule-page">
+      <PageLink class="back-link" to={pageLink("rules")}>
+        <LeftIcon /> All rules
+      </PageLink>
+      <header class="headline">
+        <h1>
+          <Prose text={title} />
+        </h1>
+        <p class="subline">
+          <code>{id}</code>
+        </p>
+      </header>
+      {current && outcome && <InCapture outcome={outcome} findings={current.findings} />}
+      <Markdown text={withoutTitle(page)} />
+    </article>
+  );
+}
+
+/** Removes the heading and the title, which the page already shows. */
+const withoutTitle = (page: string): string => page.replace(/^\s*# .*\n+(?:\*\*[^*]+\*\* )?/, "");
+
+function InCapture({ outcome, findings }: { outcome: Outcome } & Pick<Report, "findings">): JSX.Element {
+  const found = findings.filter(({ rule_id: id }) => id === outcome.rule_id);
+  // Signals missing for the same reason are listed once.
+  const gaps = new Map(outcome.missing.map((gap) => [`${gap.reason}\n${gap.remedy}`, gap]));
+  return (
+    <section class="card in-capture" aria-label="In this capture">
+      {found.length === 0 && (
+        <p>
+          <span class="muted">In this capture:</span> <OutcomeMark status={outcome.status} />
+        </p>
+      )}
+      {found.map(({ title, rule_id: id, saving }, index) => (
+        <p key={index}>
+          <span class="muted">Found in this capture:</span>{" "}
+          <PageLink to={{ ...pageLink("report"), finding: index === 0 ? id : `${id}~${index + 1}` }}>
+            <Prose text={title} />
+          </PageLink>
+          {saving && <span class="muted">, saves {describeSaving(saving).expected}</span>}
+        </p>
+      ))}
+      {[...gaps.values()].map((gap) => (
+        <p key={gap.signal}>
+          <Prose text={asSentence(gap.reason)} /> <Prose text={gap.remedy} />
+        </p>
+      ))}
+      {gaps.size === 0 && outcome.reason && (
+        <p>
+          <Prose text={asSentence(outcome.reason)} />
+        </p>
+      )}
+    </section>
   );
 }

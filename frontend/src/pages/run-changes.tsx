@@ -5,7 +5,7 @@ import { drawCauses, drawRuns } from "../charts/change-charts";
 import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatChange, formatDuration, formatDurationRange, formatShare } from "../format";
 import type {
-  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges,
+  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling,
 } from "../report";
 import { Fold } from "../widgets/fold";
 import { CheckIcon, WarningIcon } from "../widgets/icons";
@@ -17,6 +17,7 @@ const VERDICTS: Record<ComparedTarget["verdict"], string> = {
   faster: "Faster",
   slower: "Slower",
   inconclusive: "No clear change",
+  scaled: "Scaling",
   no_steps: "No steps to compare",
   not_comparable: "Not comparable",
 };
@@ -70,6 +71,12 @@ function describeChange({ change, per }: ComparedTarget): string {
   return `${text}; ${confidence} confidence: ${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
 }
 
+/** `95 % confidence: 78.1 % to 82.0 %`; empty if unknown. */
+function describeEfficiency({ low_efficiency: low, high_efficiency: high }: Scaling): string {
+  if (low === null || high === null) return "";
+  return `efficiency with 95 % confidence: ${formatShare(low)} to ${formatShare(high)}`;
+}
+
 const signedShare = (share: number): string =>
   `${share > 0 ? "+" : share < 0 ? "−" : ""}${formatShare(Math.abs(share))}`;
 
@@ -91,6 +98,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
           <span>
             {run.name} vs. {base.name}
           </span>
+          {target.scaling && <span>{describeEfficiency(target.scaling)}</span>}
           {target.verdict !== "not_comparable" && <span>{describeChange(target)}</span>}
         </p>
         {target.explanation && (
@@ -250,6 +258,10 @@ const shareColumn = (key: string, label: string, value: (run: ComparedRun) => nu
   value: ({ run }) => value(run),
 });
 
+/** How many times as fast; with another number of devices, by samples per second. */
+const speedUp = (target: ComparedTarget | null): number | null =>
+  target === null ? 1 : (target.scaling?.throughput_ratio ?? target.change.speed_up);
+
 const RUN_COLUMNS: Column<RunRow>[] = [
   {
     key: "run",
@@ -263,13 +275,20 @@ const RUN_COLUMNS: Column<RunRow>[] = [
     ),
   },
   { key: "step", label: "Step", unit: "ns", value: ({ run }) => run.step_time_ns },
+  { key: "devices", label: "Devices", unit: "count", value: ({ run }) => run.devices },
+  {
+    key: "efficiency",
+    label: "Scaling efficiency",
+    unit: "share",
+    value: ({ target }) => target?.scaling?.efficiency ?? null,
+  },
   {
     key: "speed-up",
     label: "Speed-up",
     unit: "count",
-    value: ({ target }) => (target ? target.change.speed_up : 1),
+    value: ({ target }) => speedUp(target),
     render: ({ target }) => {
-      const value = target ? target.change.speed_up : 1;
+      const value = speedUp(target);
       return value === null ? "–" : `${value.toFixed(2)}×`;
     },
   },
@@ -303,7 +322,10 @@ const RUN_COLUMNS: Column<RunRow>[] = [
 function RunTable({ base, targets }: Comparison): JSX.Element {
   const rows: RunRow[] = [{ run: base, target: null }, ...targets.map((target) => ({ run: target.run, target }))];
   // Leave out columns that are empty for all runs, such as device numbers on CPUs.
-  const columns = RUN_COLUMNS.filter(({ value }) => rows.some((row) => value(row) !== null));
+  const isScaled = new Set(rows.map(({ run }) => run.devices)).size > 1;
+  const columns = RUN_COLUMNS.filter(
+    ({ key, value }) => rows.some((row) => value(row) !== null) && (isScaled || key !== "devices"),
+  );
   return (
     <section aria-labelledby="speed-ups">
       <div class="section-head">

@@ -1,17 +1,33 @@
 // What the plugin's routes answer, beside the types that `report.ts` generates.
-import type { NoteInfo } from "../report";
+import type { FindingInfo, NoteInfo } from "../report";
 
+export type Severity = FindingInfo["severity"];
+
+/** A capture: its files, the state of its analysis, and what that found, null before. */
 export interface Capture {
   id: string;
   run: string;
   session: string;
+  /** When it was recorded, in the form of session names; empty if unknown. */
+  recorded: string;
   framework: string;
   format: string;
   files: number;
   size_bytes: number;
   status: "new" | "queued" | "running" | "done" | "failed";
+  /** Why the analysis failed. */
+  failure: string | null;
   is_synthetic: boolean | null;
   headline: string | null;
+  device: string | null;
+  step_time_ns: number | null;
+  /** The title of the finding to begin with. */
+  first_change: string | null;
+  /** That finding in links. */
+  finding: string | null;
+  /** The share of the step that it saves. */
+  saves_share: number | null;
+  severity: Severity | null;
   /** How the Profile tab names the capture; absent if that tab cannot show it. */
   profile_run?: string | null;
   profile_host?: string | null;

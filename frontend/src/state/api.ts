@@ -1,7 +1,7 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type { Comparison, InputView, KernelsView, MemoryView, OperatorsView, RanksView, Report, StepsView } from "../report";
 import {
-  ApiError, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
+  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
 import { answerFromPage, isExported } from "./exported";
 
@@ -138,6 +138,10 @@ export async function fetchReport(
   const body = await response.json();
   return response.status === 202 ? { progress: body } : { report: body };
 }
+
+/** The capture as the list has it; starts its analysis, which the status then tells. */
+export const fetchRow = (id: string, signal?: AbortSignal, isRetry = false): Promise<Capture> =>
+  get<Capture>(`captures/${encodeURIComponent(id)}/row${isRetry ? "?retry=1" : ""}`, signal);
 
 export async function cancelAnalysis(id: string): Promise<void> {
   await request(captureUrl(id, "cancel"), { method: "POST" });

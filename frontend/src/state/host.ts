@@ -2,12 +2,16 @@
 // access to it (another origin, a sandbox, no TensorBoard), so everything has a fallback and
 // nothing throws.
 
+import { isExported } from "./exported";
+
 export type Theme = "light" | "dark";
 
 const PREFIX = "p.perf_advisor.";
 
 /** TensorBoard's window if the browser lets us access it, else our own. */
 function hostWindow(): Window {
+  // Around an exported page is a notebook, whose URL is its own.
+  if (isExported) return window;
   try {
     void window.parent.location.href;
     return window.parent;
@@ -38,8 +42,13 @@ export function followTheme(apply: (theme: Theme) => void): void {
   }
 }
 
+/** Values that could not be written to the URL. The tab works without links. */
+let unwrittenHash: string | null = null;
+
+const currentHash = (): string => unwrittenHash ?? hostWindow().location.hash;
+
 /** Our values in the URL: `#perf_advisor&p.perf_advisor.capture=…`. */
-export function readLink(hash: string = hostWindow().location.hash): Record<string, string> {
+export function readLink(hash: string = currentHash()): Record<string, string> {
   const values: Record<string, string> = {};
   for (const part of hash.replace(/^#/, "").split("&")) {
     const [key = "", value = ""] = part.split("=", 2);
@@ -53,35 +62,42 @@ export function readLink(hash: string = hostWindow().location.hash): Record<stri
   return values;
 }
 
-/** The hash with one of our values set, or removed when empty. */
-export function withLinkValue(hash: string, key: string, value: string): string {
-  const parts = hash
-    .replace(/^#/, "")
-    .split("&")
-    .filter((part) => part !== "" && !part.startsWith(`${PREFIX}${key}=`));
-  if (value) parts.push(`${PREFIX}${key}=${encodeURIComponent(value)}`);
+/** The hash with some of our values changed; empty ones are removed. */
+export function withLinkValues(hash: string, values: Record<string, string>): string {
+  const isOther = (part: string): boolean =>
+    part !== "" && !Object.keys(values).some((key) => part.startsWith(`${PREFIX}${key}=`));
+  const parts = hash.replace(/^#/, "").split("&").filter(isOther);
+  for (const [key, value] of Object.entries(values)) {
+    if (value) parts.push(`${PREFIX}${key}=${encodeURIComponent(value)}`);
+  }
   return `#${parts.join("&")}`;
 }
 
-interface TensorBoardWindow extends Window {
-  tensorboard?: { tf_storage?: { setString?(key: string, value: string): void } };
+/** The address of the whole page with some of our values changed. */
+export function addressWith(values: Record<string, string>): string {
+  const [page] = hostWindow().location.href.split("#", 1);
+  return `${page}${withLinkValues(currentHash(), values)}`;
 }
 
-export function writeLink(key: string, value: string): void {
-  const host = hostWindow() as TensorBoardWindow;
-  if ((readLink(host.location.hash)[key] ?? "") === value) return;
+/** Changes our values in the URL: as a new place that Back leaves, or in place of the current one. */
+export function writeLink(values: Record<string, string>, isNewPlace: boolean): void {
+  const host = hostWindow();
+  const hash = withLinkValues(currentHash(), values);
+  if (hash === (currentHash() || "#")) return;
   try {
-    const storage = host.tensorboard?.tf_storage;
-    // TensorBoard's storage would leave `key=` behind.
-    if (storage?.setString && value) storage.setString(PREFIX + key, value);
-    else host.history.replaceState(host.history.state, "", withLinkValue(host.location.hash, key, value));
+    if (isNewPlace) host.location.hash = hash;
+    else host.history.replaceState(host.history.state, "", hash);
+    unwrittenHash = null;
   } catch {
-    // The tab works without links.
+    unwrittenHash = hash;
   }
 }
 
 export function followLink(apply: () => void): void {
-  hostWindow().addEventListener("hashchange", apply);
+  hostWindow().addEventListener("hashchange", () => {
+    unwrittenHash = null;
+    apply();
+  });
 }
 
 /** The query of TensorBoard's URL, which links out of the tab keep. */

@@ -2,8 +2,8 @@
 import { computed, signal } from "@preact/signals";
 import type { Report } from "../report";
 import { ApiError, type Capture, type CaptureList, toApiError } from "./answers";
-import { cancelAnalysis, fetchCaptures, fetchReport } from "./api";
-import { readLink, writeLink } from "./host";
+import { cancelAnalysis, fetchCaptures, fetchReport, fetchRow } from "./api";
+import { addressWith, readLink, writeLink } from "./host";
 import { type Load, attempts } from "./polling";
 
 export const captures = signal<Load<CaptureList>>({ state: "loading" });
@@ -11,13 +11,27 @@ export const selectedId = signal<string | null>(null);
 export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
-/** The pages of the tab, by their names in the URL. */
-export const PAGES = ["report", "steps", "input", "kernels", "operators", "memory", "ranks", "compare", "rules", "files"] as const;
-export type PageName = (typeof PAGES)[number];
+/** The pages about one capture, by their names in the URL. */
+export const CAPTURE_PAGES = ["report", "steps", "input", "kernels", "operators", "memory", "ranks"] as const;
+/** The pages about the whole log folder. */
+const OTHER_PAGES = ["runs", "compare", "rules", "files"] as const;
+export type PageName = (typeof CAPTURE_PAGES)[number] | (typeof OTHER_PAGES)[number];
 export const page = signal<PageName>("report");
 
+const isAboutCapture = (name: PageName): boolean => CAPTURE_PAGES.some((page) => page === name);
+
+/** Our values in the URL. */
+export type LinkValues = Partial<Record<"capture" | "view" | "finding" | "rule" | "base" | "target", string>>;
+const link = signal<LinkValues>({});
+
+/** The rule whose page is open. */
+export const openRule = computed(() => link.value.rule ?? null);
+
 /** The ids of the compared captures. Without a base, the selected capture is the base. */
-export const compared = signal<{ base: string | null; targets: string[] }>({ base: null, targets: [] });
+export const compared = computed<{ base: string | null; targets: string[] }>(() => ({
+  base: link.value.base ?? null,
+  targets: link.value.target ? link.value.target.split(",") : [],
+}));
 
 export const selectedCapture = computed<Capture | undefined>(() =>
   captures.value.state === "ready"
@@ -42,7 +56,8 @@ export async function loadCaptures(): Promise<void> {
       if (signal.aborted) return;
       shownRun = selectedCapture.value?.run ?? shownRun;
       captures.value = { state: "ready", value: list };
-      chooseCapture(list);
+      keepSelection(list);
+      openLink();
       if (!list.scan.is_scanning) return;
     } catch (error) {
       if (signal.aborted) return;
@@ -52,26 +67,51 @@ export async function loadCaptures(): Promise<void> {
   }
 }
 
-/**
- * Keeps the selected capture; if it is gone (its files moved), selects another of the same run. A link
- * to a capture that is not there shows no other one in its place.
- */
-function chooseCapture({ captures: available, scan }: CaptureList): void {
-  const ids = new Set(available.map(({ id }) => id));
-  if (selectedId.value !== null && (ids.has(selectedId.value) || scan.is_scanning)) return;
-  readPage();
-  const linked = readLink().capture;
-  const isFound = linked !== undefined && ids.has(linked);
-  const isMissing = linked !== undefined && !isFound && shownRun === undefined;
-  isLinkDead.value = isMissing && !scan.is_scanning;
-  const next = available.find(({ run }) => run === shownRun) ?? available[0];
-  const id = isFound ? linked : isMissing ? undefined : next?.id;
-  if (id === undefined) {
+/** Stays at the selected capture; if it is gone (its files moved), selects another of the same run. */
+function keepSelection({ captures: available, scan }: CaptureList): void {
+  if (selectedId.value === null || scan.is_scanning) return;
+  const id = selectedId.value;
+  const kept = available.find((capture) => capture.id === id) ?? available.find(({ run }) => run === shownRun);
+  // A link to the only capture need not name it, until there is a second one.
+  if (kept && (kept.id !== id || available.length > 1)) writeLink({ capture: kept.id }, false);
+}
+
+/** Follows the URL, whatever changed in it. */
+export function openLink(): void {
+  const values: LinkValues = readLink();
+  link.value = values;
+  const named = [...CAPTURE_PAGES, ...OTHER_PAGES].find((name) => name === values.view) ?? "report";
+  const list = captures.value.state === "ready" ? captures.value.value : null;
+  const isScanning = list?.scan.is_scanning ?? true;
+  const [only, ...others] = list?.captures ?? [];
+  const id = values.capture ?? (!isScanning && others.length === 0 ? only?.id : undefined);
+  page.value = id === undefined && isAboutCapture(named) ? "runs" : named;
+  if (list === null) return;
+  const isFound = list.captures.some((capture) => capture.id === id);
+  // A link to a capture that is not there shows no other one in its place.
+  isLinkDead.value = id !== undefined && !isFound && !isScanning;
+  if (id !== undefined && isFound) {
+    const { finding } = values;
+    if (id !== selectedId.value) void showCapture(id, finding ? [finding] : []);
+    else if (finding) openFindings.value = new Set([...openFindings.value, finding]);
+  } else if (!isScanning || id === undefined) {
+    loading?.abort();
     selectedId.value = null;
-    return;
   }
-  const { finding } = readLink();
-  void showCapture(id, finding ? [finding] : []);
+}
+
+/** Goes to another place in the tab on behalf of the user. */
+export function go(values: LinkValues): void {
+  const [from, rule] = [page.value, openRule.value];
+  writeLink(values, true);
+  openLink();
+  if (page.value !== from || openRule.value !== rule) scrollTo(0, 0);
+}
+
+/** The address of a place in the tab, for links. */
+export function addressOf(values: LinkValues): string {
+  void link.value; // links change with the URL, whose other values they keep
+  return addressWith(values);
 }
 
 /**
@@ -82,7 +122,6 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
   loading?.abort();
   const { signal } = (loading = new AbortController());
   selectedId.value = id;
-  isLinkDead.value = false;
   report.value = { state: "loading" };
   openFindings.value = new Set(open);
   for await (const _ of attempts(signal)) {
@@ -92,7 +131,7 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
       if (signal.aborted) return;
       if ("report" in answer) {
         report.value = { state: "ready", value: answer.report };
-        noteAnalyzed(id, answer.report);
+        await noteAnalyzed(id, signal);
         return;
       }
       report.value = { state: "running", progress: answer.progress };
@@ -105,29 +144,32 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
 }
 
 /** Adds what the analysis found out to the list, which was fetched before it. */
-function noteAnalyzed(id: string, { framework, is_synthetic, headline }: Report): void {
+async function noteAnalyzed(id: string, signal: AbortSignal): Promise<void> {
+  if (selectedCapture.value?.status === "done") return;
+  try {
+    showRow(await fetchRow(id, signal));
+  } catch {
+    // The list keeps what it knew.
+  }
+}
+
+/** Replaces a capture in the list by a newer state of it. */
+export function showRow(row: Capture): void {
   if (captures.value.state !== "ready") return;
-  const known = { status: "done" as const, framework, is_synthetic, headline };
   const list = captures.value.value;
-  const updated = list.captures.map((capture) =>
-    capture.id === id ? { ...capture, ...known } : capture,
-  );
+  const updated = list.captures.map((capture) => (capture.id === row.id ? row : capture));
   captures.value = { state: "ready", value: { ...list, captures: updated } };
 }
 
-/** Selects a capture on behalf of the user: shows it and writes it to the URL. */
-export function selectCapture(id: string): void {
-  writeLink("finding", "");
-  writeLink("capture", id);
-  void showCapture(id);
-}
+/** The link to a finding of the selected capture. */
+const findingLink = (id: string): LinkValues => ({ capture: selectedId.value ?? "", finding: id });
 
-export function toggleFinding(ruleId: string): void {
+export function toggleFinding(id: string): void {
   const open = new Set(openFindings.value);
-  if (!open.delete(ruleId)) open.add(ruleId);
+  if (!open.delete(id)) open.add(id);
   openFindings.value = open;
-  if (selectedId.value !== null) writeLink("capture", selectedId.value);
-  writeLink("finding", open.has(ruleId) ? ruleId : "");
+  writeLink(findingLink(open.has(id) ? id : ""), false);
+  link.value = readLink();
 }
 
 export async function cancelSelected(): Promise<void> {
@@ -145,50 +187,28 @@ export async function cancelSelected(): Promise<void> {
   }
 }
 
-export function showPage(name: PageName): void {
-  page.value = name;
-  if (selectedId.value !== null) writeLink("capture", selectedId.value);
-  writeLink("view", name === "report" ? "" : name);
-}
+/** A page of the selected capture, or of the log folder. */
+export const pageLink = (name: PageName): LinkValues => ({
+  view: name === "report" ? "" : name,
+  finding: "",
+  rule: "",
+  // The table of runs is about none in particular.
+  ...(name === "runs" ? { capture: "" } : {}),
+});
+
+export const ruleLink = (id: string): LinkValues => ({ ...pageLink("rules"), rule: id });
+
+/** A capture's report. */
+export const captureLink = (id: string): LinkValues => ({ ...pageLink("report"), capture: id });
 
 /** Opens a finding on the report page. */
-export function openFinding(id: string): void {
-  openFindings.value = new Set([...openFindings.value, id]);
-  if (selectedId.value !== null) writeLink("capture", selectedId.value);
-  writeLink("finding", id);
-}
+export const openFinding = (id: string): void => go({ ...findingLink(id), view: "" });
 
-/** Opens a finding from another page. */
-export function showFinding(id: string): void {
-  openFinding(id);
-  showPage("report");
-}
-
-export function compare(base: string | null, targets: string[]): void {
-  compared.value = { base, targets };
-  writeLink("base", base ?? "");
-  writeLink("target", targets.join(","));
-}
-
-function readPage(): void {
-  const { view: name, base, target } = readLink();
-  page.value = PAGES.find((candidate) => candidate === name) ?? "report";
-  compared.value = { base: base ?? null, targets: target ? target.split(",") : [] };
-}
-
-/** Follows a URL that changed while the tab is open. */
-export function openLink(): void {
-  readPage();
-  const { capture, finding } = readLink();
-  const available = captures.value.state === "ready" ? captures.value.value.captures : [];
-  // Before another one was chosen, the first capture was on screen without being in the URL.
-  const id = capture || available[0]?.id;
-  if (id && id !== selectedId.value && available.some((candidate) => candidate.id === id)) {
-    void showCapture(id, finding ? [finding] : []);
-  } else if (finding && !openFindings.value.has(finding)) {
-    openFindings.value = new Set([...openFindings.value, finding]);
-  }
-}
+export const compareLink = (base: string | null, targets: string[]): LinkValues => ({
+  ...pageLink("compare"),
+  base: base ?? "",
+  target: targets.join(","),
+});
 
 /** Handles TensorBoard's reload button: scans the logdir again, and reloads a changed report. */
 export async function reload(): Promise<void> {

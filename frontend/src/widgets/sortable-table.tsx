@@ -15,6 +15,8 @@ export interface Column<Row> {
   /** The unit of numbers, as in `formatCell`; null for text. */
   unit: string | null;
   value(row: Row): CellValue;
+  /** What to sort by, if not the value. */
+  order?(row: Row): CellValue;
   /** Replaces the formatted value. */
   render?(row: Row): ComponentChildren;
   /** Whether the values are long names, shortened until the user asks for all of them. */
@@ -72,7 +74,7 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
   const shown = useMemo(() => {
     const matching = filterRows(rows, columns, query);
     const column = columns.find(({ key }) => key === sort?.key);
-    return column && sort ? sortRows(matching, column.value, sort.isDescending) : matching;
+    return column && sort ? sortRows(matching, column.order ?? column.value, sort.isDescending) : matching;
   }, [rows, columns, query, sort]);
   const sortBy = (column: Column<Row>): void => {
     const isAgain = sort?.key === column.key;

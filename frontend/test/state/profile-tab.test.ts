@@ -1,14 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Capture } from "../../src/state/answers";
-import { readLink, withLinkValue } from "../../src/state/host";
+import { readLink, withLinkValues } from "../../src/state/host";
 import { profileLink, profileTarget, traceViewerLink } from "../../src/state/profile-tab";
 
 const BASE = new URL("http://host/foo/data/plugin/perf_advisor/");
 const TARGET = { run: "gpu/2026_01_02", host: "host1" };
 const CAPTURE = {
-  id: "a", run: "gpu", session: "2026_01_02", framework: "jax", format: "xplane", files: 1,
-  size_bytes: 1, status: "done", is_synthetic: false, headline: null,
+  id: "a", run: "gpu", session: "2026_01_02", recorded: "", framework: "jax", format: "xplane", files: 1,
+  size_bytes: 1, status: "done", failure: null, is_synthetic: false, headline: null, device: null,
+  step_time_ns: null, first_change: null, finding: null, saves_share: null, severity: null,
 } satisfies Capture;
 
 test("links to the Profile tab keep the prefix and foreign query keys", () => {
@@ -40,8 +41,8 @@ test("the URL holds capture and finding beside foreign values", () => {
   const hash = "#perf_advisor&p.perf_advisor.capture=a%20b&p.other.x=1&p.perf_advisor.finding=%E0%A4";
   assert.deepEqual(readLink(hash), { capture: "a b" });
   assert.equal(
-    withLinkValue("#perf_advisor&p.other.x=1&p.perf_advisor.finding=old", "finding", "input-stall"),
+    withLinkValues("#perf_advisor&p.other.x=1&p.perf_advisor.finding=old", { finding: "input-stall", view: "" }),
     "#perf_advisor&p.other.x=1&p.perf_advisor.finding=input-stall",
   );
-  assert.equal(withLinkValue("#perf_advisor&p.perf_advisor.finding=old", "finding", ""), "#perf_advisor");
+  assert.equal(withLinkValues("#perf_advisor&p.perf_advisor.finding=old", { finding: "" }), "#perf_advisor");
 });

@@ -6,8 +6,9 @@ import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.progress import ensure_started
-from tb_perfadvisor.plugin.responses import ApiError, respond
+from tb_perfadvisor.plugin.progress import ensure_started, is_retry
+from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
+from tb_perfadvisor.plugin.routes.listing import describe_capture
 from tb_perfadvisor.plugin.sources import Sources
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
 
@@ -19,6 +20,18 @@ def report(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     if content is not None:
         return respond(request, content)
     return respond(request, ensure_started(request, results, entry), status=202)
+
+
+def row(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+    """The capture as the list shows it, once it is analyzed; starts the analysis if necessary."""
+    results = sources.results()
+    state = results.state(entry)
+    if results.row(entry) is None and (state is None or is_retry(request)):
+        require_same_origin(request)
+        results.start(entry)
+    capture = describe_capture(sources, entry)
+    is_waiting = capture["status"] in ("queued", "running")
+    return respond(request, capture, status=202 if is_waiting else 200)
 
 
 def view(request: wrappers.Request, sources: Sources, entry: Entry, name: str) -> wrappers.Response:

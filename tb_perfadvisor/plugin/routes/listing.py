@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.ingest.formats import format_of
+from tb_perfadvisor.ingest.profile_tab import is_dated
+from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.responses import TOKEN, respond
 from tb_perfadvisor.plugin.sources import Sources
@@ -16,7 +19,7 @@ def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     """All captures with their status, and the files that were rejected."""
     sources.refresh()
     entries = sources.catalog.snapshot.entries.values()
-    listed = [_capture(sources, entry) for entry in entries]
+    listed = [describe_capture(sources, entry) for entry in entries]
     return respond(request, {"captures": listed, "token": TOKEN, **_scan(sources)})
 
 
@@ -67,27 +70,40 @@ def _scan(sources: Sources) -> dict[str, Any]:
     }
 
 
-def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
+def describe_capture(sources: Sources, entry: Entry) -> dict[str, Any]:
+    """A capture as the tab lists it: its files, the state of its analysis, and its row."""
+    from tb_perfadvisor.report.run_row import RunRow
+
     results = sources.results()
-    summary = results.summary(entry)
-    state = results.state(entry)
-    if summary is not None:
+    row, state = results.row(entry), results.state(entry)
+    if row is not None:
         status = "done"
     else:
         status = "new" if state is None or state.status == "canceled" else state.status
+    failure = state.failure if state is not None and row is None else None
     files = entry.capture.files
     run, host = sources.profile_target(entry)
     return {
+        **(dict.fromkeys(RunRow.__struct_fields__) if row is None else msgspec.structs.asdict(row)),
         "id": entry.id,
         "run": entry.run,
         "session": entry.capture.session,
-        "framework": summary.framework if summary else format_of(entry.capture.format).framework,
+        "recorded": _recorded(entry),
+        "framework": row.framework if row else format_of(entry.capture.format).framework,
         "format": entry.capture.format,
         "files": len(files),
         "size_bytes": sum(file.size_bytes for file in files),
         "status": status,
-        "is_synthetic": summary.is_synthetic if summary else None,
-        "headline": summary.headline if summary else None,
+        "failure": failure.message if failure else None,
         "profile_run": run,
         "profile_host": host,
     }
+
+
+def _recorded(entry: Entry) -> str:
+    """When a capture was recorded, in the form of session names: by its name, or by its files."""
+    session = entry.capture.session
+    if is_dated(session.partition(".")[0]):
+        return session
+    changed_ns = max(file.mtime_ns for file in entry.capture.files)
+    return session_label(changed_ns) if changed_ns > 0 else ""

@@ -13,6 +13,12 @@ from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
+from tb_perfadvisor.report.comparison.scaling import (
+    device_count,
+    find_scaling,
+    scaling_explanation,
+    scaling_headline,
+)
 from tb_perfadvisor.signals.core.causes import LABELS, Cause
 from tb_perfadvisor.units import format_duration
 
@@ -82,18 +88,37 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
             headline=f"Not comparable: {obstacle}",
             change=replace(change, speed_up=None),
         )
-    verdict = _verdict(change) if has_steps else "no_steps"
+    scaling = find_scaling(base, target, change, causes) if has_steps else None
+    if scaling is not None:
+        verdict: model.Verdict = "scaled"
+        headline, reason = scaling_headline(scaling), scaling_explanation(scaling)
+    else:
+        verdict = _verdict(change) if has_steps else "no_steps"
+        headline = _headline(verdict, change, base, target)
+        reason = explanation(verdict, change.base_ns, causes)
     return replace(
         compared,
         verdict=verdict,
-        headline=_headline(verdict, change, base, target),
-        explanation=explanation(verdict, change.base_ns, causes),
+        scaling=scaling,
+        warnings=_warnings(compared.warnings, scaling),
+        headline=headline,
+        explanation=reason,
         findings=finding_changes(
             base, target, counts, {cause.cause: cause.change_ns for cause in causes}
         ),
         kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
         operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
     )
+
+
+def _warnings(
+    warnings: list[model.Difference], scaling: model.Scaling | None
+) -> list[model.Difference]:
+    """Without those that the scaling takes into account."""
+    if scaling is None:
+        return warnings
+    known = ("ranks-differ", "devices-differ", "batch-differs")
+    return [warning for warning in warnings if warning.id not in known]
 
 
 def _change(
@@ -167,6 +192,7 @@ def _run(facts: RunFacts) -> model.ComparedRun:
         device=facts.setup.device,
         is_synthetic=facts.is_synthetic,
         world_size=facts.setup.world_size,
+        devices=device_count(facts.setup),
         steps=steps,
         step_time_ns=step_time_ns,
         window_ns=facts.window_ns,

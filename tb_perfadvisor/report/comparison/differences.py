@@ -87,7 +87,7 @@ def _work(base: RunFacts, target: RunFacts) -> _Found:
             _two("The batch", before.batch, after.batch)
             + " Compare samples per second instead of step times.",
         )
-    elif (message := _different_shapes(base.shapes, target.shapes)) is not None:
+    elif (message := different_shapes(base.shapes, target.shapes)) is not None:
         yield "shapes-differ", message
     if (shift := _precision_shift(before.precision, after.precision)) is not None:
         yield "precision-differs", shift
@@ -108,7 +108,7 @@ def _machine(before: Setup, after: Setup) -> _Found:
         after.devices_used,
     ):
         yield (
-            "device-differs",
+            "devices-differ",
             _two("The number of devices used", before.devices_used, after.devices_used),
         )
     ranks = [setup.world_size or setup.workers for setup in (before, after)]
@@ -173,7 +173,7 @@ def _device(setup: Setup) -> str:
     return "CPU" if setup.device is None else setup.device or "unknown"
 
 
-def _different_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
+def different_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
     """A message if the same operators have different shapes, with the costliest example."""
     names = {use.name for use in before} & {use.name for use in after}
     sides = [[use for use in uses if use.name in names] for uses in (before, after)]

@@ -13,7 +13,8 @@ import msgspec
 
 from tb_perfadvisor.report.model import Basis, Generator, Severity
 
-Verdict = Literal["faster", "slower", "inconclusive", "no_steps", "not_comparable"]
+Verdict = Literal["faster", "slower", "inconclusive", "scaled", "no_steps", "not_comparable"]
+"""`scaled`: on another number of devices, where the step time alone says little."""
 Per = Literal["step", "window"]
 OperationStatus = Literal["added", "removed", "slower", "faster"]
 FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
@@ -32,6 +33,8 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The accelerator's name; empty if the profile does not name it, null on the CPU."""
     is_synthetic: bool
     world_size: int | None
+    devices: int | None
+    """Of all ranks; the number of ranks on the CPU, null if the devices' events are missing."""
     steps: int
     step_time_ns: int | None
     """Mean; null when no steps are known."""
@@ -81,6 +84,27 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     base_ns: int
     target_ns: int
     change_ns: int
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program scales to more devices."""
+
+    base_devices: int
+    target_devices: int
+    is_of_ranks: bool
+    """Whether ranks on the CPU are counted, not devices."""
+    work_per_device: float
+    """The target's samples per step and device, divided by the base's."""
+    throughput_ratio: float
+    """The target's samples per second, divided by the base's."""
+    efficiency: float
+    """The run with more devices: its samples per second and device, as a share of the other's."""
+    low_efficiency: float | None
+    high_efficiency: float | None
+    """The ends of the interval that follows from that of the change; null if unknown."""
+    lost: list[CauseChange]
+    """By how much each cause of the run with more devices exceeds its part of a step that scales
+    perfectly, the most first. `base_ns` is that part."""
 
 
 class OperationChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +186,8 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What grew, and what shrank, if the step did not get faster; null otherwise."""
     per: Per
     change: Change
+    scaling: Scaling | None = None
+    """If the verdict is `scaled`."""
     causes: list[CauseChange]
     """The largest change first; empty if the runs are not comparable."""
     findings: list[FindingChange]

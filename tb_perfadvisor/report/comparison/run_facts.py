@@ -105,6 +105,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int | None
     workers: int
     batch: int | None
+    parallelism: list[str]
+    """How the work is spread, as in the report's workload."""
     precision: dict[str, float] | None
     """Shares of compute time by width, of the operators' own time on the CPU."""
     has_shapes: bool | None
@@ -206,6 +208,7 @@ def _setup(report: model.Report, signals: Signals) -> Setup:
         world_size=report.world_size,
         workers=len(report.workers),
         batch=batch_size(signals),
+        parallelism=report.workload.parallelism,
         precision=report.overview.precision or _host_precision(signals),
         has_shapes=source.has_shapes,
         has_stacks=source.has_stacks,

@@ -163,10 +163,12 @@ def _share(field: str) -> Callable[[model.ComparedRun], str | None]:
     return cell
 
 
+_DEVICES = Column("Devices", lambda run: None if run.devices is None else f"{run.devices:,}")
 _COLUMNS = (
     Column(
         "Step", lambda run: None if run.step_time_ns is None else format_duration(run.step_time_ns)
     ),
+    _DEVICES,
     Column("Recorded", lambda run: None if run.steps else format_duration(run.window_ns)),
     Column("Input wait", _share("input_wait_share")),
     Column("Compute", _share("device_compute_share")),
@@ -195,12 +197,25 @@ COLUMNS_MEAN = (
 
 
 def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
-    """The columns with at least one known value, the most important first."""
-    return [column for column in _COLUMNS if any(column.cell(run) for run in runs)]
+    """The columns with at least one known value, the most important first.
+
+    Devices are counted only if their numbers differ.
+    """
+    is_scaled = len({run.devices for run in runs}) > 1
+    return [
+        column
+        for column in _COLUMNS
+        if any(column.cell(run) for run in runs) and (is_scaled or column is not _DEVICES)
+    ]
 
 
 def speed_up(target: model.ComparedTarget) -> str:
-    """The base's time divided by the target's, with `≈` if the change is not clear."""
+    """The base's time divided by the target's, with `≈` if the change is not clear.
+
+    With another number of devices: the target's throughput divided by the base's.
+    """
+    if target.scaling is not None:
+        return f"{target.scaling.throughput_ratio:.2f}×"
     if target.change.speed_up is None or target.verdict in ("no_steps", "not_comparable"):
         return UNKNOWN
     approximately = "" if target.verdict in ("faster", "slower") else "≈ "

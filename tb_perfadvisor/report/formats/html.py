@@ -18,6 +18,7 @@ import msgspec
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.run_row import run_row
 from tb_perfadvisor.rules.page import rule_page, rule_summary
 from tb_perfadvisor.rules.registry import all_rules
 
@@ -95,16 +96,16 @@ def answers(document: model.Document) -> dict[str, Any]:
 
 def _capture(name: str, report: model.Report) -> dict[str, Any]:
     return {
+        **msgspec.structs.asdict(run_row(report)),
         "id": name,
         "run": report.run,
         "session": report.session,
-        "framework": report.framework,
+        "recorded": report.session,
         "format": report.formats[0] if report.formats else "",
         "files": len(report.workers),
         "size_bytes": None,
         "status": "done",
-        "is_synthetic": report.is_synthetic,
-        "headline": report.headline,
+        "failure": None,
         "profile_run": None,
         "profile_host": None,
     }

@@ -49,7 +49,7 @@ def test_equal_runs() -> None:
             "target.",
         ),
         ({"device": None}, {"device": ""}, "device-differs", "CPU in the base, unknown in the"),
-        ({"devices_used": 1}, {"devices_used": 4}, "device-differs", "devices used differs: 1"),
+        ({"devices_used": 1}, {"devices_used": 4}, "devices-differ", "devices used differs: 1"),
         ({"world_size": 8}, {"world_size": 16}, "ranks-differ", "The number of ranks differs: 8"),
         ({"workers": 1}, {"workers": 2}, "ranks-differ", "The number of ranks differs: 1"),
         (

@@ -1,0 +1,57 @@
+"""A capture as one row of a table of captures: the same in the terminal and in the tab."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tb_perfadvisor.report import model
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a capture is, and the change to begin with."""
+
+    framework: str
+    device: str
+    """`CPU`, or the accelerator with the number in use: `8 × NVIDIA H100`."""
+    is_synthetic: bool
+    step_time_ns: int | None
+    """Mean; null without steps."""
+    headline: str
+    first_change: str | None
+    """The title of the finding to begin with; null without findings."""
+    finding: str | None
+    """That finding in the tab's links: its rule, and a number if the rule has several findings."""
+    saves_share: float | None
+    """The share of the step that it is expected to save."""
+    severity: model.Severity | None
+
+
+def run_row(report: model.Report) -> RunRow:
+    """The row of a report."""
+    finding = report.findings[report.first.index] if report.first is not None else None
+    return RunRow(
+        framework=report.framework,
+        device=_device(report),
+        is_synthetic=report.is_synthetic,
+        step_time_ns=report.overview.step_time_ns,
+        headline=report.headline,
+        first_change=finding.title if finding else None,
+        finding=_link(report.findings, report.first.index) if report.first is not None else None,
+        saves_share=finding.saving.share_expected if finding and finding.saving else None,
+        severity=finding.severity if finding else None,
+    )
+
+
+def _device(report: model.Report) -> str:
+    device = report.workers[report.reference_worker].device
+    if device is None:
+        return "CPU"
+    name = device.name or device.kind.upper()
+    count = sum(worker.device.used or 0 for worker in report.workers if worker.device is not None)
+    return f"{count} × {name}" if count > 1 else name
+
+
+def _link(findings: list[model.FindingInfo], index: int) -> str:
+    rule_id = findings[index].rule_id
+    number = sum(finding.rule_id == rule_id for finding in findings[: index + 1])
+    return rule_id if number == 1 else f"{rule_id}~{number}"

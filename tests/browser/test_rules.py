@@ -1,0 +1,69 @@
+"""The table of rules and the page of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Visitor, link, text_of
+
+pytestmark = pytest.mark.browser
+
+
+def test_table_begins_with_what_was_found_and_rows_open_pages(
+    visitor: Visitor,
+    address: str,
+    ids: Callable[[str], str],
+    read: Callable[[str], Any],
+) -> None:
+    capture = ids("pytorch_input_slow")
+    findings = read(f"captures/{capture}/report")["findings"]
+    rules = {rule["id"]: rule for rule in read("rules")["rules"]}
+    page, tab = visitor.page, visitor.tab()
+    page.goto(f"{address}/{link(capture, view='rules')}")
+    tab.get_by_role("heading", level=1, name=f"{len(rules)} rules").wait_for(timeout=40_000)
+    rows = tab.get_by_role("group", name="Rules", exact=True).locator("tbody tr")
+    for place, finding in enumerate(findings):
+        text = text_of(rows.nth(place))
+        assert rules[finding["rule_id"]]["title"] in text
+        assert "Found" in text
+    assert "Found" not in text_of(rows.nth(len(findings)))
+    # All rows at first: less than a third of the height that a card for each took.
+    assert tab.locator("main").evaluate("main => main.scrollHeight") < 3_300
+
+    # A search finds a rule by its id, and its row opens its page.
+    tab.get_by_role("searchbox", name="Find a rule").fill("loader-in-main")
+    rows.get_by_role("link").first.click()
+    title = rules["loader-in-main-process"]["title"]
+    tab.get_by_role("heading", level=1, name=title).wait_for()
+    tab.get_by_role("heading", name="What it finds").wait_for()
+    assert "p.perf_advisor.rule=loader-in-main-process" in page.url
+
+    # A reload stays there, Back returns to the table, and the finding is a click away.
+    page.reload()
+    tab.get_by_role("heading", level=1, name=title).wait_for(timeout=40_000)
+    found = tab.get_by_role("region", name="In this capture").get_by_role("link")
+    found.wait_for(timeout=40_000)
+    found.click()
+    row = tab.locator("[aria-controls='finding-loader-in-main-process']")
+    row.wait_for()
+    assert row.get_attribute("aria-expanded") == "true"
+    page.go_back()
+    page.go_back()
+    tab.get_by_role("heading", level=1, name=f"{len(rules)} rules").wait_for()
+
+
+def test_rules_without_a_capture_and_a_rule_that_is_not_there(
+    visitor: Visitor, address: str
+) -> None:
+    page, tab = visitor.page, visitor.tab()
+    page.goto(f"{address}/#perf_advisor&p.perf_advisor.view=rules")
+    tab.get_by_role("columnheader", name="Category").wait_for(timeout=40_000)
+    assert tab.get_by_role("columnheader", name="Outcome").count() == 0
+    page.goto(
+        f"{address}/?again#perf_advisor&p.perf_advisor.view=rules&p.perf_advisor.rule=no-such"
+    )
+    tab.get_by_role("heading", name="there is no such rule").wait_for(timeout=40_000)
+    visitor.errors.clear()  # the browser logs the failed request
