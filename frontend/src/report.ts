@@ -545,6 +545,7 @@ export interface ComparedRun {
   device: string | null;
   is_synthetic: boolean;
   world_size: number | null;
+  devices: number | null;
   steps: number;
   step_time_ns: number | null;
   window_ns: number;
@@ -569,16 +570,34 @@ export interface ComparedRun {
  */
 export interface ComparedTarget {
   run: ComparedRun;
-  verdict: "faster" | "inconclusive" | "no_steps" | "not_comparable" | "slower";
+  verdict: "faster" | "inconclusive" | "no_steps" | "not_comparable" | "scaled" | "slower";
   headline: string;
   explanation?: string | null;
   per: "step" | "window";
   change: Change;
+  scaling?: Scaling | null;
   causes: CauseChange[];
   findings: FindingChange[];
   kernels: OperationChanges | null;
   operators: OperationChanges | null;
   warnings: Difference[];
+}
+/**
+ * How a program scales to more devices.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Scaling".
+ */
+export interface Scaling {
+  base_devices: number;
+  target_devices: number;
+  is_of_ranks: boolean;
+  work_per_device: number;
+  throughput_ratio: number;
+  efficiency: number;
+  low_efficiency: number | null;
+  high_efficiency: number | null;
+  lost: CauseChange[];
 }
 /**
  * The change of one rule's finding.
