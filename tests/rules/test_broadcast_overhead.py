@@ -107,10 +107,11 @@ def test_what_reads_an_expanded_array_gets_faster_as_well() -> None:
     }
     (finding,) = find(BroadcastOverhead, slow, legend=symbols, device="TPU v5e") or ()
     assert finding.saving is not None
+    # To read the factors, (512 + 1,024) x 128 x 4 B = 786 kB, takes 960 ns at 819 GB/s and 1,130 ns
+    # at 85 % of that. The reader's own result, 512 x 1,024 x 4 B = 2.1 MB, takes 2,561 ns.
+    assert finding.saving.high_ns == pytest.approx(2 * (8_000_000 - 960 - 2_561), abs=8)
     # The expanded array has 512 x 1,024 x 128 x 4 B = 268.4 MB, which takes 385,597 ns at 85 % of
-    # 819 GB/s. To read its factors, (512 + 1,024) x 128 x 4 B = 786 kB, takes 960 ns at 819 GB/s
-    # and 1,130 ns at 85 % of that.
-    assert finding.saving.high_ns == pytest.approx(2 * (4_000_000 - 960 + 385_597), abs=8)
+    # 819 GB/s: half of that is expected.
     expected_ns = 2 * (4_000_000 - 3 * 1_130 + 385_597 // 2)
     assert finding.saving.expected_ns == pytest.approx(expected_ns, abs=8)
 

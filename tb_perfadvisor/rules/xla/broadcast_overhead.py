@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations, FasterReader
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
-from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_time_ns
 from tb_perfadvisor.signals.tpu.readers import readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.units import NS_PER_S
@@ -62,10 +62,10 @@ class BroadcastOverhead(CostlyOperations):
 
     How it is measured
     ------------------
-    High is the time in which the core executes only these operations, and that in which others
-    read the expanded arrays from the device's memory; for fusions, without what reading their
-    operands takes, or what a matrix product of the same elements takes, at the peaks of the data
-    sheet. Expected assumes three times as long for that at usual rates, and half of the reading,
+    High is the time in which the core executes only these operations, and others that read the
+    expanded arrays from the device's memory; without what the operands of fusions, the other arrays
+    of the readers, or matrix products of the same elements take at the peaks of the data sheet.
+    Expected assumes three times as long for that at usual rates, and half of the reading,
     because computing the elements again takes time, too. Low is 0, because later operations may
     need the whole array.
 
@@ -124,18 +124,26 @@ class BroadcastOverhead(CostlyOperations):
             product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements, at_peak=at_peak)
         return max(stored_bytes(*kept) / bytes_per_s * NS_PER_S, product_ns or 0.0)
 
-    def saved_elsewhere_ns(
+    def faster_readers(
         self, signals: Signals, operations: Sequence[XlaOperation]
-    ) -> dict[int, float]:
-        """What reading the expanded arrays takes, by operation that reads them."""
-        bytes_per_s = memory_bandwidth(signals, at_peak=False)
-        if bytes_per_s is None:
-            return {}
+    ) -> list[FasterReader]:
+        """What reads the expanded arrays. At best, it takes what its other arrays take."""
+        usual, peak = (memory_bandwidth(signals, at_peak=at_peak) for at_peak in (False, True))
+        if usual is None or peak is None:
+            return []
         expanding = [o for o in operations if "reduce" not in o.inside]
-        reading: Counter[int] = Counter()
+        readers: dict[int, XlaOperation] = {}
+        read_bytes: Counter[int] = Counter()
         for reader, shape in readers_of(signals, expanding):
-            reading[reader.op] += stored_bytes(shape)
-        return {op: size / bytes_per_s * NS_PER_S for op, size in reading.items() if size}
+            readers[reader.op] = reader
+            read_bytes[reader.op] += stored_bytes(shape)
+        found = []
+        for op, reader in readers.items():
+            all_bytes = stored_bytes(*reader.instruction.results, *reader.instruction.operands)
+            product_ns = product_time_ns(signals, reader, at_peak=True) or 0.0
+            kept_ns = max((all_bytes - read_bytes[op]) / peak * NS_PER_S, product_ns)
+            found.append(FasterReader(reader, read_bytes[op] / usual * NS_PER_S / 2, kept_ns))
+        return [reader for reader in found if reader.saved_ns]
 
 
 def _elements(*shapes: Shape) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,6 +27,16 @@ _MUCH = 0.1
 MANY_TIMES = 5.0
 """Operations that only move data reach half of the memory's bandwidth or more if they are laid out
 well, so several times the time that their bytes need tells of a bad layout."""
+
+
+class FasterReader(NamedTuple):
+    """An operation that gets faster without being of the kind that a rule looks for."""
+
+    other: XlaOperation
+    saved_ns: float
+    """What one execution is expected to save."""
+    kept_ns: float
+    """What one execution takes at best."""
 
 
 class CostlyOperations(Rule):
@@ -76,14 +86,11 @@ class CostlyOperations(Rule):
         """The share of an operation's time that is expected to remain after the change."""
         return self.remaining_share
 
-    def saved_elsewhere_ns(
+    def faster_readers(
         self, signals: Signals, operations: Sequence[XlaOperation]
-    ) -> dict[int, float]:
-        """What one execution of other operations saves at best, by row of the `HloTable`.
-
-        Half of it is expected.
-        """
-        return {}
+    ) -> list[FasterReader]:
+        """Other operations that get faster, because they read what these ones return."""
+        return []
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the operations take a good part of the step."""
@@ -128,17 +135,21 @@ class CostlyOperations(Rule):
         remains[[o.op for o in operations]] = [self.remains(o) for o in operations]
         then_ns = np.maximum(now_ns * remains[op], best_ns * self.expected_of_best)
         then_ns = np.minimum(then_ns, now_ns)
-        elsewhere = self.saved_elsewhere_ns(signals, operations)
-        others = [o for o in xla_operations(signals) if o.op in elsewhere and o not in operations]
-        if others:
-            saved_ns = np.zeros(len(signals.trace.hlo.name))
-            saved_ns[[o.op for o in others]] = [elsewhere[o.op] for o in others]
-            other_rows = executions(signals, others)
-            saved_ns = saved_ns[signals.trace.operations(other_rows)]
+        readers = [r for r in self.faster_readers(signals, operations) if r.other not in operations]
+        if readers:
+            saved_ns, kept_ns = np.zeros((2, len(signals.trace.hlo.name)))
+            for reader in readers:
+                saved_ns[reader.other.op], kept_ns[reader.other.op] = (
+                    reader.saved_ns,
+                    reader.kept_ns,
+                )
+            other_rows = executions(signals, [reader.other for reader in readers])
+            other_op = signals.trace.operations(other_rows)
             other_ns = events.duration_ns[other_rows]
+            other_then_ns = np.maximum(other_ns - saved_ns[other_op], 0)
             rows = np.append(rows, other_rows)
-            least_ns = np.append(least_ns, np.maximum(other_ns - saved_ns, 0))
-            then_ns = np.append(then_ns, np.maximum(other_ns - saved_ns / 2, 0))
+            then_ns = np.append(then_ns, other_then_ns)
+            least_ns = np.append(least_ns, np.minimum(kept_ns[other_op], other_then_ns))
         saving = faster_device_work(
             signals,
             rows,
@@ -146,7 +157,7 @@ class CostlyOperations(Rule):
             basis="heuristic",
             least_then_ns=least_ns.astype(np.int64),
         )
-        return replace(saving, is_unknown=bool((remains[op] == 1).all()) and not others)
+        return replace(saving, is_unknown=bool((remains[op] == 1).all()) and not readers)
 
     def _severity(self, saving: Saving, signals: Signals) -> Severity | None:
         if not saving.is_unknown:
