@@ -73,10 +73,8 @@ def max_pool(role: Role) -> Program:
     def pool(x: Any) -> Any:
         window, padding = (1, 2, 2, 1), "VALID"
         if role == "slow":
-            lowest = jnp.array(-jnp.inf, x.dtype)
-            return jax.lax.reduce_window(x, lowest, jax.lax.max, window, window, padding)
-        zero = jnp.array(0, x.dtype)
-        return jax.lax.reduce_window(x, zero, jax.lax.add, window, window, padding) / 4
+            return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, padding)
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, window, window, padding) / 4
 
     def loss(parameters: Any, x: Any) -> Any:
         for weights in parameters:
