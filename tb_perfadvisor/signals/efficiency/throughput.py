@@ -87,7 +87,7 @@ def _without_shapes(signals: Signals) -> str:
 def _from_embeddings(signals: Signals) -> Throughput:
     uses = [use for use in _uses(signals, _EMBEDDING) if len(use.first) == 2 and use.second]
     if not uses:
-        return Throughput(None, None, "The profile shows no embedding and no convolution.")
+        return Throughput(None, None, "The profile shows no embedding and reads no images.")
     # Tables of positions have fewer indices, and tables of attention biases fewer columns.
     width = max(use.first[1] for use in uses)
     tables = {use.first for use in uses if use.first[1] == width}
