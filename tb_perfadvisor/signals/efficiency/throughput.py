@@ -150,11 +150,11 @@ def _uses(signals: Signals, pattern: re.Pattern[str]) -> list[_Use]:
         & (start_ns >= window.window_start_ns)
         & (start_ns < window.window_end_ns)
     )
-    rows = table.row[slot]
-    is_used = ~has_ancestor(events.parent, rows, row_mask(len(events), rows))
-    is_used &= ~recomputes(signals, rows)
+    is_inside = has_ancestor(events.parent, table.row[slot], row_mask(len(events), table.row[slot]))
+    slot = slot[~is_inside]
+    is_used = ~recomputes(signals, table.row[slot])
     if signals.device.index is not None:
-        is_used &= launches_work(signals, rows)
+        is_used &= launches_work(signals, table.row[slot])
     slot = slot[is_used]
     if not slot.size:
         return []

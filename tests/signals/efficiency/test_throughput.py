@@ -5,7 +5,8 @@ import pytest
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.efficiency.throughput import Throughput, throughput
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
-from tests.support.transformer import Drawing, Shape
+from tb_perfadvisor.trace import KernelFamily
+from tests.support.transformer import H100, Drawing, Shape
 
 
 def flow(builder: TraceBuilder, options: Options | None = None) -> Throughput:
@@ -74,6 +75,17 @@ FEATURES = ("aten::conv2d", [[32, 64, 56, 56], [64, 64, 3, 3]], "float")
 def test_images_are_the_batch_of_the_first_convolution() -> None:
     found = flow(program(IMAGES, FEATURES, FEATURES, steps=2))
     assert (found.tokens_per_step, found.samples_per_step) == (None, 32)
+
+
+def test_a_convolution_that_calls_another_one_reads_its_images_once() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(1))
+    for name, start, end in (("aten::conv2d", 0, 90), ("aten::convolution", 10, 80)):
+        builder.operator(
+            name, us(start), us(end), shapes=IMAGES[1], dtypes=["float"] * 2,
+            launches=name == "aten::convolution",
+        )  # fmt: skip
+    builder.kernel("sm80_xmma_fprop", us(100), us(200), family=KernelFamily.CONVOLUTION)
+    assert flow(builder).samples_per_step == 32
 
 
 def test_passes_over_the_same_batch_leave_samples_unknown() -> None:
