@@ -244,6 +244,8 @@ def read_worker(
     try:
         trace = load_worker(root, capture, files)
         summary = summarize(trace) if summarize is not None else None
+    except PerfAdvisorError:
+        raise
     except Exception as error:  # contain it here, as another process may not be able to unpickle it
         raise contained(error, files[0].path) from error
     return Worker(trace.source, summary, trace if keeps_trace else None)
