@@ -39,5 +39,8 @@ _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
 
 
 def make_views(signals: Signals) -> dict[str, Any]:
-    """All views by name; None if there is nothing to show."""
-    return {name: msgspec.to_builtins(make(signals)) for name, make in _MAKERS.items()}
+    """All views by name, as values of JSON; None if there is nothing to show."""
+    views: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode({name: make(signals) for name, make in _MAKERS.items()})
+    )
+    return views
