@@ -8,14 +8,9 @@ from tb_perfadvisor.signals.core.steps.steps import EARLIER_WORK
 from tb_perfadvisor.signals.host.device_graphs import graph_captures
 from tb_perfadvisor.signals.host.first_calls import first_calls
 from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
-from tb_perfadvisor.signals.recording.hints import (
-    DEVICE_EVENTS,
-    SKIP_WARM_UP,
-    UNSEEN_INPUT,
-    WAIT_AFTER,
-    WAIT_BEFORE,
-    first_fitting,
-)
+from tb_perfadvisor.signals.recording.hint import first_fitting
+from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, UNSEEN_INPUT
+from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
 from tb_perfadvisor.signals.workload.parts import Part

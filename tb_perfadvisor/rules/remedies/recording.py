@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.signals.recording.hints import SKIP_WARM_UP, STACKS, Hint
+from tb_perfadvisor.signals.recording.hint import Hint
+from tb_perfadvisor.signals.recording.hints import STACKS
+from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
 
 _PROFILER = "https://docs.pytorch.org/docs/stable/profiler.html"
 

@@ -7,15 +7,9 @@ import re
 import pytest
 
 from tb_perfadvisor.signals import Need
-from tb_perfadvisor.signals.recording.hints import (
-    DEVICE_EVENTS,
-    HINTS,
-    MARK_STEPS,
-    MORE_STEPS,
-    SKIP_WARM_UP,
-    first_fitting,
-    hint_for,
-)
+from tb_perfadvisor.signals.recording.hint import first_fitting
+from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, HINTS, hint_for
+from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS, SKIP_WARM_UP
 from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
 
@@ -27,7 +21,7 @@ def program(*parts: Part, base: str = "pytorch") -> Workload:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        # The names of the options are those of the projects' own code, named in `hints.py`.
+        # The projects' own code has these names; `profiled_steps.py` lists it.
         ((Part.SERVER, Part.VLLM), "--profiler-config.torch_profiler_record_shapes=true"),
         ((Part.SERVER, Part.SGLANG), '"record_shapes": true'),
         ((Part.LIGHTNING,), "PyTorchProfiler(record_shapes=True)"),

@@ -1,0 +1,160 @@
+"""How to choose the steps that are profiled: marked, enough, after the warm-up, and complete.
+
+Sources: vllm/config/profiler.py; sglang/srt/managers/io_struct.py (ProfileReq);
+megatron/training/arguments.py; torchtitan/tools/profiler.py; accelerate/utils/dataclasses.py
+(ProfileKwargs); lightning/pytorch/profilers/pytorch.py.
+"""
+
+from __future__ import annotations
+
+from tb_perfadvisor.signals.recording.hint import Hint, hint, pytorch_hint
+from tb_perfadvisor.signals.workload.parts import Part
+
+MARK_STEPS = (
+    pytorch_hint("Update vLLM: its profiler has come to annotate each step.", Part.VLLM),
+    pytorch_hint("Update SGLang: its profiler has come to annotate each step.", Part.SGLANG),
+    pytorch_hint(
+        "Record with --profile --use-pytorch-profiler, which marks the steps.",
+        Part.MEGATRON,
+    ),
+    pytorch_hint(
+        "Record with --profiler.enable_profiling, which marks the steps.", Part.TORCHTITAN
+    ),
+    pytorch_hint(
+        "Record with Lightning's PyTorchProfiler, as Trainer(profiler=PyTorchProfiler()): it "
+        "marks the steps.",
+        Part.LIGHTNING,
+    ),
+    pytorch_hint(
+        "Call the profiler's step() in on_step_end of a TrainerCallback that you pass to the "
+        "Trainer.",
+        Part.HF_TRAINER,
+    ),
+    pytorch_hint(
+        "Record with accelerator.profile(), and call the profiler's step() after each step.",
+        Part.ACCELERATE,
+    ),
+    pytorch_hint(
+        "Call the profiler's step() in the pipeline's callback_on_step_end.",
+        Part.DIFFUSERS,
+    ),
+    pytorch_hint("Call prof.step() after each call of the model.", Part.FORWARD_ONLY),
+    pytorch_hint("Call prof.step() at the end of each training step."),
+    hint(
+        "Wrap each step: with tf.profiler.experimental.Trace('train', step_num=i, _r=1).",
+        "tensorflow",
+    ),
+    hint("Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).", "jax"),
+    hint("Mark the steps in the training script."),
+)
+MORE_STEPS = (
+    pytorch_hint(
+        "Record more steps: pass --profiler-config.max_iterations=20 and "
+        "--profiler-config.ignore_frontend=true to vllm serve.",
+        Part.VLLM,
+    ),
+    pytorch_hint(
+        'Record more steps: send "num_steps": 20 with the request to /start_profile.', Part.SGLANG
+    ),
+    pytorch_hint(
+        "Record more steps: --profile-step-start 10 --profile-step-end 30.",
+        Part.MEGATRON,
+    ),
+    pytorch_hint(
+        "Record more steps: --profiler.profiler_active 20 --profiler.profile_freq 30.",
+        Part.TORCHTITAN,
+    ),
+    pytorch_hint(
+        "Record more steps: PyTorchProfiler(schedule=torch.profiler.schedule(wait=1, warmup=2, "
+        "active=20)).",
+        Part.LIGHTNING,
+    ),
+    pytorch_hint(
+        "Record more steps: ProfileKwargs(schedule_option={'wait': 1, 'warmup': 2, 'active': 20}).",
+        Part.ACCELERATE,
+    ),
+    pytorch_hint(
+        "Record more steps: torch.profiler.schedule(wait=1, warmup=2, active=20).",
+        Part.STEP_CALLS,
+    ),
+    hint("Record more steps: profile_batch=(10, 30).", "tensorflow"),
+    hint("Record twenty steps or more."),
+)
+SKIP_WARM_UP = (
+    pytorch_hint(
+        "Skip the first steps: pass --profiler-config.delay_iterations=20 and "
+        "--profiler-config.ignore_frontend=true to vllm serve, or send requests of the same kind "
+        "before you start the profiler.",
+        Part.VLLM,
+    ),
+    pytorch_hint(
+        'Send requests of the same kind before you start the profiler, or send "start_step" with '
+        "the request to /start_profile.",
+        Part.SGLANG,
+    ),
+    pytorch_hint(
+        "Profile later steps: --profile-step-start 20 --profile-step-end 30.",
+        Part.MEGATRON,
+    ),
+    pytorch_hint(
+        "Profile later steps: --profiler.profile_freq 30 --profiler.profiler_active 5.",
+        Part.TORCHTITAN,
+    ),
+    pytorch_hint(
+        "Skip the first steps: PyTorchProfiler(schedule=torch.profiler.schedule(skip_first=10, "
+        "wait=1, warmup=3, active=5)).",
+        Part.LIGHTNING,
+    ),
+    pytorch_hint(
+        "Skip the first steps: ProfileKwargs(schedule_option={'skip_first': 10, 'wait': 1, "
+        "'warmup': 3, 'active': 5}).",
+        Part.ACCELERATE,
+    ),
+    pytorch_hint(
+        "Skip the first steps: pass schedule=torch.profiler.schedule(skip_first=10, wait=1, "
+        "warmup=3, active=5).",
+        Part.STEP_CALLS,
+    ),
+    pytorch_hint(
+        "Call the pipeline with inputs of the same kind before you start the profiler.",
+        Part.HF_PIPELINE,
+    ),
+    pytorch_hint("Call the pipeline once before you start the profiler.", Part.DIFFUSERS),
+    hint(
+        "Profile later steps: use TensorBoard(profile_batch=(10, 15)), or start the profiler after "
+        "a few steps.",
+        "tensorflow",
+    ),
+    hint("Run a few steps before jax.profiler.start_trace.", "jax"),
+    hint("Run a few steps before recording."),
+)
+WAIT_BEFORE = (
+    Hint(
+        text="Start the server's profiler while no request runs.",
+        framework="pytorch",
+        needs=(Part.SERVER,),
+    ),
+    pytorch_hint(
+        "Wait for the device before the profiler starts: torch.cuda.synchronize().",
+        Part.GPU,
+    ),
+    pytorch_hint(
+        "Wait for the device before the profiler starts: torch.accelerator.synchronize()."
+    ),
+    hint("Call jax.block_until_ready on the last results before jax.profiler.start_trace.", "jax"),
+    hint("Wait for the device before the profiler starts."),
+)
+WAIT_AFTER = (
+    Hint(
+        text="Stop the server's profiler after the last request has been answered.",
+        framework="pytorch",
+        needs=(Part.SERVER,),
+    ),
+    pytorch_hint(
+        "Wait for the device before the profiler stops: torch.cuda.synchronize().",
+        Part.GPU,
+    ),
+    pytorch_hint("Wait for the device before the profiler stops: torch.accelerator.synchronize()."),
+    hint("Call jax.block_until_ready on the last results before jax.profiler.stop_trace.", "jax"),
+    hint("Wait for the device before the profiler stops."),
+)
