@@ -55,31 +55,31 @@ def widened(
     return found.low_ns, found.expected_ns, found.high_ns, found.outside_claims_ns
 
 
-def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
-    # 12 ms of work, 13 % faster or 6 % slower.
-    assert widened(STEPS, "input") == (ms(3.28), ms(8), ms(9.56), ms(1.56))
+def test_savings_differ_between_runs_and_so_does_the_rest_of_the_step() -> None:
+    # 5 % of 8 ms; and 12 ms of work, 6 % faster or 5 % slower.
+    assert widened(STEPS, "input") == (ms(3), ms(8), ms(9.12), ms(1.12))
 
 
 def test_a_gain_that_the_rule_already_knows_is_added() -> None:
     assert widened(STEPS, "launch", outside_claims_ns=ms(1)) == (
-        ms(3.28),
+        ms(3),
         ms(8),
-        ms(10.56),
-        ms(2.56),
+        ms(10.12),
+        ms(2.12),
     )
     # At most the 12 ms.
-    assert widened(STEPS, "launch", outside_claims_ns=ms(11)) == (ms(3.28), ms(8), ms(20), ms(12))
+    assert widened(STEPS, "launch", outside_claims_ns=ms(11)) == (ms(3), ms(8), ms(20), ms(12))
 
 
 def test_low_is_never_negative() -> None:
-    assert widened(STEPS, "input", low_ns=ms(0.5)) == (0, ms(8), ms(9.56), ms(1.56))
+    assert widened(STEPS, "input", low_ns=ms(0.5)) == (0, ms(8), ms(9.12), ms(1.12))
 
 
 def test_input_threads_take_processor_time_from_concurrent_work() -> None:
     # 3 ms of each step overlap with two threads, which leave a third of a core: 2 x 2 ms more.
-    assert widened(FED, "input") == (ms(3.28), ms(8), ms(13.56), ms(5.56))
+    assert widened(FED, "input") == (ms(3), ms(8), ms(13.12), ms(5.12))
     # A fix of something else leaves the input threads running.
-    assert widened(FED, "launch") == (ms(3.28), ms(8), ms(9.56), ms(1.56))
+    assert widened(FED, "launch") == (ms(3), ms(8), ms(9.12), ms(1.12))
 
 
 def test_host_collectives_take_processor_time_from_concurrent_work() -> None:
@@ -87,13 +87,13 @@ def test_host_collectives_take_processor_time_from_concurrent_work() -> None:
     text = f"""{STEPS.rstrip()}
     gloo   |....CCC...|....CCC...|
     """
-    assert widened(text, "communication") == (ms(3.28), ms(8), ms(12.56), ms(4.56))
+    assert widened(text, "communication") == (ms(3), ms(8), ms(12.12), ms(4.12))
 
 
 def test_the_rest_of_the_step_gains_at_most_its_duration() -> None:
-    # Nine threads next to all the work: 12 x 9 / 10 + 1.56 = 12.36 ms would be more than 12.
-    lanes = "".join(f"    feed{n}  |....WWWWWW|....WWWWWW|\n" for n in range(9))
-    assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(3.28), ms(8), ms(20), ms(12))
+    # 19 threads next to all the work: 12 x 19 / 20 + 1.12 = 12.52 ms would be more than 12.
+    lanes = "".join(f"    feed{n}  |....WWWWWW|....WWWWWW|\n" for n in range(19))
+    assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(3), ms(8), ms(20), ms(12))
 
 
 def test_a_saving_of_zero_is_not_widened() -> None:

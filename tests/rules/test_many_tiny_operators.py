@@ -68,7 +68,7 @@ def test_operators_cost_something_without_a_profiler() -> None:
     assert finding.saving is not None
     # Dispatch of 80 us, less recording: 2.0, 1.0 and 0.5 times 80 x 0.6 us. The first two leave
     # less than 80 operators take: 0.4 and 0.65 us each.
-    assert finding.saving.low_ns == int(2 * us(1) * 0.6 * 80 * 0.4)
+    assert finding.saving.low_ns == int(2 * us(1) * 0.8 * 80 * 0.4)
     assert finding.saving.expected_ns == int(2 * us(1) * 80 * 0.65 * (1 - 1 / 40))
     assert finding.saving.high_ns == 2 * us(80 - 24)
 

@@ -31,9 +31,9 @@ _CALL_NS = (400, 650)
 expected saving. The same operators, some of which call dozens of others, mostly took 0.3 to 1.4
 microseconds for each that was recorded, and 0.66 in the least-squares fit."""
 _REALIZED = {
-    LoopKind.OPTIMIZER: (0.6, 1.0, 1.0),
+    LoopKind.OPTIMIZER: (0.8, 1.0, 1.0),
     LoopKind.PARAMETERS: (0.4, 1.0, 1.0),
-    LoopKind.ELEMENTS: (0.5, 1.0, 1.0),
+    LoopKind.ELEMENTS: (0.7, 1.0, 1.0),
 }
 """Low, expected and high gain, as parts of the dispatch. Measured in the same way: a fused Adam
 saved 1.1 times the dispatch, and SGD 0.9; lists of gradients 0.9; batches of samples 0.7 to 1.5."""
