@@ -27,8 +27,8 @@ DIFFERS = 0.05
 """How much the time that is saved may differ between runs.
 
 These shares hold the range for nine of ten recordings of the tuning half
-(`benchmarks/recorded_pairs`, two cores), with a median width of 0.9 of what is expected. Others that
-do so are as wide, or rate the remains of mended causes as medium."""
+(`benchmarks/recorded_pairs`, two cores), with a median width of 0.9 of what is expected. Others
+that do so are as wide, or rate the remains of mended causes as medium."""
 
 
 def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
