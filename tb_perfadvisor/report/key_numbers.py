@@ -122,10 +122,15 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
             f"{label} {format_share(precision[width])}"
             for width, label in (("8", "8-bit"), ("unknown", "unknown"))
             if in_16_bits is not None and precision[width] >= _SHOWN_SHARE
+        ]
+        + [
+            f"weights in {bits} bits {format_share(share)}"
+            for bits, share in overview.storage.items()
+            if share >= _SHOWN_SHARE
         ],
         definition="Share of device compute time in kernels that compute with 16-bit numbers "
         "(fp16, bf16), judged by kernel names and operand types. Kernels that show neither are "
-        "unknown.",
+        "unknown. Weights in fewer bits than they are multiplied in count by the arithmetic.",
     )
 
 

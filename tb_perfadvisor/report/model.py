@@ -157,6 +157,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     operators: OperatorPlacement
     precision: dict[str, float] | None
     """Shares of device compute time by width: keys 8, 16, 32, 64, unknown."""
+    storage: dict[str, float]
+    """Shares of kernel time in products that multiply weights in more bits than they are stored in,
+    by the latter: keys 4, 8. Empty if no kernel's name tells."""
     input_wait_share: float | None
     exposed_communication_share: float | None
     exposed_copy_share: float | None

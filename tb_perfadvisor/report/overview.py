@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
@@ -17,7 +20,7 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_host_events,
     shows_input,
 )
-from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace import KernelTotal, Precision
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
 
@@ -66,6 +69,7 @@ def make_overview(signals: Signals) -> model.Overview:
         precision=(
             {name: shares[width] for name, width in _WIDTHS.items()} if shares is not None else None
         ),
+        storage=_storage(kernels),
         input_wait_share=attribution.share(Cause.INPUT) if has_input else None,
         exposed_communication_share=(
             attribution.share(Cause.COMMUNICATION) if shows_communication(signals) else None
@@ -114,6 +118,16 @@ def _per_second(amount_per_step: float | None, signals: Signals) -> float | None
     if amount_per_step is None or not steps or not window_ns:
         return None
     return amount_per_step * steps * NS_PER_S / window_ns
+
+
+def _storage(kernels: Sequence[KernelTotal]) -> dict[str, float]:
+    """Shares of kernel time by the bits in which weights are stored, if fewer than multiplied."""
+    total_ns = dict.fromkeys((4, 8), 0)
+    for kernel in kernels:
+        if (bits := stored_bits(kernel.name)) in total_ns:
+            total_ns[bits] += kernel.total_ns
+    kernel_ns = sum(kernel.total_ns for kernel in kernels)
+    return {str(bits): ns / kernel_ns for bits, ns in total_ns.items() if ns}
 
 
 def _busy_share_of_span(signals: Signals) -> float | None:

@@ -6,7 +6,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.wording import number_rows
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
-from tb_perfadvisor.trace import Framework, Trace
+from tb_perfadvisor.trace import Framework, Precision, Trace
 from tests.support.transformer import Drawing, Shape
 
 
@@ -81,6 +81,20 @@ def test_what_a_device_program_lacks_is_unknown_not_absent() -> None:
     assert numbers["peak-memory"].value is None
     assert "top-operator" not in numbers
     assert "exposed-communication" not in numbers  # one rank
+
+
+def test_weights_in_fewer_bits_are_shown_beside_the_precision() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10))
+    product = "_matmul_ogs_NNT_bf16xbf16xmxfp4_128x128x128x1_swiglu"
+    for name, start, end, width in (
+        (product, 0, 2, Precision.BITS_16),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", 2, 8, Precision.BITS_16),
+    ):
+        builder.operator("aten::mm", ms(start), ms(end))
+        builder.kernel(name, ms(start), ms(end), precision=width)
+    (number,) = [n for n in report_of(builder.build()).key_numbers if n.id == "16-bit-compute"]
+    # 2 of 8 ms.
+    assert (number.value, number.notes) == (1.0, ["weights in 4 bits 25.0 %"])
 
 
 def test_mfu_names_its_peak_and_tokens_their_step() -> None:

@@ -120,6 +120,8 @@ ON_CPU = """
         ("..OOOOOOOO", 2, 1.0, 1.0),
         # Two of three cores idle for 2 ms: 4 / 3.
         ("..OOOOOOOO", 3, 4 / 3, 4 / 3),
+        # An unknown number is taken for two, and may be larger.
+        ("..OOOOOOOO", -1, 1.0, 2.0),
         # With many cores, the whole wait goes.
         ("..........", 16, 2.0, 2.0),
     ],

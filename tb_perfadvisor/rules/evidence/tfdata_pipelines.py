@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.input.core_sharing import FEWEST_CORES
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import Intervals, join, overlap_ns
 
@@ -27,8 +28,8 @@ def stalls_of(pipelines: Pipelines, nodes: Sequence[int]) -> Intervals:
 
 
 def available_cores(pipelines: Pipelines) -> int:
-    """The cores that tf.data may use; two if it does not say, which every machine has."""
-    return max(pipelines.cores or 0, 2)
+    """The cores that tf.data may use; the fewest of any machine if it does not say."""
+    return max(pipelines.cores or 0, FEWEST_CORES)
 
 
 def iterator_evidence(

@@ -69,8 +69,9 @@ class TfdataSequentialMap(Rule):
     parallel.
 
     In a program on the CPU, the step needs the cores as well. More calls at a time save no more
-    than the time that cores idle, divided by their number. An operator is recorded on one thread,
-    but three quarters of the time of the step's operators count as time on all cores.
+    than the time that cores idle, divided by their number. If it is unknown, expected is that of
+    two cores, and high has no such limit. An operator is recorded on one thread, but three quarters
+    of the time of the step's operators count as time on all cores.
 
     When to ignore
     --------------

@@ -45,6 +45,8 @@ for a service or for Python's lock, and no event tells."""
 ALL_CORES = 0.75
 """How far to believe that operators could use the cores that no thread of the step is seen on: the
 frameworks compute a large operator on all cores by default, and record one thread."""
+FEWEST_CORES = 2
+"""Of any machine that trains."""
 MOST_THREADS = 16
 """Operators of common sizes gain little from more threads than this."""
 SLOWEST = 0.75
@@ -146,7 +148,7 @@ def _threads(signals: Signals) -> _Threads:
     at = edges[:-1]
     inputs, pythons, of_step = (_running(threads, at) for threads in (computing, python, steps))
     pythons = np.minimum(pythons, 1.0)  # the others wait for Python's lock
-    most = min(tfdata(signals).cores or 1, MOST_THREADS)
+    most = min(tfdata(signals).cores or FEWEST_CORES, MOST_THREADS)
     shared = intersect(join(*computing, *python), join(*steps))
     return _Threads(
         length_ns=np.diff(edges).astype(np.float64),
@@ -205,11 +207,14 @@ class OverlapLimit(Struct, frozen=True):
 
 @memoized
 def overlap_limit(signals: Signals) -> OverlapLimit | None:
-    """What idle cores allow; None with a device, or if their number is unknown."""
-    cores = tfdata(signals).cores
-    if cores is None or not signals.device.is_host_only:
+    """What idle cores allow; None with a device.
+
+    If the number of cores is unknown, two are expected, and more are possible: without a limit.
+    """
+    if not signals.device.is_host_only:
         return None
-    threads = _threads(signals)
+    known, threads = tfdata(signals).cores, _threads(signals)
+    cores = known or FEWEST_CORES
 
     def idle_ns(inputs: Float, steps: Float) -> float:
         idle = np.maximum(cores - inputs - steps, 0.0)
@@ -217,9 +222,10 @@ def overlap_limit(signals: Signals) -> OverlapLimit | None:
 
     likely_ns = idle_ns(threads.likely, threads.steps)
     possible_ns = idle_ns(threads.likely, threads.most_steps)
-    return OverlapLimit(
-        int(_mean(likely_ns, possible_ns)), int(idle_ns(threads.inputs, threads.steps))
-    )
+    most_ns = signals.attribution.window_ns
+    if known is not None:
+        most_ns = int(idle_ns(threads.inputs, threads.steps))
+    return OverlapLimit(int(_mean(likely_ns, possible_ns)), most_ns)
 
 
 def _mean(seen: float, possible: float) -> float:
