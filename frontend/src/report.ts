@@ -148,6 +148,9 @@ export interface Overview {
   precision: {
     [k: string]: number;
   } | null;
+  storage: {
+    [k: string]: number;
+  };
   input_wait_share: number | null;
   exposed_communication_share: number | null;
   exposed_copy_share: number | null;
