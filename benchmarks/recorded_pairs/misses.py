@@ -18,8 +18,8 @@ MISSES: dict[str, str] = {
     "tf-py-function": _FASTER_REST,
     "tf-checkpoint": _FASTER_REST,
     "keras-no-prefetch": _FASTER_REST,
-    "keras-element-map": "tf.data tunes the slow program's map while it runs, so that its step takes "
-    "17 to 49 ms",
+    "keras-element-map": "tf.data tunes the slow program's map while it runs, so that its step "
+    "takes 17 to 49 ms",
     "torch-nested-lists": _FASTER_REST,
     "torch-epochs": _FASTER_REST,
     "torch-checkpoint": f"how long writing takes {_DIFFERS}",
