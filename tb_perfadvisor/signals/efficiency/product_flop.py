@@ -22,7 +22,8 @@ from tb_perfadvisor.signals.device.recomputation import recomputation, recompute
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import product_flop
-from tb_perfadvisor.signals.work.operator_work import is_product, work_of_operator
+from tb_perfadvisor.signals.work.operator_work import is_product
+from tb_perfadvisor.signals.work.products import outermost_products
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.work.roofline import (
     FORMAT_OF_WIDTH,
@@ -30,9 +31,8 @@ from tb_perfadvisor.signals.work.roofline import (
     NUMBER_FORMATS,
     roofline,
 )
-from tb_perfadvisor.signals.work.work_owners import WorkOwners
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Precision, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import overlap_ns, single
 from tb_perfadvisor.trace.tables import Float64, Int32, UInt8
 
@@ -59,7 +59,7 @@ def operator_flop(signals: Signals) -> ProductFlop:
     An operator inside another one with a known formula is part of it and does not count. If the
     program uses a device, operators that launch nothing compute shapes, or prepare input.
     """
-    rows, works = _outermost_products(signals)
+    rows, works = outermost_products(signals)
     kernels = _product_kernels(signals, rows)
     known_share = kernels.known_share
     if signals.device.index is None:
@@ -82,44 +82,6 @@ def operator_flop(signals: Signals) -> ProductFlop:
 
 def _model_flop(work: Work) -> float:
     return work.flop if work.model_flop is None else work.model_flop
-
-
-def _outermost_products(signals: Signals) -> tuple[Int32, NDArray[np.object_]]:
-    """Operators of the used window with a known product, and the `Work` of each; shape (n,)."""
-    trace, window = signals.trace, signals.attribution
-    table, events = trace.operators, trace.events
-    start_ns, names = events.start_ns[table.row], events.name[table.row]
-    products = [name for name in distinct(names).tolist() if is_product(trace.strings[name])]
-    slot = np.flatnonzero(
-        is_in(names, products)
-        & (table.shapes >= 0)
-        & (start_ns >= window.window_start_ns)
-        & (start_ns < window.window_end_ns)
-    )
-    if not slot.size:
-        return table.row[:0], np.empty(0, dtype=object)
-    first, group = group_rows(
-        *(column[slot] for column in (names, table.shapes, table.dtypes, table.values))
-    )
-    works = np.empty(len(first), dtype=object)
-    works[:] = [
-        work_of_operator(
-            trace.strings[names[index]],
-            *(trace.text(int(c[index])) for c in (table.shapes, table.dtypes, table.values)),
-        )
-        for index in slot[first].tolist()
-    ]
-    works, rows = works[group], table.row[slot]
-    unknown = np.flatnonzero([work is None for work in works])
-    if unknown.size:
-        # The first PyTorch profilers did not record strides, but gradients reveal them.
-        work_owners = WorkOwners(trace)
-        for index, owner in zip(unknown, work_owners.owners(rows[unknown]).tolist(), strict=True):
-            works[index] = work_owners.work(owner) if owner == rows[index] else None
-    is_known = np.array([work is not None for work in works], dtype=bool)
-    rows, works = rows[is_known], works[is_known]
-    is_outermost = ~has_ancestor(events.parent, rows, row_mask(len(events), rows))
-    return rows[is_outermost], works[is_outermost]
 
 
 _WITHOUT_FORMULA = re.compile(

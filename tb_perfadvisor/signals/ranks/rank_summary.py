@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.core.device import device_facts
 from tb_perfadvisor.signals.core.devices_in_use import existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
+from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns

@@ -162,6 +162,9 @@ class Attention(NamedTuple):
     is_backward: bool = False
     packed: int = -1
     """Offsets of sequences that are packed into one array."""
+    window: int = -1
+    """How many keys before a query it attends to; -1 as a value stands for all. The next input
+    says the same of the keys after it."""
 
 
 def attention(at: Attention) -> Callable[[Inputs], Work]:
@@ -171,6 +174,8 @@ def attention(at: Attention) -> Callable[[Inputs], Work]:
         query, key, value = (inputs.tensor(at.query + i) for i in range(3))
         if at.packed >= 0 and inputs.tensors[at.packed] is not None:
             raise LookupError("the shapes do not contain the lengths of packed sequences")
+        if at.window >= 0 and not _attends_to_all(inputs, at):
+            raise LookupError("the work of a sliding window depends on its kernel's tiles")
         length, heads = (1, 2) if at.lengths_second else (2, 1)
         batch = query.shape[0] * query.shape[heads]
         scores = Matmul(batch, query.shape[length], key.shape[length], query.shape[3])
@@ -194,3 +199,9 @@ def attention(at: Attention) -> Callable[[Inputs], Work]:
         )
 
     return formula
+
+
+def _attends_to_all(inputs: Inputs, at: Attention) -> bool:
+    """Whether no window limits attention, except for a causal mask."""
+    (before,), (after,) = inputs.integers(at.window), inputs.integers(at.window + 1)
+    return before < 0 and (after < 0 or (after == 0 and inputs.is_set(at.causal)))

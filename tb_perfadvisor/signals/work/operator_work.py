@@ -234,6 +234,15 @@ def _bound_by_memory() -> dict[str, Callable[[Inputs], Work]]:
     }  # fmt: skip
 
 
+# Operators of other packages. Source: flash_attn/flash_attn_interface.py of flash-attn 2.7 and 2.8.
+_PACKAGED: Final = {
+    "flash_attn::_flash_attn_forward": matrix.attention(
+        matrix.Attention(0, 5, lengths_second=True, window=6)
+    ),
+    "flash_attn::_flash_attn_backward": matrix.attention(
+        matrix.Attention(1, 11, lengths_second=True, is_backward=True, window=12)
+    ),
+}
 _PRODUCTS: Final = _products()
 _TABLE: Final = {**_PRODUCTS, **_bound_by_memory()}
 _COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
@@ -244,9 +253,13 @@ def _formula(name: str) -> Callable[[Inputs], Work] | None:
         operator = name.removeprefix("aten::")
         # `add_` is `add` in place; a leading underscore is part of the name.
         return _TABLE.get(operator) or _TABLE.get(operator.removesuffix("_"))
+    if name in _PACKAGED:
+        return _PACKAGED[name]
     return _compiled if name.startswith(_COMPILED) else None
 
 
 def is_product(name: str) -> bool:
     """Whether there is a formula for a matrix product, convolution or attention of this name."""
+    if name in _PACKAGED:
+        return True
     return name.startswith("aten::") and name.removeprefix("aten::") in _PRODUCTS

@@ -146,6 +146,34 @@ def test_attention_backward_takes_five_products() -> None:
     assert work.traffic_bytes == 8 * 4 * (2 * 8 * 64 * 32)
 
 
+@pytest.mark.parametrize("window", ["-1 -1", "-1 0", "256 0"])
+def test_flash_attn_has_operators_of_its_own(window: str) -> None:
+    # flash_attn/flash_attn_interface.py: queries of 8 heads, keys and values of 2.
+    query, keys = [4, 1024, 8, 64], [4, 1024, 2, 64]
+    statistics: list[object] = [4, 8, 1024]
+    forward = (
+        [query, keys, keys, *[[]] * 8],
+        ["", "", "", "0.", "0.125", "True", *window.split(), "0.", "", "False"],
+    )
+    backward = (
+        [query, query, keys, keys, query, statistics, query, keys, keys, *[[]] * 7],
+        [*[""] * 9, "0.", "0.125", "True", *window.split(), "0.", "", "False"],
+    )
+    scores = 2 * (4 * 8) * 1024 * 1024 * 64  # FLOP of one product
+    for suffix, (shapes, values), executed, model in (
+        ("forward", forward, 2 / 2, 2),
+        ("backward", backward, 5 / 2, 4),
+    ):
+        types = ";".join(BF16 if shape else "Scalar" for shape in shapes)
+        name = f"flash_attn::_flash_attn_{suffix}"
+        work = work_of_operator(name, json.dumps(shapes), types, json.dumps(values))
+        if window == "256 0":
+            assert work is None
+        else:
+            assert work is not None
+            assert (work.flop, work.model_flop) == (executed * scores, model * scores)
+
+
 def test_attention_of_packed_sequences_is_unknown() -> None:
     shapes: list[object] = [[1, 800, 8, 64]] * 3 + [[], [5], [5], [], [], [], []]
     types = [BF16] * 3 + ["", "int", "int", *["Scalar"] * 4]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
+from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.testing import TraceBuilder, run_of
 from tb_perfadvisor.testing.builder import ms
 

@@ -1,0 +1,69 @@
+"""Operators that compute products: matrix products, convolutions and attention."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.work.operator_work import is_product, work_of_operator
+from tb_perfadvisor.signals.work.work_owners import WorkOwners
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
+from tb_perfadvisor.trace.tables import Int32
+
+
+@memoized
+def matrix_flop(signals: Signals) -> float | None:
+    """FLOP of products per used step, from their shapes, for comparing ranks regardless of time.
+
+    Returns:
+        The mean over the used steps, without operators of unknown shape; None if none are known.
+    """
+    _, works = outermost_products(signals)
+    flop = sum(work.flop for work in works)
+    return flop / signals.steps.count if flop else None
+
+
+@memoized
+def outermost_products(signals: Signals) -> tuple[Int32, NDArray[np.object_]]:
+    """Operators of the used window with a known product, and the `Work` of each; shape (n,).
+
+    An operator inside another one with a known product is part of it, and left out.
+    """
+    trace, window = signals.trace, signals.attribution
+    table, events = trace.operators, trace.events
+    start_ns, names = events.start_ns[table.row], events.name[table.row]
+    products = [name for name in distinct(names).tolist() if is_product(trace.strings[name])]
+    slot = np.flatnonzero(
+        is_in(names, products)
+        & (table.shapes >= 0)
+        & (start_ns >= window.window_start_ns)
+        & (start_ns < window.window_end_ns)
+    )
+    rows = table.row[slot]
+    if not slot.size:
+        return rows, np.empty(0, dtype=object)
+    first, group = group_rows(
+        *(column[slot] for column in (names, table.shapes, table.dtypes, table.values))
+    )
+    works = np.empty(len(first), dtype=object)
+    works[:] = [
+        work_of_operator(
+            trace.strings[names[index]],
+            *(trace.text(int(c[index])) for c in (table.shapes, table.dtypes, table.values)),
+        )
+        for index in slot[first].tolist()
+    ]
+    works = works[group]
+    unknown = np.flatnonzero([work is None for work in works])
+    if unknown.size:
+        # The first PyTorch profilers did not record strides, but gradients reveal them.
+        work_owners = WorkOwners(trace)
+        for index, owner in zip(unknown, work_owners.owners(rows[unknown]).tolist(), strict=True):
+            works[index] = work_owners.work(owner) if owner == rows[index] else None
+    is_known = np.array([work is not None for work in works], dtype=bool)
+    rows, works = rows[is_known], works[is_known]
+    is_outermost = ~has_ancestor(events.parent, rows, row_mask(len(events), rows))
+    return rows[is_outermost], works[is_outermost]
