@@ -33,11 +33,14 @@ from urllib.request import urlopen
 from inputs import Inputs
 from processes import ROOT
 
-MAX_PAINT_MS = 1000.0
-# A good INP according to web.dev.
-MAX_ANSWER_MS = 200.0
+MAX_PAINT_MS = 300.0
+# Nielsen, "Usability Engineering" (1993): up to 0.1 s, a system seems to react at once.
+MAX_ANSWER_MS = 100.0
 _START_S = 120
-_VIEWS = ("Report", "Steps", "Ranks", "Input", "Kernels", "Memory", "Compare", "Rules", "Files")
+_VIEWS = (
+    *("Report", "Steps", "Ranks", "Input", "Kernels", "Operators", "Memory"),
+    *("Compare", "Rules", "Files"),
+)
 _RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
 _DEMO = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
 _API = "data/plugin/perf_advisor/api/v1"
@@ -172,14 +175,15 @@ def _visit(browser: Any, url: str, report: dict[str, Any], row: Visits) -> None:
     row.paint_ms.append(body.evaluate(paint))
     body.evaluate("() => { seen.tasks.length = seen.events.length = 0; }")
 
-    for finding in report["findings"]:
-        tab.get_by_role("button", name=finding["title"], expanded=False).first.click()
-        tab.locator(f"#finding-{finding['rule_id']}").first.wait_for()
+    rows = tab.locator(".finding-row")
+    for place in range(rows.count()):
+        rows.nth(place).click()
+        tab.locator(".finding.is-open").nth(place).wait_for()
     for button in tab.get_by_role("button", name="Zoom out").all()[:3]:
         button.click()
     views = tab.get_by_role("navigation", name="Pages")
     for view in _VIEWS:
-        views.get_by_role("link", name=view).click()
+        views.get_by_role("link", name=view, exact=True).click()
         tab.get_by_role("heading", level=1).first.wait_for()
         page.wait_for_timeout(400)
         for figure in tab.locator("main svg").all()[:4]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import violations
+
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Any]
@@ -138,6 +140,27 @@ def test_the_timeline_moves_by_keys_wheel_and_dragging(
     timeline.page.keyboard.up("Control")
     # 1.0025 to the power of 400 is 2.7.
     assert span_ms() == pytest.approx(whole / 2.715, rel=0.02)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_what_opens_is_accessible(opened: Opener, ids: Callable[[str], str], dark: bool) -> None:
+    capture = ids("synthetic_gpu_allreduce_8rank")
+    frame = opened("report", capture, dark=dark)
+    frame.locator(".legend").get_by_role("button").first.click()
+    frame.get_by_role("img", name=re.compile("^Events around")).wait_for()
+    assert violations(frame) == []
+    frame = opened("steps", capture, dark=dark)
+    frame.get_by_role("group", name="All steps").get_by_role("row").nth(1).get_by_role(
+        "button"
+    ).click()
+    frame.get_by_role("img", name=re.compile("^Events around")).wait_for()
+    assert violations(frame) == []
+    frame = opened("kernels", capture, dark=dark)
+    frame.get_by_role("group", name="All kernels").get_by_role("row").nth(1).get_by_role(
+        "button"
+    ).click()
+    frame.get_by_role("img", name=re.compile("^Events around")).wait_for()
+    assert violations(frame) == []
 
 
 PERFETTO = """<!doctype html><title>Perfetto</title><script>

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.browser import violations
 
 pytestmark = pytest.mark.browser
 
@@ -261,7 +262,6 @@ def test_pages_are_accessible_and_steady_at_every_width(
     opened: Opener, ids: Callable[[str], str], view: str, dark: bool
 ) -> None:
     """axe finds no violation, the layout does not shift, and no width scrolls sideways."""
-    axe = pytest.importorskip("axe_playwright_python")
     rest = {}
     if view == "compare":
         rest = {"base": ids("pytorch_input_slow"), "target": ids("pytorch_input_fixed")}
@@ -272,12 +272,7 @@ def test_pages_are_accessible_and_steady_at_every_width(
     html.evaluate(
         "html => new Promise(done => setTimeout(done, 300))"
     )  # let fetched content appear
-    source = (Path(axe.__file__).parent / "axe.min.js").read_text()
-    html.evaluate(f"() => {{ {source} }}")
-    violations = html.evaluate("async () => (await axe.run(document)).violations")
-    assert [
-        (found["id"], [node["html"] for node in found["nodes"][:3]]) for found in violations
-    ] == []
+    assert violations(frame) == []
     assert sum(html.evaluate("shifts")) < 0.05  # web.dev calls 0.1 good
     # The layout does not depend on the theme.
     for width in () if dark else WIDTHS:

@@ -178,3 +178,13 @@ def eventually(
             return
         page.wait_for_timeout(every_ms)
     pytest.fail("the condition never became true")
+
+
+def violations(frame: Any) -> list[tuple[str, list[str]]]:
+    """The accessibility rules that axe finds violated in a frame, with some of the elements."""
+    axe = pytest.importorskip("axe_playwright_python")
+    source = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    html = frame.locator("html")
+    html.evaluate(f"() => {{ {source} }}")
+    found = html.evaluate("async () => (await axe.run(document)).violations")
+    return [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in found]

@@ -92,10 +92,10 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
     powerBelow(Math.min(...intensities, ...ridges)),
     powerAbove(Math.max(...intensities, ...ridges) * 1.5),
   ];
-  const ys: [number, number] = [
-    powerBelow(Math.min(...rates)),
-    powerAbove(Math.max(...rates, ...roofs.map(({ peak_flop_per_s: peak }) => peak))),
-  ];
+  const peaks = roofs.map(({ peak_flop_per_s: peak }) => peak);
+  // Without a known peak, the bandwidth still limits kernels, up to the right edge.
+  const highest = peaks.length > 0 ? Math.max(...peaks) : (bandwidth ?? 0) * xs[1];
+  const ys: [number, number] = [powerBelow(Math.min(...rates)), powerAbove(Math.max(...rates, highest))];
   const roofLines = roofs.flatMap(({ format, peak_flop_per_s: peak }) => {
     const from = bandwidth ? peak / bandwidth : xs[0];
     return [
@@ -103,7 +103,6 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
       { format, x: xs[1], y: peak },
     ];
   });
-  const highest = Math.max(0, ...roofs.map(({ peak_flop_per_s: peak }) => peak));
   // Draw the slope from where it enters the chart.
   const enters = bandwidth ? Math.max(xs[0], ys[0] / bandwidth) : 0;
   const slope =

@@ -7,7 +7,7 @@ import { formatDuration, formatTick } from "../format";
 const MAX_LANES = 5;
 const MAX_TRACKS = 8;
 const LANE_PX = 18;
-const LETTER_PX = 6;
+const LETTER_PX = 6.4;
 
 export interface Focus {
   startNs: number;

@@ -114,10 +114,10 @@ export function describeKernels(view: KernelsView): string {
   if (!first) return "No kernel ran in the used steps";
   const names = view.families.reduce((sum, { kernels }) => sum + kernels, 0);
   const name = familyName(first.name);
-  if (view.families.length === 1) return `${formatPlural(names, "kernel")}, all of them ${name}`;
-  return `${name.charAt(0).toUpperCase()}${name.slice(1)}: ${formatShare(first.share)} of kernel time, in ${formatCount(
-    first.kernels,
-  )} of ${formatPlural(names, "kernel")}`;
+  const title = `${name.charAt(0).toUpperCase()}${name.slice(1)}`;
+  if (view.families.length === 1) return `${title}: all of the kernel time, in ${formatPlural(names, "kernel")}`;
+  const kernels = `${formatCount(first.kernels)} of ${formatPlural(names, "kernel")}`;
+  return `${title}: ${formatShare(first.share)} of kernel time, in ${kernels}`;
 }
 
 const FAMILIES: Record<string, string> = {
@@ -233,6 +233,9 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
   );
 }
 
+/** Kernels with less of the kernel time say nothing about the program. */
+const WORTH_A_CHART = 0.05;
+
 interface RooflineProps {
   view: KernelsView;
   choose: ((point: KernelPoint) => void) | undefined;
@@ -242,18 +245,19 @@ function Roofline({ view, choose }: RooflineProps): JSX.Element {
   const draw = useCallback((width: number) => drawRoofline(view, width), [view]);
   const placed = placedPoints(view);
   const hidden = placed.length - drawnPoints(view).length;
-  const bounds = [...new Set(placed.map(({ bound }) => bound))];
+  const bounds = [...new Set(drawnPoints(view).map(({ bound }) => bound))];
+  const placedShare = placed.reduce((sum, { share }) => sum + share, 0);
   return (
     <section class="card" aria-labelledby="roofline">
       <div class="card-head">
         <h2 id="roofline">Roofline</h2>
-        {placed.length > 0 && <p class="muted">larger dots take more time; lines: peak rates of the device</p>}
+        {placedShare >= WORTH_A_CHART && <p class="muted">larger dots take more time; lines: peak rates of the device</p>}
       </div>
-      {placed.length === 0 ? (
+      {placedShare < WORTH_A_CHART ? (
         <p class="muted">
           {view.roofs.length === 0
             ? "The peak rates of this device are unknown, so there is no roofline."
-            : "The FLOPs of the kernels are unknown. In PyTorch, record with record_shapes=True."}
+            : `FLOPs are known for ${formatShare(view.known_share)} of kernel time, too little for a roofline. In PyTorch, record with record_shapes=True.`}
         </p>
       ) : (
         <>

@@ -143,22 +143,22 @@ function operatorColumns(
   const per = report.steps.used > 0 ? " per step" : "";
   const names: Record<string, Column<OperatorRow>> = {
     operator: { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator, isLongName: true },
-    module: { key: "module", label: "Module", unit: null, value: ({ module }) => module ?? "no module", isLongName: true },
-    line: { key: "line", label: "Line", unit: null, value: ({ line }) => line ?? "no line", isLongName: true },
+    module: { key: "module", label: "Module", unit: null, value: ({ module }) => module, isLongName: true },
+    line: { key: "line", label: "Line", unit: null, value: ({ line }) => line, isLongName: true },
   };
-  const [first, ...others] = grouping === "call site" ? ["operator", "line", "module"] : [grouping];
-  const lead = names[first ?? "operator"] as Column<OperatorRow>;
+  const [first = "operator", ...others] = grouping === "call site" ? ["operator", "line", "module"] : [grouping];
+  const named = names[first] as Column<OperatorRow>;
+  const lead = { ...named, value: (row: OperatorRow) => named.value(row) ?? `no ${first}` };
   const columns: Column<OperatorRow>[] = [
     isExported ? lead : { ...lead, open: choose },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "self", label: `Own time${per}`, unit: "ns", value: ({ self_ns: ns }) => ns / steps },
-    ...others.map((name) => names[name] as Column<OperatorRow>),
     { key: "calls", label: `Calls${per}`, unit: "count", value: ({ calls }) => calls / steps },
+    ...others.map((name) => names[name] as Column<OperatorRow>),
     { key: "each", label: "Mean own time", unit: "ns", value: ({ self_ns: ns, calls }) => (calls > 0 ? ns / calls : null) },
     { key: "device", label: `Device time${per}`, unit: "ns", value: ({ device_ns: ns }) => (ns === null ? null : ns / steps) },
     { key: "longest", label: "Longest call", unit: "ns", value: ({ longest_ns: ns }) => ns },
   ];
-  const isEmpty = ({ value, key }: Column<OperatorRow>): boolean =>
-    table.rows.every((row) => [null, `no ${key}`].includes(value(row) as string | null));
-  return columns.filter((column) => !isEmpty(column));
+  // Leave out columns that are empty for all operators.
+  return columns.filter(({ value }) => table.rows.some((row) => value(row) !== null));
 }

@@ -27,7 +27,7 @@ const group = (name: string | null, kernels: number, share: number): KernelGroup
 test("the headline names the family with the most time", () => {
   const view = { families: [group("matmul", 64, 0.292), group("elementwise", 104, 0.25)] } as KernelsView;
   assert.equal(describeKernels(view), "Matrix products: 29.2 % of kernel time, in 64 of 168 kernels");
-  assert.equal(describeKernels({ families: [group("copy", 2, 1)] } as KernelsView), "2 kernels, all of them copies");
+  assert.equal(describeKernels({ families: [group("copy", 2, 1)] } as KernelsView), "Copies: all of the kernel time, in 2 kernels");
   assert.equal(describeKernels({ families: [] as KernelGroup[] } as KernelsView), "No kernel ran in the used steps");
 });
 
