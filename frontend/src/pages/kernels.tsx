@@ -171,7 +171,7 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
           <span>FLOPs known for {formatShare(view.known_share)} of kernel time</span>
         </p>
       </header>
-      <Roofline view={view} choose={isExported ? undefined : setChosen} />
+      <Roofline view={view} isPyTorch={report.framework === "pytorch"} choose={isExported ? undefined : setChosen} />
       {chosen && (
         <section class="card" aria-labelledby="kernel-events">
           <div class="card-head">
@@ -238,10 +238,11 @@ const WORTH_A_CHART = 0.05;
 
 interface RooflineProps {
   view: KernelsView;
+  isPyTorch: boolean;
   choose: ((point: KernelPoint) => void) | undefined;
 }
 
-function Roofline({ view, choose }: RooflineProps): JSX.Element {
+function Roofline({ view, isPyTorch, choose }: RooflineProps): JSX.Element {
   const draw = useCallback((width: number) => drawRoofline(view, width), [view]);
   const placed = placedPoints(view);
   const hidden = placed.length - drawnPoints(view).length;
@@ -257,7 +258,13 @@ function Roofline({ view, choose }: RooflineProps): JSX.Element {
         <p class="muted">
           {view.roofs.length === 0
             ? "The peak rates of this device are unknown, so there is no roofline."
-            : `FLOPs are known for ${formatShare(view.known_share)} of kernel time, too little for a roofline. In PyTorch, record with record_shapes=True.`}
+            : `FLOPs are known for ${formatShare(view.known_share)} of kernel time, too little for a roofline.`}
+          {view.roofs.length > 0 && isPyTorch && (
+            <>
+              {" "}
+              Record with <code>record_shapes=True</code>.
+            </>
+          )}
         </p>
       ) : (
         <>

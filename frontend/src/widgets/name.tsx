@@ -25,13 +25,13 @@ export function Name({ of }: { of: string }): JSX.Element {
   );
 }
 
-/** The namespaces of PyTorch and CUDA libraries, which most kernel names repeat several times. */
+/** The namespaces of frameworks and CUDA libraries, which most kernel names repeat several times. */
 const NAMESPACES =
-  /\b(?:at::native::|at::detail::|at::|c10::|cub::|cutlass::|thrust::|std::)|\((?:anonymous namespace|unnamed)\)::|<unnamed>::/g;
+  /\b(?:at::native::|at::detail::|at::|c10::|cub::|cutlass::|thrust::|std::|tensorflow::functor::|tensorflow::|Eigen::internal::|Eigen::)|\((?:anonymous namespace|unnamed)\)::|<unnamed>::/g;
 
 /** A kernel's name without its return type and namespaces, for narrow columns. */
 export const shortKernelName = (name: string): string =>
-  name.startsWith("void ") ? name.slice("void ".length).replace(NAMESPACES, "") : name;
+  /[<(]/.test(name) ? name.replace(/^void /, "").replace(NAMESPACES, "") : name;
 
 /** A long name, shortened to at most two lines; the tooltip has all of it. */
 export function LongName({ name, isWhole = false }: { name: string; isWhole?: boolean }): JSX.Element {

@@ -18,6 +18,10 @@ test("kernel names lose their return type and namespaces", () => {
     "CatArrayBatchedCopy<float, 2>(float*)",
   );
   assert.equal(shortKernelName("void cub::Sort<c10::BFloat16>(at::Tensor)"), "Sort<BFloat16>(Tensor)");
+  assert.equal(
+    shortKernelName("Eigen::internal::EigenMetaKernel<Eigen::TensorEvaluator<Eigen::half> >"),
+    "EigenMetaKernel<TensorEvaluator<half> >",
+  );
   // Operators and files keep their names.
   assert.equal(shortKernelName("aten::add"), "aten::add");
   assert.equal(shortKernelName("at::native::add"), "at::native::add");
