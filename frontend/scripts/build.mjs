@@ -51,7 +51,8 @@ async function collectLicenses(inputs) {
     const folder = new URL(`node_modules/${name}/`, ROOT);
     const { version, license } = JSON.parse(await readFile(new URL("package.json", folder), "utf8"));
     const file = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
-    const text = file ? (await readFile(new URL(file, folder), "utf8")).trim() : "";
+    if (!file) throw new Error(`${name} ${version} has no license text, so it cannot be bundled`);
+    const text = (await readFile(new URL(file, folder), "utf8")).trim();
     parts.push(`${name} ${version} (${license})\n\n${text}`);
   }
   return parts.join(`\n\n${"-".repeat(72)}\n\n`).replaceAll("\r\n", "\n") + "\n";

@@ -59,6 +59,32 @@ def test_the_source_distribution_holds_documents_and_the_source_of_the_bundle(bu
     assert not any(name.startswith("frontend/node_modules") for name in names)
 
 
+def test_the_source_distribution_installs(built: Path, tmp_path: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run(
+        [*command, "--no-build-isolation", "--target", str(tmp_path), str(source)],
+        check=True,
+        timeout=300,
+    )
+    script = (
+        "import tb_perfadvisor.plugin.responses as responses, tb_perfadvisor.rules.registry as r;"
+        "print(responses.__file__, len(r.all_rules()));"
+        "assert (responses.STATIC_DIRECTORY / 'index.js').is_file()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin"},
+        timeout=60,
+    )
+    assert done.stdout.startswith(str(tmp_path))
+    assert int(done.stdout.split()[1]) > 50
+
+
 def test_the_license_is_in_the_metadata(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = wheel.read(name).decode()
