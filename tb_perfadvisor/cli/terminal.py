@@ -216,7 +216,7 @@ def write_result(
     """
     if output is not None:
         try:
-            output.write_text(render(format.value), encoding="utf-8")
+            output.write_text(render(format.value), encoding="utf-8", newline="\n")
         except OSError as error:
             raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
         note(f"wrote {output} ({format_bytes(output.stat().st_size)}).")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.local_tree import list_local_tree
-from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
+from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url, long_path
 from tb_perfadvisor.plain_text import printable_name
 
 
@@ -57,7 +57,7 @@ def open_file(
             with open_fetched(root, path, version, size_bytes) as fetched:
                 yield fetched
         else:
-            with Path(root, path).open("rb") as local:
+            with Path(long_path(os.fspath(Path(root, path)))).open("rb") as local:
                 yield local
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -18,6 +18,7 @@ from tb_perfadvisor.ingest.files.tree import (
     first_names,
     is_skipped,
     local_path,
+    long_path,
 )
 
 
@@ -86,7 +87,7 @@ class _Walk:
             directory, prefix, depth = waiting.popleft()
             below: list[os.DirEntry[str]] = []
             try:
-                with os.scandir(directory) as scanned:
+                with os.scandir(long_path(directory)) as scanned:
                     for position, entry in enumerate(scanned):
                         self._count += 1
                         if self._count > MAX_ENTRIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ntpath
 import os
 import re
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ _SKIPPED_DIRECTORY = re.compile(
     r"|node_modules|__pycache__|site-packages"
 )
 _MAX_NAMED = 3
+# https://learn.microsoft.com/en-us/windows/win32/fileio/maximum-file-path-limitation
+_WINDOWS_LIMIT = 248
+_LONG = "\\\\?\\"
 
 
 class FileEntry(Struct, frozen=True):
@@ -80,6 +84,14 @@ def local_path(root: str) -> str:
 
         root = str(strip_protocol(root))
     return os.path.expanduser(root)  # noqa: PTH111 - pathlib raises if the user does not exist
+
+
+def long_path(path: str, *, is_windows: bool = os.name == "nt") -> str:
+    """A local path as the system opens it: Windows refuses long ones without a prefix."""
+    if not is_windows or len(path) < _WINDOWS_LIMIT or path.startswith(_LONG):
+        return path
+    path = ntpath.abspath(path)
+    return f"{_LONG}UNC{path[1:]}" if path.startswith("\\\\") else f"{_LONG}{path}"
 
 
 def is_skipped(directory: str) -> bool:

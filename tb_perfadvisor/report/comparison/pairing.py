@@ -144,10 +144,15 @@ def _without(base: Choice, others: dict[str, Choice]) -> Iterable[Choice]:
 
 
 def _files(choice: Choice) -> frozenset[str]:
+    """Identifies the files of a capture, by whatever path they were named."""
     root = choice.listing.root
     if is_url(root):
         return frozenset(f"{root.rstrip('/')}/{file.path}" for file in choice.capture.files)
-    return frozenset(os.path.abspath(Path(root, file.system_path)) for file in choice.capture.files)  # noqa: PTH100
+    # Resolves links, and the case of names on Windows.
+    return frozenset(
+        os.path.normcase(os.path.realpath(Path(root, file.system_path)))
+        for file in choice.capture.files
+    )
 
 
 def _listed(names: Iterable[str]) -> str:
