@@ -3,6 +3,7 @@ import type { Comparison, InputView, KernelsView, MemoryView, OperatorsView, Ran
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
+import { parseAnswer } from "./answer-text";
 import { answerFromPage, isExported } from "./exported";
 
 // An exported page fetches nothing, and may be in a frame without a URL of its own.
@@ -26,8 +27,7 @@ async function request(url: string, init: RequestInit = {}): Promise<Response> {
     );
   }
   if (response.ok) return response;
-  const body = await response.json().catch(() => null);
-  const error = body?.error;
+  const error = await errorOf(response);
   throw new ApiError(
     error?.message ?? `TensorBoard returned status ${response.status}`,
     error?.where ?? "",
@@ -35,9 +35,18 @@ async function request(url: string, init: RequestInit = {}): Promise<Response> {
   );
 }
 
+async function errorOf(response: Response): Promise<{ message?: string; where?: string; hint?: string } | undefined> {
+  try {
+    return (parseAnswer(await response.text()) as { error?: object }).error;
+  } catch {
+    return undefined; // a proxy's page
+  }
+}
+
 async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   const url = new URL(`api/v1/${path}`, BASE).href;
-  return (await request(url, signal ? { signal } : {})).json() as Promise<T>;
+  const response = await request(url, signal ? { signal } : {});
+  return parseAnswer(await response.text()) as T;
 }
 
 // Proves that a link comes from the tab.
@@ -85,8 +94,9 @@ export async function fetchComparison(
   if (isRetry) query.set("retry", "1");
   const url = new URL(`api/v1/compare?${query}`, BASE).href;
   const response = await request(url, signal ? { signal } : {});
-  const body = await response.json();
-  return response.status === 202 ? { waiting: body.captures } : { comparison: body };
+  const body = parseAnswer(await response.text());
+  if (response.status === 202) return { waiting: (body as { captures: (Progress & { id: string })[] }).captures };
+  return { comparison: body as Comparison };
 }
 
 export function fetchWindow(
@@ -135,8 +145,8 @@ export async function fetchReport(
 ): Promise<{ report: Report } | { progress: Progress }> {
   const rest = isRetry ? "report?retry=1" : "report";
   const response = await request(captureUrl(id, rest), signal ? { signal } : {});
-  const body = await response.json();
-  return response.status === 202 ? { progress: body } : { report: body };
+  const body = parseAnswer(await response.text());
+  return response.status === 202 ? { progress: body as Progress } : { report: body as Report };
 }
 
 /** The capture as the list has it; starts its analysis, which the status then tells. */
