@@ -119,12 +119,14 @@ class _Plane:
 
     def encode(self, name: str, lines: list[_Line]) -> bytes:
         """The message of the plane with these lines."""
-        self._message.name = name
+        header: bytes = WRITING.XPlane(name=name).SerializeToString(deterministic=True)
         encoded = [self._line(line) for line in lines]
         for kind in sorted({kind for line in lines for kind in self._kinds(line)}):
             self._describe(kind)
-        header: bytes = self._message.SerializeToString(deterministic=True)
-        return b"".join([header, *(one_message_field(_LINES, line) for line in encoded)])
+        tables: bytes = self._message.SerializeToString(deterministic=True)
+        # In the profilers' order, so that the reader sees which planes have events before it reads
+        # the tables.
+        return b"".join([header, *(one_message_field(_LINES, line) for line in encoded), tables])
 
     def _kinds(self, line: _Line) -> list[int]:
         kinds: list[int] = np.unique(self._collected.kind[line.rows]).tolist()

@@ -406,3 +406,17 @@ def test_iterators_and_their_functions_are_read() -> None:
     assert table.parent.max() == int(node)
     assert names(trace, EventKind.OPERATOR) == []
     assert "GatherV2:GatherV2" in names(trace, EventKind.INPUT_WORK)
+
+
+@pytest.mark.parametrize(
+    ("has_events", "kind"),
+    # Without device events, the operator itself communicates; else it launches what does.
+    [(False, EventKind.HOST_COLLECTIVE), (True, EventKind.OPERATOR)],
+)
+def test_events_of_a_tpu_are_seen_before_those_of_the_host(
+    has_events: bool, kind: EventKind
+) -> None:
+    device = [process(3, "/device:TPU:0"), *thread(3, 3, "XLA Ops")]
+    work = [span("fusion.1", 20.0, 10.0, pid=3, tid=3)] if has_events else []
+    trace = read([*HOST, *device, span("sum:CollectiveReduceV2", 10.0), *work])
+    assert names(trace, kind) == ["sum:CollectiveReduceV2"]
