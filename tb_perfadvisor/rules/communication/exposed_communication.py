@@ -17,22 +17,28 @@ from tb_perfadvisor.rules.remedies.communication.gradients import (
     MANY_BYTES,
 )
 from tb_perfadvisor.rules.remedies.communication.overlap import overlap_remedies
-from tb_perfadvisor.rules.remedies.communication.tensor_parallel import SHARDED_LOGITS
+from tb_perfadvisor.rules.remedies.communication.tensor_parallel import (
+    NARROW_PARTIAL_SUMS,
+    SHARDED_LOGITS,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
-from tb_perfadvisor.signals.ranks.collective_roles import Role
+from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.signals.ranks.collective_uses import (
     dominant_collective,
     exposed_by_role,
     gradient_messages,
 )
+from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
 _GOOD_PART = 0.2
 """Collectives that take less of the exposed time get no advice of their own."""
+_MOSTLY = 0.5
+"""Of the compute. A program that computes less in 16 bits is not a 16-bit program."""
 _ALMOST_ALL = 0.9995
 """From here on, `format_share` prints 100.0 %."""
 
@@ -151,7 +157,19 @@ def _remedies(signals: Signals) -> tuple[Remedy, ...]:
     sent = gradient_messages(signals)
     is_split = sent is not None and MANY_BYTES <= sent.size_bytes <= sent.count * LARGE_BUCKET
     last = (LARGER_BUCKETS,) if is_split else ()
+    if _sends_wide_sums(signals):
+        first = (*first, NARROW_PARTIAL_SUMS)
     return (*first, *overlap_remedies(roles), *last)
+
+
+def _sends_wide_sums(signals: Signals) -> bool:
+    """Whether 32-bit sums that are no gradients take a good part, and most compute is 16-bit."""
+    collectives, shares = collectives_of(signals), signals.compute_shares
+    wide = collectives.of("all-reduce", "reduce-scatter") & collectives.is_32_bit
+    wide &= has_role(signals, Role.TENSOR, Role.UNKNOWN)
+    exposed_ns = collectives.exposed_ns
+    is_much = exposed_ns[wide].sum() >= _GOOD_PART * exposed_ns.sum() > 0
+    return bool(is_much) and (shares or {}).get(Precision.BITS_16, 0.0) >= _MOSTLY
 
 
 def _by_role(signals: Signals) -> tuple[Table, ...]:

@@ -133,7 +133,8 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         is_container=(opcode or label) in ("while", "conditional", "call"),
         collective=collective,
         collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
-        collective_dtype=results[0].dtype if results else "",
+        # A reduction may round its result, which is not sent.
+        collective_dtype=next((shape.dtype for shape in (*operands, *results)), ""),
         group_size=min(prod(axes), 2**31 - 1) if axes else -1,
         neighbors=sum(1 if size == 2 else 2 for size in axes if size > 1) if axes else -1,
         copy_direction=_copy_direction(opcode or name, results, operands),

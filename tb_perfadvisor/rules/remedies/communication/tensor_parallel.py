@@ -16,6 +16,14 @@ _MEGATRON_DOCS: Final = "https://docs.nvidia.com/megatron-core/developer-guide/l
 _VLLM_DOCS: Final = "https://docs.vllm.ai/en/stable/configuration/optimization/"
 _SGLANG_DOCS: Final = "https://docs.sglang.ai/advanced_features/server_arguments.html"
 
+NARROW_PARTIAL_SUMS: Final = Remedy(
+    text="Reduce partial sums of products in 16 bits, which halves what is sent: a product that is "
+    "asked for a 32-bit result is reduced in 32 bits.",
+    snippet="y = jnp.einsum('bf,fm->bm', x, w, preferred_element_type=jnp.bfloat16)",
+    framework="jax",
+    reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
+)
+
 OVERLAP_TENSOR_PARALLEL: Final = variants(
     "tensor-parallel-overlap",
     Remedy(
