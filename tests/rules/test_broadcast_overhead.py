@@ -62,6 +62,8 @@ EXPANDED = (
         (PAIRS, "abs broadcast multiply reduce subtract", 2048 * 2048 * 256, False),
         (EXPANDED, "broadcast subtract", 512 * 1024 * 128, True),
         (EXPANDED, "iota subtract", 512 * 1024 * 128, False),
+        # Random numbers from a key.
+        (EXPANDED, "broadcast or shift-left shift-right-logical xor", 512 * 1024 * 128, False),
         # Nearly every fusion broadcasts constants. This one reads as much as it writes.
         (
             "%fusion.25 = pred[16384,512]{1,0:T(32,128)(4,1)S(1)} fusion(u32[16384,512]"
