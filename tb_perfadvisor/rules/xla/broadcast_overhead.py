@@ -21,7 +21,7 @@ EXPANSION = 8
 PAIRS = 16
 """A fusion that computes this many times the elements that it reads and writes combines each with
 many others, as a matrix product does."""
-# A fusion with these does more than expand arrays. Threefry mixes the bits of random numbers by `xor`.
+# A fusion with these does more than expand arrays. Threefry mixes bits of random numbers by `xor`.
 _OTHER_WORK = frozenset(
     {"convolution", "dot", "gather", "reduce-window", "rng-bit-generator", "xor"}
 )
