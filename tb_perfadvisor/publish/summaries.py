@@ -62,11 +62,14 @@ def scalars(report: model.Report) -> dict[str, float]:
         "exposed_communication_pct": overview.exposed_communication_share,
         "exposed_copies_pct": overview.exposed_copy_share,
         "between_steps_pct": overview.between_steps_share,
+        "mfu_pct": overview.mfu,
         "possible_saving_pct": combined.share_expected if combined is not None else 0.0,
     }
     values = {name: 100 * share for name, share in shares.items() if share is not None}
     if step_ns is not None:
         values["step_time_ms"] = step_ns / 1e6
+    if overview.tokens_per_s is not None:
+        values["tokens_per_s"] = overview.tokens_per_s
     values["findings"] = float(len(report.findings))
     return {f"perf_advisor/{name}": value for name, value in values.items()}
 

@@ -66,7 +66,7 @@ def test_qwen_with_causal_flash_attention(corpus: Path) -> None:
     assert found.executed_flop == found.model_flop - attention / 2
     assert throughput(signals).tokens_per_step == tokens
     # The only step begins with kernels of another one, and its own end after it.
-    assert (found.mfu, found.reason_in_short) == (None, "steps cut off")
+    assert (found.mfu, found.reason_in_short) == (None, "work outside the steps")
 
 
 def test_tensor_parallel_megatron(corpus: Path) -> None:
@@ -98,7 +98,7 @@ def test_resnet_18_with_activation_checkpoints(corpus: Path) -> None:
     assert found.executed_flop == 3 * forward - first + recomputed
     assert throughput(signals).samples_per_step == 10
     # INDEX: the device takes twice the 16.2 ms between two markers.
-    assert (found.mfu, found.reason_in_short) == (None, "steps cut off")
+    assert (found.mfu, found.reason_in_short) == (None, "work outside the steps")
 
 
 def test_resnet_50_of_an_old_profiler(corpus: Path) -> None:
@@ -138,4 +138,4 @@ def test_hfu_of_a_real_training_on_a_tpu_is_xprofs(corpus: Path) -> None:
     found = utilization(Signals(run_of(training(corpus))))
     assert found.hfu == pytest.approx(stated, abs=0.005)
     # Attention is a kernel of the program's own, so MFU stays unknown.
-    assert (found.mfu, found.reason_in_short) == (None, "kernels of its own")
+    assert (found.mfu, found.reason_in_short) == (None, "custom kernels")

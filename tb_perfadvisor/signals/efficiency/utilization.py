@@ -68,6 +68,7 @@ def utilization(signals: Signals) -> Utilization:
     problem = _unknown_flop(signals, flop, is_xla=is_xla)
     if problem is not None:
         return problem
+    flop = _with_small_kernels(flop)
     model = float(flop.model.sum()) / signals.steps.count
     counted = Utilization(
         model_flop=None if np.isnan(model) else model,
@@ -102,7 +103,20 @@ def _unknown_flop(signals: Signals, flop: ProductFlop, *, is_xla: bool) -> Utili
             reason_in_short=f"{format_share(share)} of products known",
             remedy=_remedy(signals, is_xla=is_xla),
         )
+    if not flop.executed.any():
+        return Utilization(
+            reason="The products in the steps have no elements.",
+            reason_in_short="no products seen",
+        )
     return None
+
+
+def _with_small_kernels(flop: ProductFlop) -> ProductFlop:
+    """Take unknown model FLOP for the executed ones if they are a small part of all."""
+    is_unknown = np.isnan(flop.model)
+    if float(flop.executed[is_unknown].sum()) > (1 - KNOWN_SHARE) * float(flop.executed.sum()):
+        return flop
+    return replace(flop, model=np.where(is_unknown, flop.executed, flop.model))
 
 
 def _remedy(signals: Signals, *, is_xla: bool) -> str:
@@ -140,7 +154,7 @@ def _at_peak(
             counted,
             reason="The device did not run in the recorded steps what they launched: its products "
             f"take {format_share(ran)} of the time of those that were launched.",
-            reason_in_short="steps cut off",
+            reason_in_short="work outside the steps",
             remedy=hint_for(Need.SEVERAL_STEPS, workload(signals)),
         )
     rate = _rates(facts.peaks)[flop.number_format]
@@ -168,7 +182,7 @@ def _at_peak(
             counted,
             reason="What kernels of the program's own, such as fused attention, compute for the "
             "model is unknown.",
-            reason_in_short="kernels of its own",
+            reason_in_short="custom kernels",
         )
     return replace(counted, mfu=mfu)
 

@@ -205,13 +205,24 @@ def test_what_xla_recomputes_is_not_the_models() -> None:
     assert found.executed_flop == 2.0 * 2048 * 512 * 512
 
 
-def test_attention_of_the_programs_own_has_unknown_model_flop() -> None:
-    text = (
-        "%attention.1 = bf16[8,1024,128]{2,1,0} custom-call(bf16[8,1024,128]{2,1,0} %q), "
-        'custom_call_target="tpu_custom_call"'
-    )
+ATTENTION_CALL = (
+    "%attention.1 = bf16[8,1024,128]{2,1,0} custom-call(bf16[8,1024,128]{2,1,0} %q), "
+    'custom_call_target="tpu_custom_call"'
+)
+
+
+def test_a_small_kernel_of_the_programs_own_hardly_matters() -> None:
+    flop = 2.0 * 2048 * 512 * 512
     builder = xla().xla_op(
-        "attention.1", us(50), us(90), text=text, family=KernelFamily.ATTENTION, flop=1e9,
+        "attention.1", us(50), us(51), text=ATTENTION_CALL, family=KernelFamily.ATTENTION,
+        flop=0.01 * flop, traffic_bytes=1e6, precision=2,
+    )  # fmt: skip
+    assert use(builder).model_flop == pytest.approx(1.01 * flop)
+
+
+def test_attention_of_the_programs_own_has_unknown_model_flop() -> None:
+    builder = xla().xla_op(
+        "attention.1", us(50), us(90), text=ATTENTION_CALL, family=KernelFamily.ATTENTION, flop=1e9,
         traffic_bytes=1e6, precision=2,
     )  # fmt: skip
     found = use(builder)
