@@ -106,19 +106,13 @@ export function formatCell(cell: CellValue, unit: string): string {
   }
 }
 
-/** `28–54 ms`. The ends of an estimate have two digits; more would suggest precision. */
+/** `28.0–54.0 ms`: rounded like single durations, so that nothing looks smaller than its low end. */
 export function formatDurationRange(lowNs: number, highNs: number): string {
-  const [sizeNs, unit] = DURATIONS.find(([size]) => highNs >= size * 0.9995) ?? [1, "ns"];
-  const low = twoDigits(lowNs / sizeNs);
-  const high = twoDigits(highNs / sizeNs);
-  if (low === high) return `${high} ${unit}`;
-  return lowNs > 0 && Number(low) === 0 ? `< ${high} ${unit}` : `${low}–${high} ${unit}`;
-}
-
-function twoDigits(value: number): string {
-  if (value === 0) return "0";
-  const digits = Math.abs(value) >= 9.95 ? 0 : Math.abs(value) >= 0.995 ? 1 : 2;
-  return fixed(value, digits);
+  const [low, high] = [formatDuration(lowNs), formatDuration(highNs)];
+  if (low === high) return high;
+  const [lowUnit, highUnit] = [low, high].map((text) => text.slice(text.indexOf(" ")));
+  if (lowNs === 0) return `0–${high}`;
+  return lowUnit === highUnit ? `${low.slice(0, -(lowUnit?.length ?? 0))}–${high}` : `${low} – ${high}`;
 }
 
 /** An axis label, without trailing zeros: `20 ms`, not `20.0 ms`. */

@@ -1,5 +1,5 @@
 // Phrases made from the fields of a report.
-import type { Report, SavingInfo, Scope } from "./report";
+import type { FindingInfo, Report, SavingInfo, Scope } from "./report";
 import { formatDuration, formatDurationRange, formatPlural, formatShare } from "./format";
 
 const FRAMEWORKS: Record<string, string> = {
@@ -33,6 +33,15 @@ export function describeSaving(saving: SavingInfo): { expected: string; range: s
   const expected = `${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)})`;
   // A range whose ends agree in the two digits shown adds nothing.
   return { expected, range: /[–<]/.test(range) ? range : "" };
+}
+
+/** What a finding adds to those above, where that is not its whole saving: less where they overlap,
+ *  more where each alone would leave the other to hold up the step. */
+export function describeMarginal({ saving, refines }: Pick<FindingInfo, "saving" | "refines">): string {
+  if (!saving || refines !== null) return "";
+  const added = formatDuration(saving.marginal_ns);
+  if (added === formatDuration(saving.expected_ns)) return "";
+  return `adds ${saving.marginal_ns > 0 ? added : "nothing"} to the changes above`;
 }
 
 export function describeSteps({ steps }: Pick<Report, "steps">): string {

@@ -45,7 +45,7 @@ def headline(
         what = _AT_WORK.get(workload(signals).mode, "the program at work")
         return (
             f"This records start-up, not {what}: {once} of the time is spent on what happens only "
-            "once. Record again, after a few steps"
+            "once. Record again after a few steps"
         )
     whole = (
         f"each {format_duration(attribution.window_ns / steps.count)} step"
@@ -71,7 +71,7 @@ def headline(
         return waits
     notable = [ranked for ranked in findings if ranked.severity != "low"]
     if notable:
-        return notable[0].finding.title or notable[0].rule.title
+        return notable[0].title
     return _where_time_goes(signals, whole)
 
 

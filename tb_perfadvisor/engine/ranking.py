@@ -55,6 +55,13 @@ class RankedFinding(Struct, frozen=True):
     """Whether a finding that refines this one is the better advice."""
 
     @property
+    def title(self) -> str:
+        """What the finding says in a line, with what it is about in this program."""
+        if self.finding.title or not self.finding.instance:
+            return self.finding.title or self.rule.title
+        return f"{self.rule.title}: {self.finding.instance}"
+
+    @property
     def claims(self) -> Intervals:
         """The time that its saving is taken from; empty without a saving."""
         return EMPTY if self.finding.saving is None else self.finding.saving.claims

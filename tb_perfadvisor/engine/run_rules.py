@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
+from tb_perfadvisor.rules.evidence.instance import instance_of
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 from tb_perfadvisor.signals.workload.fit import fitting
@@ -75,6 +76,7 @@ def completed(finding: Finding, signals: Signals) -> Finding:
     named = () if idle is None else annotation_table(signals, idle)
     return replace(
         finding,
+        instance=instance_of(finding),
         remedies=fitting(finding.remedies, workload(signals)),
         evidence=(*finding.evidence, *named),
     )

@@ -12,7 +12,13 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.markdown import finding_blocks, head_blocks, notes_blocks
+from tb_perfadvisor.report.formats.branches import branches_of
+from tb_perfadvisor.report.formats.markdown import (
+    escape,
+    finding_blocks,
+    head_blocks,
+    notes_blocks,
+)
 
 MOST_TEXT_BYTES = 12 * 1024
 """The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""
@@ -75,14 +81,17 @@ def scalars(report: model.Report) -> dict[str, float]:
 
 
 def _texts(report: model.Report) -> list[summary_pb2.Summary.Value]:
+    entries = [entry for branch in branches_of(report) for entry in (branch.entry, *branch.refined)]
     listed = [
-        f"{index}. **{finding.title}** (`{finding.rule_id}`, {finding.severity})"
-        for index, finding in enumerate(report.findings, start=1)
+        f"- {entry.number}. **{escape(entry.title)}** "
+        f"(`{entry.finding.rule_id}`, {entry.finding.severity})"
+        for entry in entries
     ]
     blocks = [*head_blocks(report), *(["\n".join(listed)] if listed else []), *notes_blocks(report)]
     texts = [_text("perf_advisor/summary", fit(blocks), "What matters most, and the key numbers.")]
-    for index, finding in enumerate(report.findings, start=1):
-        text = fit(finding_blocks(index, finding, report))
+    for entry in entries:
+        finding = entry.finding
+        text = fit(finding_blocks(entry, report, finding.remedies))
         texts.append(_text(f"perf_advisor/findings/{finding.rule_id}", text, finding.title))
     return texts
 

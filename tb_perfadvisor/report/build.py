@@ -185,7 +185,7 @@ def _finding(
     return model.FindingInfo(
         rule_id=rule.id,
         refines=ranked.refines,
-        title=finding.title or rule.title,
+        title=ranked.title,
         heading=_heading(ranked, others, signals) if ranked.is_group else None,
         category=rule.category,
         severity=ranked.severity,
@@ -287,21 +287,22 @@ def _combined(combined: CombinedSaving | None, signals: Signals) -> model.Combin
 
 
 def _not_checked(outcomes: Sequence[RuleOutcome]) -> list[model.RecordingGap]:
-    """What another recording would contain, with the checks that then could run; most first."""
-    gaps: dict[Missing, list[str]] = {}
+    """What to record, with the checks that then could run; most first."""
+    gaps: dict[str, list[tuple[Missing, str]]] = {}
     for outcome in outcomes:
         if all(missing.need in RECORDABLE and missing.remedy for missing in outcome.missing):
             for missing in outcome.missing:
-                gaps.setdefault(missing, []).append(outcome.rule.id)
-    return [
+                gaps.setdefault(missing.remedy, []).append((missing, outcome.rule.id))
+    found = [
         model.RecordingGap(
-            signal=missing.need.value,
-            reason=missing.reason,
-            remedy=missing.remedy,
-            rule_ids=rule_ids,
+            remedy=remedy,
+            signals=list(dict.fromkeys(missing.need.value for missing, _ in entries)),
+            reasons=list(dict.fromkeys(missing.reason for missing, _ in entries)),
+            rule_ids=list(dict.fromkeys(rule_id for _, rule_id in entries)),
         )
-        for missing, rule_ids in sorted(gaps.items(), key=lambda entry: -len(entry[1]))
+        for remedy, entries in gaps.items()
     ]
+    return sorted(found, key=lambda gap: -len(gap.rule_ids))
 
 
 def _outcome(outcome: RuleOutcome) -> model.Outcome:

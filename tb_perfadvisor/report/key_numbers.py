@@ -138,13 +138,12 @@ def _on_host(overview: model.Overview) -> Iterator[model.KeyNumber]:
     top = overview.top_operator
     if top is None:
         return
-    times = f"{top.count:,} time{'' if top.count == 1 else 's'}"
     yield _share(
         "top-operator",
         "Top operator",
         top.share,
         of="operator time",
-        notes=[top.name, times],
+        notes=[top.name],
         definition="The operator with the most time of its own: its duration without the operators "
         "that it calls.",
     )

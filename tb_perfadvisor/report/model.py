@@ -374,13 +374,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordingGap(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that another recording would contain, and the checks that it would allow."""
+    """A change to the recording, and the checks that it would allow."""
 
-    signal: str
-    reason: str
-    """Why the checks could not run."""
     remedy: str
-    """How to record it."""
+    """How to record what is missing."""
+    signals: list[str]
+    """What is missing."""
+    reasons: list[str]
+    """Why the checks could not run."""
     rule_ids: list[str]
 
 

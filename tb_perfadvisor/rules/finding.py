@@ -52,6 +52,8 @@ class Table(Struct, frozen=True):
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    names_instance: bool = False
+    """Whether its first row names what the finding is mostly about."""
 
 
 class Series(Struct, frozen=True):
@@ -145,6 +147,9 @@ class Finding(Struct, frozen=True):
     """Only for findings without a saving; the others are rated by theirs."""
     title: str = ""
     """What is special about this finding, in place of the rule's title."""
+    instance: str = ""
+    """What it is about in this program: a name, a line or a number, to follow the rule's title and
+    a colon. By default, what the evidence names."""
     larger_batch: LargerBatch | None = None
     """For findings that bring more samples in the same time. They have no `saving`."""
 

@@ -20,8 +20,9 @@ def test_text_is_the_default_format() -> None:
     done = run("analyze", SLOW)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
-    assert lines[3] == "First: Load batches in worker processes (finding 2)"
-    assert "1. Feed the device without making it wait  high  input-stall" in lines
+    first = "Load batches in worker processes: each takes 56.5 ms now"
+    assert lines[3] == f"First: {first} (finding 1a)"
+    assert "1. Input stall, 56.3 ms per step: do this  input-stall" in lines
     # No progress and no colors in a pipe.
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -101,14 +102,14 @@ def test_several_captures_are_listed() -> None:
     table = [line.split() for line in done.stdout.splitlines()]
     assert table[0] == ["Run", "Device", "Step", "First", "change", "Saves"]
     (slow,) = [line for line in done.stdout.splitlines() if line.startswith("pytorch_input_slow")]
-    # 56.3 of 116 ms; finding 2 is the one to begin with.
+    # 56.3 of 116 ms; finding 1a is the one to begin with.
     assert " ".join(slow.split()).endswith(
-        "CPU 116 ms Load batches in worker processes 48.7 % high"
+        "CPU 116 ms Load batches in worker processes: each takes 56.5 ms now 48.7 % high"
     )
     (note,) = done.stderr.splitlines()
     assert "--full" in note
     whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
-    assert "1. Feed the device without making it wait" in whole.stdout
+    assert "1. Input stall, 56.3 ms per step: do this" in whole.stdout
     assert whole.stderr == ""
 
 

@@ -10,10 +10,13 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import RankedFinding, first_finding
 from tb_perfadvisor.report import document
+from tb_perfadvisor.report.formats.branches import first_entry
 from tb_perfadvisor.report.formats.render import render
-from tb_perfadvisor.report.formats.wording import first_line
 
 SLOW = Path(__file__).parents[2] / "demo_logs" / "pytorch_input_slow"
+
+
+TITLE = "Load batches in worker processes: each takes 56.5 ms now"
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +50,22 @@ def test_a_finding_that_refines_another_rule_does_not(findings: tuple[RankedFind
 def test_nothing_found_has_no_first_finding() -> None:
     assert first_finding([]) is None
     report = analyze(SLOW, Config(select=("padded-shapes",)))
-    assert (report.first, first_line(report)) == (None, None)
+    assert (report.first, first_entry(report)) == (None, None)
 
 
 def test_a_single_finding_is_not_called_the_first() -> None:
     report = analyze(SLOW)
-    assert first_line(replace(report, findings=report.findings[:1])) is None
+    assert first_entry(replace(report, findings=report.findings[:1])) is None
 
 
 @pytest.mark.parametrize(
     ("format", "line"),
     [
-        ("text", "First: Load batches in worker processes (finding 2)"),
-        ("markdown", "**First:** Load batches in worker processes (finding 2)"),
+        ("text", f"First: {TITLE} (finding 1a)"),
+        (
+            "markdown",
+            f"**First:** {TITLE} (finding 1a)",
+        ),
     ],
 )
 def test_text_formats_name_it_below_the_headline(format: str, line: str) -> None:

@@ -71,7 +71,7 @@ def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
     }
     assert report.headline in text_of(events, "perf_advisor/summary")
     text = text_of(events, "perf_advisor/findings/input-stall")
-    assert text.startswith("## 1. Feed the device without making it wait")
+    assert text.startswith("## 1. Input stall, 56.3 ms per step: do this")
     assert "```python" in text
     assert "perf_advisor/step_time_ms" in events.PluginTagToContent("scalars")
     (point,) = events.Tensors("perf_advisor/step_time_ms")
@@ -152,4 +152,5 @@ def test_a_bucket(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     local = tmp_path / "published" / str(path).rpartition("/")[2]
     local.parent.mkdir()
     local.write_bytes(filesystem.cat_file(path))
-    assert "1. **Feed the device" in text_of(read(local.parent), "perf_advisor/summary")
+    summary = text_of(read(local.parent), "perf_advisor/summary")
+    assert "- 1. **Input stall, 56.3 ms per step: do this**" in summary

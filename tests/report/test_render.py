@@ -132,7 +132,7 @@ def test_text_begins_with_headline_and_breakdown() -> None:
         "Launching           520 µs   5.2 %  ██",
     ]
     # The loader already has workers; at twice their rate, at least half of 4 ms is saved.
-    assert "1. Feed the device without making it wait  high  input-stall" in lines
+    assert "1. Feed the device without making it wait: DataLoader  high  input-stall" in lines
     assert "   saves 4.00 ms per step (40.0 %), between 2.00 ms and 4.00 ms, simulated" in lines
 
 

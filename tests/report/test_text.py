@@ -15,7 +15,8 @@ from rich.console import Console
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.text import print_document
-from tb_perfadvisor.report.formats.wording import saving_text
+from tb_perfadvisor.report.formats.wording import marginal_text, saving_text
+from tb_perfadvisor.units import format_duration
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 
@@ -52,12 +53,39 @@ def test_a_comment_moves_above_its_line_only_if_needed() -> None:
     assert narrow.startswith("# returns before it is computed\nstate, loss = train_step(state, ba")
 
 
-def test_reasons_are_aligned_next_to_their_counts() -> None:
+def test_what_to_record_is_aligned_next_to_the_number_of_checks() -> None:
     lines = shown(report_of("pytorch_ddp_balanced"), 60)
-    (heading,) = (line for line in lines if line.startswith("Checks not applicable: "))
+    (heading,) = (line for line in lines if line.startswith("Another recording would allow "))
     begin = lines.index(heading) + 1
+    assert lines[begin][:5].strip().isdigit()
     for line in lines[begin : begin + 6]:
         assert line.startswith(" " * 7) or line[:5].strip().isdigit(), line
+
+
+def test_what_to_record_is_said_once() -> None:
+    text = " ".join("\n".join(shown(report_of("pytorch_input_slow"), 120)).split())
+    assert text.count("Record with profile_memory=True.") == 1
+    assert "the program ran on the CPU alone" not in text
+
+
+def test_a_group_has_a_heading_and_numbers_below_it() -> None:
+    lines = shown(report_of("pytorch_input_slow"), 120)
+    assert "1. Input stall, 56.3 ms per step: do this  input-stall" in lines
+    (specific,) = (line for line in lines if "loader-in-main-process" in line)
+    assert specific.startswith("   1a. Load batches in worker processes: each takes 56.5 ms now")
+    # What both advise is said once.
+    assert sum("persistent_workers=True" in line for line in lines) == 1
+
+
+def test_what_a_finding_adds_to_those_above_stands_with_its_saving() -> None:
+    report = report_of("pytorch_ddp_straggler")
+    first, second = report.findings[0], report.findings[1]
+    assert (first.saving, second.saving) != (None, None)
+    assert marginal_text(first) == ""
+    assert second.saving is not None
+    added = format_duration(second.saving.marginal_ns) if second.saving.marginal_ns else "nothing"
+    assert marginal_text(second) == f"adds {added} to the changes above"
+    assert any(line.endswith(marginal_text(second)) for line in shown(report, 160))
 
 
 def test_a_range_with_equal_ends_is_not_shown() -> None:
@@ -67,4 +95,8 @@ def test_a_range_with_equal_ends_is_not_shown() -> None:
     close = replace(saving, low_ns=56_300_000, expected_ns=56_310_000, high_ns=56_320_000)
     assert "between" not in saving_text(close, report)
     assert "between 56.3 ms and 56.4 ms" in saving_text(replace(close, high_ns=56_360_000), report)
+    unsure = replace(close, low_ns=0, high_ns=60_000_000)
+    assert saving_text(unsure, report).endswith("(48.7 %), at most 60.0 ms, measured")
+    nothing = replace(unsure, expected_ns=0)
+    assert saving_text(nothing, report).startswith("saves nothing alone, at most 60.0 ms per step")
     assert saving_text(None, report) == "saving not estimated"

@@ -3,10 +3,9 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { BASE, excerptUrl } from "../state/api";
 import { isExported } from "../state/exported";
-import { formatDuration } from "../format";
 import { readSearch } from "../state/host";
 import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
-import type { FindingInfo, Report, SavingInfo } from "../report";
+import type { FindingInfo, Report } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state/store";
 import { BASES, describeScope } from "../text";
 import { Evidence } from "./evidence";
@@ -53,9 +52,9 @@ export function Finding(props: Props): JSX.Element {
             <Prose text={finding.heading ?? finding.title} />
             {finding.is_preview && <> <PreviewBadge /></>}
           </span>
-          <Severity severity={finding.severity} />
+          {finding.heading === null ? <Severity severity={finding.severity} /> : <span />}
           {finding.saving ? (
-            <Saving saving={finding.saving} fullShare={fullShare} />
+            <Saving finding={finding} saving={finding.saving} fullShare={fullShare} />
           ) : (
             <span class="saving saving-none">no time estimate</span>
           )}
@@ -127,7 +126,6 @@ function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.E
         <code>{finding.rule_id}</code>
         {scope && <span>{scope}</span>}
         {basis && <span title={BASES[basis]}>{basis} saving</span>}
-        {finding.saving && finding.refines === null && <Marginal saving={finding.saving} />}
       </span>
       <span class="button-row">
         {finding.saving && !hasTimeline && !isExported && (
@@ -142,13 +140,6 @@ function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.E
       </span>
     </footer>
   );
-}
-
-/** What this change saves on top of the changes above: less where they overlap, more where each
- *  alone would leave the other to hold up the step. */
-function Marginal({ saving }: { saving: SavingInfo }): JSX.Element | null {
-  if (saving.marginal_ns === saving.expected_ns) return null;
-  return <span>saves {formatDuration(saving.marginal_ns)} on top of the changes above</span>;
 }
 
 function Part({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {

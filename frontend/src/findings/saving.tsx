@@ -1,17 +1,19 @@
 // A saving as a bar: solid up to its low end, faint up to its high end, a tick at the expected value.
 import type { JSX } from "preact";
-import type { SavingInfo } from "../report";
-import { describeSaving } from "../text";
+import type { FindingInfo, SavingInfo } from "../report";
+import { describeMarginal, describeSaving } from "../text";
 
 interface Props {
+  finding: FindingInfo;
   saving: SavingInfo;
   /** The share that fills the bar: the largest in the list, so that rows are comparable. */
   fullShare: number;
 }
 
-export function Saving({ saving, fullShare }: Props): JSX.Element {
+export function Saving({ finding, saving, fullShare }: Props): JSX.Element {
   const at = (share: number): string => `${fullShare > 0 ? Math.min(share / fullShare, 1) * 100 : 0}%`;
   const { expected, range } = describeSaving(saving);
+  const marginal = describeMarginal(finding);
   return (
     <span class="saving">
       <span class="saving-text">
@@ -29,6 +31,7 @@ export function Saving({ saving, fullShare }: Props): JSX.Element {
         <span class="range-low" style={{ width: at(saving.share_low) }} />
         <span class="range-tick" style={{ left: at(saving.share_expected) }} />
       </span>
+      {marginal && <span class="saving-marginal">{marginal}</span>}
     </span>
   );
 }

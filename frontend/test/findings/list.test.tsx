@@ -28,7 +28,7 @@ test("an open finding shows summary, remedy, evidence and saving", () => {
   openFindings.value = new Set();
   assert.match(html, /aria-expanded="true"[^>]*aria-controls="finding-input-stall"/);
   const text = textOf(html);
-  assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , range 28–46 ms/);
+  assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , range 28\.0–46\.0 ms/);
   assert.match(text, /Four workers deliver a batch every 230.ms/);
   assert.match(text, /num_workers=12/);
   assert.match(text, /58\.4 ms 1\.68 s 7/);

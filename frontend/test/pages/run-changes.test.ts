@@ -13,13 +13,13 @@ test("a finding compares the predicted with the achieved change", () => {
     achieved_ns: achieved,
     is_in_range: isInRange,
   });
-  assert.equal(describeFinding(change(25e6, true), true), "predicted 10–30 ms less; achieved 25.0 ms less, as predicted");
+  assert.equal(describeFinding(change(25e6, true), true), "predicted 10.0–30.0 ms less; achieved 25.0 ms less, as predicted");
   assert.match(describeFinding(change(5e6, false), true), /less than predicted$/);
   assert.match(describeFinding(change(35e6, false), true), /more than predicted$/);
   assert.match(describeFinding(change(-5e6, false), true), /achieved 5\.00 ms more/);
   // The cause is gone, but something else took its time.
   assert.equal(
     describeFinding(change(25e6, true), false),
-    "predicted 10–30 ms less; achieved 25.0 ms less, but the step did not get faster",
+    "predicted 10.0–30.0 ms less; achieved 25.0 ms less, but the step did not get faster",
   );
 });

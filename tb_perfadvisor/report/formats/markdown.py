@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
-    first_line,
+    checks_lines,
     format_cell,
+    marginal_text,
     number_rows,
+    remaining_notes,
     report_name,
     saving_text,
 )
@@ -41,8 +44,8 @@ def render_markdown(document: model.Document) -> str:
 
 def _report(report: model.Report) -> str:
     blocks = [f"# {escape(report_name(report))}", *head_blocks(report)]
-    for index, finding in enumerate(report.findings, start=1):
-        blocks += finding_blocks(index, finding, report)
+    for branch in branches_of(report):
+        blocks += branch_blocks(branch, report)
     return "\n\n".join([*blocks, *notes_blocks(report)])
 
 
@@ -53,11 +56,15 @@ def head_blocks(report: model.Report) -> list[str]:
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
-    first = first_line(report)
+    first = first_entry(report)
     return [
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
-        *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
+        *(
+            []
+            if first is None
+            else [f"**First:** {escape(first.finding.title)} (finding {first.number})"]
+        ),
         *(
             [
                 grid(("Where the time goes", "Time", "Share"), breakdown),
@@ -79,19 +86,47 @@ def _program(workload: model.WorkloadInfo) -> list[str]:
 
 
 def notes_blocks(report: model.Report) -> list[str]:
-    """The notes on the profile; empty if there are none."""
-    lines = [
+    """The notes on the profile, and what else to record."""
+    blocks = []
+    if report.not_checked:
+        gaps = "\n".join(
+            f"- {escape(gap.remedy)} ({len(gap.rule_ids)}: {escape('; '.join(gap.reasons))})"
+            for gap in report.not_checked
+        )
+        blocks += ["## What another recording would allow to check", gaps]
+    notes = "\n".join(
         f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
-        for note in report.notes
+        for note in remaining_notes(report)
+    )
+    if notes:
+        blocks += ["## Notes on the profile", notes]
+    if report.outcomes:
+        blocks.append("\n".join(escape(line) for line in checks_lines(report)))
+    return blocks
+
+
+def branch_blocks(branch: Branch, report: model.Report) -> list[str]:
+    """The blocks of a finding and of those that refine it."""
+    is_group = branch.entry.finding.heading is not None
+    general = finding_blocks(branch.entry, report, [] if is_group else branch.remedies)
+    refined = [
+        block
+        for entry in branch.refined
+        for block in finding_blocks(entry, report, entry.finding.remedies, level=3)
     ]
-    return ["## Notes on the profile", "\n".join(lines)] if lines else []
+    return [*general, *refined, *(_remedy_blocks(branch.remedies) if is_group else [])]
 
 
-def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report) -> list[str]:
+def finding_blocks(
+    entry: Entry, report: model.Report, remedies: Sequence[model.Remedy], level: int = 2
+) -> list[str]:
     """The blocks of one finding: evidence, remedies, when to ignore it, and how to verify it."""
+    finding = entry.finding
+    saving = "; ".join(filter(None, [saving_text(finding.saving, report), marginal_text(finding)]))
+    severity = [] if finding.heading else [finding.severity]
     blocks = [
-        f"## {index}. {finding.title}",
-        f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving, report)}",
+        f"{'#' * level} {entry.number}. {escape(entry.title)}",
+        " · ".join((f"`{finding.rule_id}`", *severity, saving)),
         escape(finding.summary),
     ]
     tables = [item for item in finding.evidence if isinstance(item, model.TableEvidence)]
@@ -104,12 +139,18 @@ def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report)
             for row in table.rows[:_EVIDENCE_ROWS]
         ]
         blocks.append(grid(tuple(column.label for column in table.columns), rows))
-    for remedy in finding.remedies:
+    blocks += _remedy_blocks(remedies)
+    blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
+    blocks.append(f"*How to verify:* {finding.how_to_verify}")
+    return blocks
+
+
+def _remedy_blocks(remedies: Sequence[model.Remedy]) -> list[str]:
+    blocks = []
+    for remedy in remedies:
         blocks.append(remedy.text)
         if remedy.snippet:
             blocks.append(f"```{remedy.language}\n{remedy.snippet}\n```")
-    blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
-    blocks.append(f"*How to verify:* {finding.how_to_verify}")
     return blocks
 
 

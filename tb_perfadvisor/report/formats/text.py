@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,12 +14,16 @@ from rich.text import Text
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
 from tb_perfadvisor.report.formats.text_table import TextTable
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
-    first_line,
+    checks_lines,
+    marginal_text,
     number_rows,
+    recordable_checks,
+    remaining_notes,
     report_name,
     saving_text,
 )
@@ -29,7 +33,7 @@ from tb_perfadvisor.units import format_duration, format_share
 WIDTH = 100
 _BAR = 30
 _EVIDENCE_ROWS = 5
-_REASONS = 4
+_MOST_REMEDIES = 2
 _INDENT = 3
 _NOTES = {"info": "Note", "warning": "Warning", "error": "Problem"}
 
@@ -75,12 +79,12 @@ def _report(report: model.Report) -> RenderableType:
     ]
     if report.overview.window_ns:
         parts += [Text(), _breakdown(report), Text(), _numbers(report)]
-    for index, finding in enumerate(report.findings, start=1):
-        parts += [Text(), _finding(index, finding, report)]
+    for branch in branches_of(report):
+        parts += [Text(), _branch(branch, report)]
     if not report.findings and report.overview.window_ns:
         parts += [Text(), WrappedText("Nothing to change.", style="green")]
     parts += [Text(), _outcomes(report)] if report.overview.window_ns else [Text()]
-    for note in report.notes:
+    for note in remaining_notes(report):
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
         parts.append(WrappedText(plain(text), style=style))
@@ -88,10 +92,11 @@ def _report(report: model.Report) -> RenderableType:
 
 
 def _first(report: model.Report) -> list[RenderableType]:
-    if (line := first_line(report)) is None:
+    if (entry := first_entry(report)) is None:
         return []
-    title, where = line
-    return [Text.assemble(("First: ", "bold"), plain(title), (f" ({where})", "dim"))]
+    title = plain(entry.finding.title)
+    where = (f" (finding {entry.number})", "dim")
+    return [WrappedText(Text.assemble(("First: ", "bold"), title, where))]
 
 
 def _breakdown(report: model.Report) -> RenderableType:
@@ -120,27 +125,54 @@ def _numbers(report: model.Report) -> RenderableType:
     return table
 
 
-def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> RenderableType:
-    heading = Text.assemble(
-        (f"{index}. {finding.title}", "bold"),
-        "  ",
-        (finding.severity, SEVERITY_STYLE[finding.severity]),
-        (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
+def _branch(branch: Branch, report: model.Report) -> RenderableType:
+    """A finding with those that refine it, indented."""
+    general = branch.entry.finding
+    remedies = _remedies(branch.remedies)
+    if general.heading is None:
+        parts = [_finding(branch.entry, report, remedies)]
+    else:
+        parts = [_finding(branch.entry, report, [])]
+    for entry in branch.refined:
+        refined = _finding(entry, report, _remedies(entry.finding.remedies))
+        parts += [Text(), Padding(refined, (0, 0, 0, _INDENT))]
+    if general.heading is not None and remedies:
+        parts.append(Padding(Group(*remedies), (0, 0, 0, _INDENT)))
+    return Group(*parts)
+
+
+def _finding(
+    entry: Entry, report: model.Report, remedies: Sequence[RenderableType]
+) -> RenderableType:
+    finding = entry.finding
+    severity = () if finding.heading else ((finding.severity, SEVERITY_STYLE[finding.severity]),)
+    heading = Text("  ").join(
+        Text(*part)
+        for part in (
+            (f"{entry.number}. {plain(entry.title)}", "bold"),
+            *severity,
+            (f"{finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
+        )
     )
+    saving = "; ".join(filter(None, [saving_text(finding.saving, report), marginal_text(finding)]))
     parts: list[RenderableType] = [
-        WrappedText(saving_text(finding.saving, report), style="green"),
+        WrappedText(saving, style="green"),
         WrappedText(plain(finding.summary)),
     ]
     tables = [item for item in finding.evidence if isinstance(item, model.TableEvidence)]
     for table in tables[:1]:
         parts += [Text(), WrappedText(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
-    for remedy in finding.remedies[:2]:
+    content = Group(*parts, *remedies)
+    return Group(WrappedText(heading), Padding(content, (0, 0, 0, _INDENT)))
+
+
+def _remedies(remedies: Sequence[model.Remedy]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for remedy in remedies[:_MOST_REMEDIES]:
         parts += [Text(), WrappedText(f"→ {remedy.text}")]
         if remedy.snippet:
             parts.append(Padding(_Snippet(remedy.snippet, remedy.language), (0, 0, 0, _INDENT)))
-    content = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
-    # Indent a finding that refines the one above.
-    return Padding(content, (0, 0, 0, _INDENT if finding.refines else 0))
+    return parts
 
 
 class _Snippet:
@@ -166,28 +198,16 @@ class _Snippet:
 
 
 def _outcomes(report: model.Report) -> RenderableType:
-    """How many rules found nothing, and why."""
-    counts = Counter(outcome.status for outcome in report.outcomes)
-    parts: list[RenderableType] = [WrappedText(f"Checks passed: {counts['passed']}", style="dim")]
-    reasons = Counter(
-        _reason(outcome) for outcome in report.outcomes if outcome.status == "not_applicable"
-    )
-    if reasons:
-        parts.append(WrappedText(f"Checks not applicable: {counts['not_applicable']}", style="dim"))
-        ranked = reasons.most_common(_REASONS)
-        if other := counts["not_applicable"] - sum(count for _, count in ranked):
-            ranked.append(("other reasons", other))
+    """How many checks found nothing, and what to record so that more can run."""
+    parts: list[RenderableType] = [WrappedText(line, style="dim") for line in checks_lines(report)]
+    if report.not_checked:
+        count = len(recordable_checks(report))
+        more = f"{count} more check{'' if count == 1 else 's'}"
+        parts.append(WrappedText(f"Another recording would allow {more}:", style="dim"))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(justify="right", width=5, style="dim")
         table.add_column(style="dim")
-        for reason, count in ranked:
-            table.add_row(str(count), WrappedText(plain(reason)))
+        for gap in report.not_checked:
+            table.add_row(str(len(gap.rule_ids)), WrappedText(plain(gap.remedy)))
         parts.append(table)
-    failed = [outcome.rule_id for outcome in report.outcomes if outcome.status == "failed"]
-    if failed:
-        parts.append(WrappedText(f"Checks failed: {', '.join(failed)}", style="dim"))
     return Group(*parts)
-
-
-def _reason(outcome: model.Outcome) -> str:
-    return outcome.missing[0].reason if outcome.missing else outcome.reason or ""

@@ -26,7 +26,7 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     if unit == "flop/s":
         return format_rate(cell, "FLOP/s")
     if unit in ("samples/s", "tokens/s"):
-        return f"{cell:,.0f}/s" if cell >= 100 else f"{cell:,.3g}/s"
+        return f"{cell:,.0f} {unit}" if cell >= 100 else f"{cell:,.3g} {unit}"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
@@ -34,13 +34,27 @@ def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
     """The saving of a finding: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
         return "saving not estimated"
-    low, high = format_duration(saving.low_ns), format_duration(saving.high_ns)
-    span = f", between {low} and {high}" if low != high else ""
-    return (
-        f"saves {format_duration(saving.expected_ns)}"
-        f" {'per step' if report.steps.used else 'of the profile'}"
-        f" ({format_share(saving.share_expected)}){span}, {saving.basis}"
-    )
+    whole = "per step" if report.steps.used else "of the profile"
+    low, expected, high = map(format_duration, (saving.low_ns, saving.expected_ns, saving.high_ns))
+    if saving.expected_ns == 0:
+        return f"saves nothing alone, at most {high} {whole}, {saving.basis}"
+    if saving.low_ns == 0:
+        span = f", at most {high}" if high != expected else ""
+    else:
+        span = f", between {low} and {high}" if low != high else ""
+    share = format_share(saving.share_expected)
+    return f"saves {expected} {whole} ({share}){span}, {saving.basis}"
+
+
+def marginal_text(finding: model.FindingInfo) -> str:
+    """What a finding adds to the findings above; empty if that is all of its saving."""
+    saving = finding.saving
+    if saving is None or finding.refines is not None:
+        return ""
+    added, alone = format_duration(saving.marginal_ns), format_duration(saving.expected_ns)
+    if added == alone:
+        return ""
+    return f"adds {added if saving.marginal_ns else 'nothing'} to the changes above"
 
 
 def report_name(report: model.Report) -> str:
@@ -55,13 +69,6 @@ def caption_line(report: model.Report) -> str:
     return plain(report.caption) + (" · synthetic profile" if report.is_synthetic else "")
 
 
-def first_line(report: model.Report) -> tuple[str, str] | None:
-    """The finding to begin with and its place: `finding 2`; None where there is no choice."""
-    if report.first is None or len(report.findings) == 1:
-        return None
-    return report.findings[report.first.index].title, f"finding {report.first.index + 1}"
-
-
 def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
     """The label, the value and the notes of each key number."""
     return [
@@ -72,3 +79,29 @@ def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
         )
         for number in report.key_numbers
     ]
+
+
+def checks_lines(report: model.Report) -> list[str]:
+    """How many checks passed, failed, or cannot concern the program."""
+    of = {
+        status: [outcome.rule_id for outcome in report.outcomes if outcome.status == status]
+        for status in ("passed", "failed", "not_applicable")
+    }
+    unconcerned = len(of["not_applicable"]) - len(recordable_checks(report))
+    lines = [f"Checks passed: {len(of['passed'])}"]
+    if unconcerned:
+        lines[0] += f"; {unconcerned} more cannot concern this program"
+    if of["failed"]:
+        lines.append(f"Checks failed: {', '.join(of['failed'])}")
+    return lines
+
+
+def recordable_checks(report: model.Report) -> set[str]:
+    """The rules that another recording would let run."""
+    return {rule_id for gap in report.not_checked for rule_id in gap.rule_ids}
+
+
+def remaining_notes(report: model.Report) -> list[model.NoteInfo]:
+    """The notes, without those whose remedy stands among what to record."""
+    said = {gap.remedy for gap in report.not_checked}
+    return [note for note in report.notes if not note.remedy or note.remedy not in said]

@@ -110,6 +110,7 @@ class DataParallel(Rule):
         inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         names = events.name[rows]
         yield Finding(
+            instance=f"one process drives {signals.device.used} devices",
             summary=(
                 f"nn.DataParallel drives {signals.device.used} devices from one process: the"
                 f" busiest one loses {per_step(lost_ns, signals)} while tensors are moved."

@@ -87,6 +87,7 @@ class DdpBufferBroadcast(Rule):
         operators = broadcasts.operators
         host_ns = format_duration(total_ns(broadcasts.spans) / broadcasts.forwards)
         yield Finding(
+            instance=f"the host needs {host_ns} each time",
             summary=(
                 f"The device waits {per_step(high_ns, signals)} while DistributedDataParallel"
                 f" broadcasts the model's buffers; the host needs {host_ns} for that in each"

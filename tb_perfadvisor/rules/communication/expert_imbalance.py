@@ -140,6 +140,7 @@ class ExpertImbalance(Rule):
         names = [str(s.host if s.rank is None else s.rank) for s in sources]
         last = [i for i in (-load.times_last).argsort(kind="stable") if load.times_last[i]]
         yield Finding(
+            instance=f"one rank gets {load.imbalance:.1f} times the mean",
             summary=(
                 f"{per_step(saving.expected_ns, signals)} is spent waiting for the rank with the"
                 f" most tokens, which has {load.imbalance:.1f} times the mean in"

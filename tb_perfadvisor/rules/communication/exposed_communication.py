@@ -106,6 +106,7 @@ class ExposedCommunication(Rule):
         wire_ns = min(_wire_ns(signals), exposed_ns)
         title, longest = _longest(signals)
         yield Finding(
+            instance=count_per_step(collectives.count, "collective", signals),
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
@@ -135,7 +136,7 @@ def _longest(signals: Signals) -> tuple[str, str]:
     longest = dominant_collective(signals)
     if longest is None:
         return "", ""
-    where = f" in `{longest.annotation}`" if longest.annotation else ""
+    where = f" in {longest.annotation}" if longest.annotation else ""
     name = f"One {longest.operation}{where} takes"
     taken = format_duration(longest.exposed_ns / signals.steps.count)
     share = format_share(share_of_window(longest.exposed_ns, signals))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Finding
@@ -80,6 +80,7 @@ class FullPrecisionGradients(Rule):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
         yield Finding(
+            instance=count_per_step(int(chosen.sum()), "reduction", signals),
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into sending gradients in 32 bits, although"
                 f" {format_share(narrow)} of compute time is in 16 bits."

@@ -97,6 +97,7 @@ class HostBackend(Rule):
         inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         sizes = collectives.size_bytes[on_host]
         yield Finding(
+            instance=f"the device idles {per_step(idle_ns, signals)}",
             summary=(
                 f"The device idles {per_step(idle_ns, signals)} during collectives that run on the"
                 " host."

@@ -73,6 +73,7 @@ class LateAllGather(Rule):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
         yield Finding(
+            instance=count_per_step(int(gathers.sum()), "all-gather", signals),
             summary=(
                 f"Layers wait {per_step(exposed_ns, signals)} for their parameters"
                 f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)})."

@@ -96,6 +96,7 @@ class LateGradientBucket(Rule):
         if self.is_minor(most.high_ns, signals):
             return
         yield Finding(
+            instance=f"nothing overlaps {per_step(tail_ns, signals)}",
             summary=(
                 f"The last all-reduce takes {per_step(tail_ns, signals)} with no compute beside it;"
                 f" the others are exposed for {per_step(all_ns - tail_ns, signals)}."

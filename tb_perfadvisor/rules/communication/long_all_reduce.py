@@ -123,6 +123,9 @@ class LongAllReduce(Rule):
             )
             expected_ns = float(self._expected_ns(signals, sent, sent.size_bytes).sum())
         yield Finding(
+            instance=(
+                f"{format_duration(total_ns / steps)}, not {format_duration(expected_ns / steps)}"
+            ),
             summary=(
                 f"The all-reduce{f' of {size.text} per step' if size.text else 's of a step'} takes"
                 f" {format_duration(total_ns / steps)}"

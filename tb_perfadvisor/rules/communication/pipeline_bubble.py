@@ -81,6 +81,7 @@ class PipelineBubble(Rule):
             else " All messages take about as long, so how much of that is transfer is unknown."
         )
         yield Finding(
+            instance=count_per_step(int(messages.sum()), "message", signals),
             summary=(
                 f"This stage spends {per_step(exposed_ns, signals)} on messages to and from its"
                 f" neighbors alone ({count_per_step(int(messages.sum()), 'message', signals)})."

@@ -83,6 +83,7 @@ class RedundantAllReduce(Rule):
         redundant = int(is_redundant.sum()) // steps.count
         redundant_ns = int(time_without_waiting(signals)[is_redundant].sum())
         yield Finding(
+            instance=f"{rounds} times now",
             summary=(
                 f"Gradients are reduced {rounds} times per optimizer step:"
                 f" {redundant:,} of {count:,} all-reduces per step are redundant, because the next"

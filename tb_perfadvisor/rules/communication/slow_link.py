@@ -100,6 +100,7 @@ class SlowLink(Rule):
                 )
         best, bandwidth = float(rate[slow].max()), float(np.median(link[slow]))
         yield Finding(
+            instance=f"{format_rate(best, 'B/s')} of {format_rate(bandwidth, 'B/s')}",
             summary=(
                 f"Slow transfer of large messages costs up to {per_step(saving.high_ns, signals)}:"
                 f" the fastest of {int(slow.sum()):,} collectives reaches"

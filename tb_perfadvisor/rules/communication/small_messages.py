@@ -155,6 +155,7 @@ class SmallMessages(Rule):
             return
         median = format_duration(float(np.median(taken_ns[chosen])))
         yield Finding(
+            instance=count_per_step(int(chosen.sum()), "small collective", signals),
             summary=(
                 f"{count_per_step(int(chosen.sum()), 'small collective', signals)} (of"
                 f" {len(collectives) / signals.steps.count:,.0f}) take"

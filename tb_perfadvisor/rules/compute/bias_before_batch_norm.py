@@ -83,6 +83,7 @@ class BiasBeforeBatchNorm(Rule):
             return
         count = len(distinct(biased.convolutions))
         yield Finding(
+            instance=count_per_step(count, "convolution", signals),
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into biases that batch normalization cancels"
                 f" ({count_per_step(count, 'convolution', signals)})."

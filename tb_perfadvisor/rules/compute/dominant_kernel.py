@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
@@ -80,6 +81,7 @@ class DominantKernel(Rule):
         ]
         cost_ns = trace.events.duration_ns[executions]
         yield Finding(
+            instance=short_name(first.name),
             summary=(
                 f"{per_step(first.total_ns, signals)} goes into one kernel, {first.name[:120]}"
                 f"{_position(signals, executions)}."

@@ -143,6 +143,7 @@ class DominantOperators(Rule):
         most = operators.rows[operators.name == first[0]]
         remedies = (_WIDER, _LOOK) if _is_narrow(signals.trace, most) else (_LOOK,)
         yield Finding(
+            instance=f"{operators.names[first[0]]} and two others",
             summary=(
                 f"{per_step(total_ns, signals)} goes into three operators:"
                 f" {', '.join(shares[:-1])} and {shares[-1]}."

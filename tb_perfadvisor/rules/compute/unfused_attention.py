@@ -114,6 +114,7 @@ class UnfusedAttention(Rule):
         cost_ns = time_within(signals, attention.rows, saving.claims)
         layers = len(distinct(attention.layer))
         yield Finding(
+            instance=count_per_step(layers, "layer", signals),
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into unfused attention"
                 f" ({count_per_step(layers, 'layer', signals)}): the scores pass through memory"

@@ -166,4 +166,5 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
             Column("fused_ns", "Time if fused", "ns"),
         ),
         tuple(ranked[:MOST_SITES]),
+        names_instance=True,
     )

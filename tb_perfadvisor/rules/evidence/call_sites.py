@@ -88,4 +88,5 @@ def work_by_call_site(
             Column("total_ns", "Time", "ns"),
         ),
         tuple(table),
+        names_instance=True,
     )

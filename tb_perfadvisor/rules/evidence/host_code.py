@@ -28,7 +28,9 @@ def host_code_table(
     if unrecorded_ns > 0:
         rows.append(("(not recorded: Python or native code)", None, unrecorded_ns))
     return Table(
-        title, (Column("name", noun), Column("count", "Count", "count"), column), tuple(rows)
+        title,
+        (Column("name", noun), Column("count", "Count", "count"), column),
+        tuple(rows),
     )
 
 

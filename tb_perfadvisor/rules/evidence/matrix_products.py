@@ -64,6 +64,7 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
             Column("source", "Source line"),
         ),
         tuple(rows),
+        names_instance=True,
     )
 
 

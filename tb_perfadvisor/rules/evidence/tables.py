@@ -53,6 +53,7 @@ def events_by_name(
             # Equal totals stay in order of their first event.
             for i in np.lexsort((first, -sums[-1])).tolist()
         ),
+        names_instance=True,
     )
 
 

@@ -180,6 +180,7 @@ class ExposedCopies(Rule):
         # Pinning host memory does not help copies within the device.
         is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
         yield Finding(
+            instance=f"{count_per_step(len(rows), 'copy', signals, plural='copies')}",
             summary=(
                 f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
                 f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"

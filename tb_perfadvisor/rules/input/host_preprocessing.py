@@ -8,6 +8,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.input.loading import (
     FASTER_PROCESSOR,
@@ -216,6 +217,7 @@ class HostPreprocessing(Rule):
         most = f", mostly in {calls.rows[0][0]}" if calls.rows else ""
         waiting = "the step's operators" if signals.device.is_host_only else "the device"
         yield Finding(
+            instance=short_name(f"{calls.rows[0][0]}") if calls.rows else "",
             summary=(
                 f"{_VERBS[worst]} makes {waiting} wait {per_step(idle_ns, signals)}:"
                 f" {format_share(idle_ns / stall_ns)} of the wait for input{most}."

@@ -105,6 +105,7 @@ class InfeedWait(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
+            instance=f"the core waits {per_step(waited_ns, signals)}",
             summary=(
                 f"The TPU core waits {per_step(waited_ns, signals)} in infeed or outfeed"
                 " operations."

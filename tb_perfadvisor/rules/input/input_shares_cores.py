@@ -138,6 +138,7 @@ def _of_workers(
 ) -> Finding:
     cpu_ns = float(workers.cpu_ns.mean())
     return Finding(
+        instance=f"both use {sharing.cores} cores",
         summary=_summary(
             signals,
             sharing,
@@ -159,6 +160,7 @@ def _of_pipeline(signals: Signals, sharing: CoreSharing, saving: Saving) -> Find
         mean = format_duration(run_ns / max(calls, 1))
         most = f", mostly in {pipelines.kind[node]} ({calls:,} calls of {mean} in the profile)"
     return Finding(
+        instance=f"both use {sharing.cores} cores",
         summary=_summary(signals, sharing, most),
         saving=saving,
         evidence=(iterator_table(signals),),

@@ -188,6 +188,7 @@ class InputStall(Rule):
         name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
+            instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input, in {name}.",
             saving=Saving(
                 low_ns, stall_ns, stall_ns, claims, "measured", (Remove(signals.input_waits),)
@@ -226,6 +227,11 @@ class InputStall(Rule):
         lost_ns = float(np.maximum(beyond_ns[is_other], 0).sum())
         least_share = self.minimum_share - self.recurring_share
         return lost_ns >= least_share * float(length_ns[is_other].sum())
+
+
+def _fetch(name: str) -> str:
+    """The DataLoader whose iterator PyTorch names, or else the name itself."""
+    return "DataLoader" if name.startswith("enumerate(DataLoader)") else name
 
 
 def _prefetches(signals: Signals) -> bool:

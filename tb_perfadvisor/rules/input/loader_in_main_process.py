@@ -15,6 +15,7 @@ from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
 _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
@@ -93,7 +94,8 @@ class LoaderInMainProcess(Rule):
         names, place = unique_inverse(events.name[rows])
         is_single = [_SINGLE_PROCESS in trace.strings[name] for name in names.tolist()]
         rows = rows[np.array(is_single, dtype=bool)[place]]
-        if len(rows) == 0 or np.median(events.duration_ns[rows]) < self.minimum_fetch_ns:
+        usual_ns = float(np.median(events.duration_ns[rows])) if len(rows) else 0.0
+        if len(rows) == 0 or usual_ns < self.minimum_fetch_ns:
             return
         fetches = union(events.start_ns[rows], events.end_ns[rows])
         claims = intersect(signals.attribution.intervals[Cause.INPUT], fetches)
@@ -105,6 +107,7 @@ class LoaderInMainProcess(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
+            instance=f"each takes {format_duration(usual_ns)} now",
             summary=(
                 f"{subject} {per_step(stall_ns, signals)} because the training thread loads"
                 " the batches itself."

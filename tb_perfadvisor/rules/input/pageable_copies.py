@@ -104,6 +104,7 @@ class PageableCopies(Rule):
         rate = format_rate(int(copies.size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         pinned = format_rate(link.bandwidth_bytes_per_s, "B/s")
         yield Finding(
+            instance=f"{rate} now, {pinned} if pinned",
             summary=(
                 f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
                 f" {count_per_step(len(rows), 'copy', signals, plural='copies')} at only {rate},"

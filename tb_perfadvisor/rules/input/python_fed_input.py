@@ -72,6 +72,7 @@ class PythonFedInput(Rule):
         is_used = (start >= window.window_start_ns) & (start < window.window_end_ns)
         source = "a generator" if "Generator" in pipelines.kind else "Python code in a map"
         yield Finding(
+            instance=count_per_step(int(is_used.sum()), "call", signals),
             summary=(
                 f"{per_step(claimed_ns, signals)} is spent waiting for {source}"
                 f" ({count_per_step(int(is_used.sum()), 'call', signals)}), which runs one call at"

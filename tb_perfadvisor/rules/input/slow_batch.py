@@ -165,6 +165,7 @@ class SlowBatch(Rule):
         where = f" in step {named}" if named else ""
         count = "one fetch takes" if len(slow) == 1 else f"{len(slow)} of {len(rows)} fetches take"
         yield Finding(
+            instance=f"{count} up to {format_duration(int(duration.max()))}",
             summary=(
                 f"The device waits {per_step(excess_ns, signals)} for a few slow batches:"
                 f" {count} up to {format_duration(int(duration.max()))}{where}, against a median of"

@@ -170,6 +170,7 @@ class SmallFileReads(Rule):
         waits_ns = max(cpu_ns / workers.workers - step_ns, 0.0) * steps
         saved_ns = max(stall_ns - int(waits_ns), 0)
         yield Finding(
+            instance=f"{files:,.0f} files for each batch",
             summary=(
                 f"The step waits {per_step(stall_ns, signals)} for {workers.workers} workers. They"
                 f" open {files:,.0f} files for each batch, and compute only"
@@ -204,6 +205,7 @@ class SmallFileReads(Rule):
         )
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
+            instance=count_per_step(opened, "file", signals),
             summary=(
                 f"{per_step(total_ns(claims), signals)} is spent waiting while the input pipeline"
                 f" opens and reads {count_per_step(opened, 'file', signals)}.{opening}"

@@ -94,6 +94,7 @@ class TfdataLateGrowth(Rule):
                 continue
             size_before = "encoded records" if before is None else f"{format_bytes(before)} each"
             yield Finding(
+                instance=pipelines.kind[node],
                 summary=(
                     f"The {pipelines.kind[node]} buffer takes {format_bytes(total)} of host memory:"
                     f" {elements:,} elements of {format_bytes(size)}, which were {size_before}"

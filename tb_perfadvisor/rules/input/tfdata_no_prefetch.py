@@ -98,6 +98,7 @@ class TfdataNoPrefetch(Rule):
             if self.is_minor(saved_ns, signals):
                 continue
             yield Finding(
+                instance=f"it ends in {pipelines.kind[last]}",
                 summary=(
                     f"A prefetch would hide {per_step(saved_ns, signals)} of the wait for input:"
                     f" the pipeline ends in {pipelines.kind[last]}, which prepares each batch only"

@@ -97,6 +97,7 @@ class TfdataPerElementMap(Rule):
             return
         mean_ns = sum(int(pipelines.function_ns[node]) for node in nodes) / count
         yield Finding(
+            instance=count_per_step(count, "call", signals),
             summary=(
                 f"Calling tiny functions makes the step wait {per_step(saved_ns, signals)}:"
                 f" {count_per_step(count, 'call', signals)} that each run"

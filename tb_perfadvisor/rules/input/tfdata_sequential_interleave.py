@@ -107,6 +107,7 @@ class TfdataSequentialInterleave(Rule):
             if self.is_minor(stall_ns, signals):
                 continue
             yield Finding(
+                instance=pipelines.kind[node],
                 summary=(
                     f"{per_step(stall_ns, signals)} is spent waiting for {pipelines.kind[node]} and"
                     " the iterators below it, which read one file at a time."

@@ -127,6 +127,7 @@ class TfdataSequentialMap(Rule):
                 continue
             call_count = "one call" if calls == 1 else f"{calls} calls"
             yield Finding(
+                instance=f"{pipelines.kind[node]} runs {call_count} at a time",
                 summary=(
                     f"{per_step(stall_ns, signals)} is spent waiting for {pipelines.kind[node]},"
                     f" which runs {call_count} of its function at a time on {cores} cores."

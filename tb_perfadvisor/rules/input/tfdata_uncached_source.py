@@ -100,6 +100,7 @@ class TfdataUncachedSource(Rule):
             if size is None or size > self._available_bytes(pipelines) or _is_random(signals):
                 continue
             yield Finding(
+                instance=f"an epoch is only {format_bytes(size)}",
                 summary=(
                     f"{per_step(stall_ns, signals)} is spent waiting for records that are read and"
                     f" decoded again in each epoch, although an epoch is only {format_bytes(size)}."

@@ -96,6 +96,7 @@ class TfdataUnfusedMapBatch(Rule):
             if self.is_minor(copying_ns, signals):
                 continue
             yield Finding(
+                instance=pipelines.kind[maps[0]],
                 summary=(
                     f"{per_step(copying_ns, signals)} is spent waiting while one thread copies"
                     f" batches of {size if size > 0 else 'many'} elements together after"

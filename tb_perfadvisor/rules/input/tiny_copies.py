@@ -131,6 +131,7 @@ class TinyCopies(Rule):
         cost_ns = time_within(signals, rows, on_device)
         removed = Shorten(rows, np.zeros(len(rows), dtype=np.int64))
         yield Finding(
+            instance=count_per_step(len(rows), "copy", signals, plural="copies"),
             summary=(
                 f"Small copies cost {per_step(lost_ns, signals)}:"
                 f" {count_per_step(len(rows), 'copy', signals, plural='copies')} of"

@@ -127,6 +127,7 @@ class AllocatorChurn(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
+            instance=count_per_step(len(rows), "call", signals),
             summary=(
                 f"The device idles {per_step(total, signals)} while the host allocates or frees"
                 f" device memory: {steps} of {len(by_step)} steps do, with"

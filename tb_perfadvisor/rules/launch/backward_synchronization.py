@@ -98,6 +98,7 @@ class BackwardSynchronization(Rule):
             return
         sites = tuple(site for site in wait_call_sites(signals) if site.node)
         yield Finding(
+            instance=_place(sites[0]),
             summary=(
                 "Waiting for the device in the backward pass costs"
                 f" {per_step(saving.expected_ns, signals)}:"

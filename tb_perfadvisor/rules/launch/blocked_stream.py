@@ -8,6 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import longest_stretch
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
+from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
@@ -91,6 +92,7 @@ class BlockedStream(Rule):
             return
         longest = found.waits[0]
         yield Finding(
+            instance=f"{short_name(longest.event)} on {longest.stream}",
             summary=(
                 f"The device idles {per_step(found.total_ns, signals)} although its next work is"
                 f" launched. The longest wait is that of {describe_wait(longest)}:"

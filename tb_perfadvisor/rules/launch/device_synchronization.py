@@ -133,6 +133,7 @@ class DeviceSynchronization(Rule):
             subject = "Waiting for results"
         specific = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(
+            instance=f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)}",
             summary=(
                 f"{subject} costs {per_step(saving.expected_ns, signals)}, because the"
                 " host cannot run ahead"

@@ -123,6 +123,7 @@ class GarbageCollection(Rule):
         recording_ns = profiler_overhead(signals).within_ns(claims)
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
+            instance=count_per_step(len(rows), "collection", signals),
             summary=(
                 f"{subject} for {per_step(total, signals)} while Python collects garbage"
                 f" ({count_per_step(len(rows), 'collection', signals)})."

@@ -91,6 +91,7 @@ class GradientZeroing(Rule):
         duration = events.duration_ns[loop.operators]
         host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
         yield Finding(
+            instance=count_per_step(len(loop.kernels), "fill", signals),
             summary=(
                 f"Zeroing gradients takes {per_step(total, signals)}, with"
                 f" {count_per_step(len(loop.kernels), 'fill', signals)}."

@@ -87,6 +87,7 @@ class GraphBreaks(Rule):
         duration = trace.events.duration_ns[breaks.row]
         high = max(total - profiler_overhead(signals).within_ns(breaks.idle), 0)
         yield Finding(
+            instance=count_per_step(len(breaks.row), "break", signals),
             summary=(
                 f"The device idles for {per_step(total, signals)} after graph breaks in compiled"
                 f" code ({count_per_step(len(breaks.row), 'break', signals)})."

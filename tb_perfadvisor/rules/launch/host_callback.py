@@ -103,6 +103,7 @@ class HostCallback(Rule):
         evidence = _evidence(signals, callbacks)
         subject = "No other operator runs" if signals.device.is_host_only else "The device waits"
         yield Finding(
+            instance=f"{evidence[0].rows[0][0]}",
             summary=(
                 f"{subject} for {per_step(waited_ns, signals)} while the step calls Python"
                 f" ({count_per_step(callbacks.count, 'call', signals)}), mostly"

@@ -74,6 +74,7 @@ class HostPreempted(Rule):
         if self.is_minor(total, signals):
             return
         yield Finding(
+            instance=f"{len(calls)} calls lost theirs",
             summary=(
                 f"The device idles {per_step(total, signals)} because the operating system ran"
                 f" something else instead of the launching thread: {_longest(signals, calls)}."

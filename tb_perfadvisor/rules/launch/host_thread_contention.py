@@ -125,6 +125,7 @@ class HostThreadContention(Rule):
         mean_ns = kernels.taken_ns.sum() / taken
         usual_ns = kernels.usual_ns.sum() / taken
         yield Finding(
+            instance=f"all {cores} cores are busy",
             summary=(
                 f"The device idles {per_step(expected_ns, signals)} longer because functions of the"
                 f" input pipeline keep all {cores} cores busy: {format_duration(mean_ns)} before"

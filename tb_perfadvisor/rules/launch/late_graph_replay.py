@@ -85,6 +85,7 @@ class LateGraphReplay(Rule):
         recording = profiler_overhead(signals).within_ns(claims)
         host_code = self_time(signals.trace, signals.step_track, claims)
         yield Finding(
+            instance=f"the device waits {per_step(total, signals)}",
             summary=(
                 f"The device idles {per_step(total, signals)} before it replays a graph, while the"
                 f" host prepares the inputs. {_launches(preparation)}"

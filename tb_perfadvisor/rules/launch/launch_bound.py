@@ -177,6 +177,9 @@ class LaunchBound(Rule):
         mean_ns = signals.trace.events.duration_ns[rows].mean() if len(rows) else None
         where = " outside of graphs" if runs_graphs(signals) else ""
         yield Finding(
+            instance=(
+                f"{count_per_step(len(rows), 'kernel', signals)}, {format_duration(mean_ns)} each"
+            ),
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"

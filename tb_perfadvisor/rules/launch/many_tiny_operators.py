@@ -232,6 +232,7 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
     place = _place(signals, int(loop.rows[first]))
     duration = events.duration_ns[loop.rows]
     return Finding(
+        instance=f"{len(loop.rows) // steps:,} operators{place}",
         summary=(
             f"{per_step(whole_ns, signals)} goes into {_SUBJECTS[loop.kind]}{place}:"
             f" {len(loop.rows) // steps:,} operators in {loop.iterations:,} iterations."

@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
+from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -165,6 +166,7 @@ class PythonOverhead(Rule):
         what = f", mostly in {host_code.names[0]}" if is_known and host_code.names else ""
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
+            instance=short_name(host_code.names[0]) if what else "",
             summary=(
                 f"{subject} for {per_step(total, signals)} during long stretches of host code that"
                 f" launch nothing{what}."

@@ -16,11 +16,12 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.host.compiled_regions import changing_inputs
 from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Remove
 
+_JITTED = "PjitFunction("
 _RECURRING_SHARE = 0.5
 _FIRST_RUN_SHARE = 0.2
 """The share of a CPU's work, in steps that compile, that running a program again may save. Its
@@ -149,6 +150,7 @@ class Recompilation(Rule):
             first_ns = min(round(_FIRST_RUN_SHARE * work_ns), compiling_ns)
         changing = changing_inputs(signals)
         yield Finding(
+            instance=f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}",
             summary=(
                 f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
                 f" steps compile{shapes_clause(changing)}."
@@ -176,6 +178,13 @@ class Recompilation(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _of(trace: Trace, rows: Int32, idle_ns: Int64) -> str:
+    """The jitted function that is compiled, if that is the costliest stage."""
+    name = trace.name(int(rows[idle_ns.argmax()])) if len(rows) else ""
+    is_function = name.startswith(_JITTED) and name.endswith(")")
+    return f" {name[len(_JITTED) : -1]}" if is_function else ""
 
 
 def _standard_error_ns(by_step: Int64) -> int:

@@ -146,6 +146,7 @@ class SingleStepDispatch(Rule):
             claims = join(gaps, intersect(signals.host_idle, runs.spans))
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
+            instance=f"{count_per_step(len(length_ns), 'run', signals)}",
             summary=(
                 f"{subject} for {per_step(total, signals)} between programs that are dispatched"
                 f" one at a time ({count_per_step(len(length_ns), 'run', signals)} of"

@@ -90,6 +90,7 @@ class UnfusedOptimizer(Rule):
         duration = events.duration_ns[loop.operators]
         host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
         yield Finding(
+            instance=count_per_step(len(loop.kernels), "launch", signals, plural="launches"),
             summary=(
                 f"The device idles {per_step(idle_ns, signals)} while the optimizer updates one"
                 " parameter after the other"

@@ -91,6 +91,7 @@ class MemoryFragmentation(Rule):
             else "it is fragmented, or left from an earlier peak"
         )
         yield Finding(
+            instance=f"{format_bytes(unused)} cannot be used",
             summary=(
                 f"{format_bytes(unused)} of {format_bytes(capacity)} of device memory"
                 f" ({format_share(unused / capacity)}) is reserved but never in use at the same"

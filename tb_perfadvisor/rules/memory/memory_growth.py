@@ -131,6 +131,7 @@ class MemoryGrowth(Rule):
             f": at that rate it is full in {steps_left:,} steps" if steps_left is not None else ""
         )
         yield Finding(
+            instance=f"{format_bytes(round(per_step_bytes))} more in each",
             summary=(
                 f"Each step leaves {format_bytes(round(per_step_bytes))} allocated{where}, "
                 f"{format_bytes(growth)} over {len(steps)} steps{outlook}."

@@ -125,6 +125,7 @@ class MemoryHeadroom(Rule):
         grown = before + 2 * held
         holders = alive_by_operator(signals, use, use.peak)
         yield Finding(
+            instance=f"{format_bytes(memory.capacity_bytes - before - held)} is free",
             summary=(
                 f"The device idles {per_step(idle_ns, signals)} because the host launches work too"
                 f" slowly, and at most {format_bytes(before + held)} of"

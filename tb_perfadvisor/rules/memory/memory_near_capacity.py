@@ -99,6 +99,7 @@ class MemoryNearCapacity(Rule):
         holders = alive_by_operator(signals, use, use.peak) if use is not None else ()
         most = f"; the largest part was {_largest_part(holders[0], peak)}" if holders else ""
         yield Finding(
+            instance=f"{format_share(share)} is in use",
             summary=(
                 f"Peak {what} memory is {format_bytes(peak)} of"
                 f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}."

@@ -99,6 +99,7 @@ class ReplicatedState(Rule):
         if state < self.minimum_of_peak * peak:
             return
         yield Finding(
+            instance=f"{format_bytes(state)} on each of {ranks} ranks",
             summary=(
                 f"{format_bytes(state)} of the {format_bytes(peak)} in use at the peak"
                 f" ({format_share(state / peak)}) was allocated before the steps, in full on each"

@@ -121,6 +121,7 @@ class DeviceHostPingPong(Rule):
         calls = events.launched_by[trips.to_device]
         returns = np.where(calls >= 0, events.end_ns[calls], events.start_ns[trips.to_device])
         yield Finding(
+            instance=count_per_step(len(trips.to_host), "tensor", signals),
             summary=(
                 f"The device waits {per_step(lost_ns, signals)} for tensors that go to the host and"
                 f" come back: {count_per_step(len(trips.to_host), 'tensor', signals)} of"

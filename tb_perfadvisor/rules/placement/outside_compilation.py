@@ -102,6 +102,7 @@ class OutsideCompilation(Rule):
         cost_ns = time_within(signals, rows, waits)
         table = _by_transfer(signals, rows, cost_ns)
         yield Finding(
+            instance=f"{table.rows[0][0]}",
             summary=(
                 f"The TPU core waits {per_step(waited_ns, signals)} for operators that run on the"
                 f" host ({count_per_step(len(rows), 'transfer', signals)}), mostly in"

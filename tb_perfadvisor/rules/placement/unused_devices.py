@@ -83,6 +83,7 @@ class UnusedDevices(Rule):
             return
         visible = used + len(unused)
         yield Finding(
+            instance=f"{len(unused)} of {visible} are unused",
             summary=(
                 f"{len(unused)} of {visible} devices that the program sees"
                 f" {'is' if len(unused) == 1 else 'are'} unused."

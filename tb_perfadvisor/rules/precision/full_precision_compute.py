@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.kernel_totals import (
     kernels_by_tensor_core_use,
@@ -212,9 +212,12 @@ class FullPrecisionCompute(Rule):
             least_then_ns=np.concatenate((times.best_ns, lighter_ns // 2))[order],
             most_then_ns=np.concatenate((times.worst_ns, lighter_ns))[order],
         )
+        whole = "each step" if len(signals.steps) else "the profile"
+        exposed_share = share_of_window(exposed_ns, signals)
         total_32_ns = total_ns(signals.attribution.intervals[Cause.COMPUTE_32])
         peak = peaks.flop_per_s(narrow) or 0.0
         yield Finding(
+            instance=f"{format_share(exposed_share)} of {whole} multiplies 32-bit numbers",
             summary=(
                 f"{per_step(total_32_ns, signals)} is 32-bit compute; 32-bit matrix kernels take"
                 f" {format_share(_eligible_share(signals, wide.duration_ns))} of kernel time, and"

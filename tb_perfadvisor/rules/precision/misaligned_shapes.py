@@ -155,6 +155,7 @@ class MisalignedShapes(Rule):
         worst = int(costliest_groups(sizes, cost_ns)[0][0][0])
         mean = float((achieved * products.duration_ns).sum() / products.duration_ns.sum())
         yield Finding(
+            instance=_advice(sizes[worst], padded[worst]),
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix products with misaligned sizes,"
                 f" which reach {format_share(mean)} of the achievable rate. For the costliest one,"

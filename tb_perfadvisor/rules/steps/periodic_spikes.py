@@ -111,6 +111,9 @@ class PeriodicSpikes(Rule):
         doing = f"the host is in {name}" if name else "the host does something unrecorded"
         start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
         yield Finding(
+            instance=(
+                f"every {_ordinal(spikes.period)} step takes {format_duration(mean_ns)} longer"
+            ),
             summary=(
                 f"Every {_ordinal(spikes.period)} step ({listed}) takes"
                 f" {format_duration(mean_ns)} longer ({spikes.part.lower()}): {doing}."

@@ -90,6 +90,7 @@ class StepDrift(Rule):
         claims = in_steps(signals, trend.part, np.arange(count))
         high_ns = min(trend.part_growth_ns * (count - 1), total_ns(claims))
         yield Finding(
+            instance=f"{format_duration(trend.growth_ns)} over {count} steps",
             summary=(
                 f"The step time rises by {format_duration(trend.growth_ns)}"
                 f" ({format_share(trend.growth_ns / trend.first_ns)}) over {count} steps; most of"

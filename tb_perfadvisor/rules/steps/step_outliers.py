@@ -102,13 +102,18 @@ class StepOutliers(Rule):
         expected_ns = min(int(excess.sum()), total_ns(claims))
         median_ns = float(np.median(variation.duration_ns))
         slowest = int(outliers[variation.duration_ns[outliers].argmax()])
+        number, slowest_ns = int(signals.steps.number[slowest]), int(variation.duration_ns[slowest])
         is_lost = part in OF_THE_HOST
         name = dominant_event(signals, claims, expected_ns)[0] if is_lost else ""
         yield Finding(
+            instance=(
+                f"step {number} takes {format_duration(slowest_ns)},"
+                f" the median {format_duration(median_ns)}"
+            ),
             summary=(
                 f"{len(outliers)} of {count} steps {'is' if len(outliers) == 1 else 'are'} much"
-                f" slower than the others: step {int(signals.steps.number[slowest])} takes"
-                f" {format_duration(int(variation.duration_ns[slowest]))}, the median is"
+                f" slower than the others: step {number} takes"
+                f" {format_duration(slowest_ns)}, the median is"
                 f" {format_duration(median_ns)}. Most of the additional time is {part.lower()}"
                 f"{f', in {name}' if name else ''}."
             ),

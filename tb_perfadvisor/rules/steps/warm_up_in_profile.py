@@ -107,6 +107,7 @@ class WarmUpInProfile(Rule):
         if part == "Operators on the host" or share < self.minimum_share:
             return
         yield Finding(
+            instance=f"the first step takes {format_duration(int(duration[0]))}",
             summary=(
                 f"The first step takes {format_duration(int(duration[0]))}, the others take"
                 f" {format_duration(float(np.median(duration[1:])))}: the start of the program is"
@@ -133,6 +134,7 @@ class WarmUpInProfile(Rule):
         if len(rows) == 0 or share < self.minimum_share:
             return
         yield Finding(
+            instance=f"{format_share(share)} of the profile is start-up",
             summary=(
                 f"{format_duration(total)} of the profile ({format_share(share)}) is"
                 f" {len(rows)} long {'call' if len(rows) == 1 else 'calls'} of the device's"

@@ -91,6 +91,7 @@ class BarrierWait(Rule):
         cost_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, cost_ns = rows[cost_ns > 0], cost_ns[cost_ns > 0]
         yield Finding(
+            instance=count_per_step(len(rows), "barrier", signals),
             summary=(
                 f"The core waits {per_step(waited_ns, signals)} at barriers for other cores"
                 f" ({count_per_step(len(rows), 'barrier', signals)})."

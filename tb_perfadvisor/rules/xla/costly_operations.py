@@ -232,6 +232,7 @@ def _table(
             )
             for operation in ranked
         ),
+        names_instance=True,
     )
 
 

@@ -112,6 +112,7 @@ class HostOffloadCopies(Rule):
         )
         table = _by_copy(signals, rows, cost_ns)
         yield Finding(
+            instance=f"{table.rows[0][0]}, {table.rows[0][1]}",
             summary=(
                 f"{per_step(waited_ns, signals)} is spent waiting for arrays in host memory"
                 f" ({count_per_step(len(copies), 'copy', signals, plural='copies')}),"

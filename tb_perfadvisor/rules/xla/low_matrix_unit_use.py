@@ -120,6 +120,7 @@ class LowMatrixUnitUse(Rule):
         duration_ns = signals.trace.events.duration_ns[rows]
         longest = costliest("Longest operations", signals.worker, rows, duration_ns)
         yield Finding(
+            instance=f"{format_share(unit.use)} of its peak",
             summary=(
                 f"The matrix unit reaches {format_share(unit.use)} of its peak, {source}, although"
                 f" matrix products take {format_share(unit.time_share)} of the device's busy time."
@@ -146,6 +147,7 @@ class LowMatrixUnitUse(Rule):
             else ""
         )
         yield Finding(
+            instance=f"{format_share(use)} of its peak",
             summary=(
                 f"The matrix units reach {format_share(use)} of their peak, as the profiler states"
                 f" for the whole recording.{products}"

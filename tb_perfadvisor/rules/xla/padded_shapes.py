@@ -125,6 +125,9 @@ class PaddedShapes(Rule):
         has_saving = share_of_window(saving.expected_ns, signals) >= self.minimum_saving
         best = max(fitted, key=lambda found: found.saved_ns, default=None) if has_saving else None
         yield Finding(
+            instance=(
+                f"{_name(signals, padded[0])} on {describe_array(padded[0].padding.worst_array)}"
+            ),
             summary=" ".join(
                 part
                 for part in (
@@ -149,11 +152,15 @@ class PaddedShapes(Rule):
         )
 
 
+def _name(signals: Signals, operation: OperationPadding | FittedOperation) -> str:
+    return signals.trace.text(int(signals.trace.hlo.name[operation.op]))
+
+
 def _padding(signals: Signals, padded: Sequence[OperationPadding], total_ns: int) -> str:
     """Say how much of the work is padding, whatever it costs."""
     share = sum(o.wasted_ns for o in padded) / max(sum(o.total_ns for o in padded), 1)
     worst = padded[0]
-    name = signals.trace.text(int(signals.trace.hlo.name[worst.op]))
+    name = _name(signals, worst)
     what = "multiplications" if worst.padding.is_product else "bytes"
     return (
         f"Operations with padding take {per_step(total_ns, signals)}; {format_share(share)} of"
@@ -171,7 +178,7 @@ def _gain(signals: Signals, best: FittedOperation | None, expected_ns: int) -> s
     return (
         f"Sizes that fit would take {per_step(expected_ns, signals)} less, by a model of XLA's"
         f" compiler: {best.size.fits} instead of {best.size.size} makes"
-        f" {signals.trace.text(int(signals.trace.hlo.name[best.op]))}"
+        f" {_name(signals, best)}"
         f" {format_share(best.saved_share)} faster."
     )
 

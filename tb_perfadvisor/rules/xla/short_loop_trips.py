@@ -94,6 +94,7 @@ class ShortLoopTrips(Rule):
         duration_ns = events.duration_ns[rows]
         trip_ns = int(duration_ns.sum()) // int(trips.sum())
         yield Finding(
+            instance=f"{format_duration(trip_ns)} each",
             summary=(
                 f"{per_step(looped_ns, signals)} goes into loops whose trips take"
                 f" {format_duration(trip_ns)} on average ({int(trips.max())} trips at most)."

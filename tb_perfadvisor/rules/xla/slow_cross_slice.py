@@ -97,6 +97,7 @@ class SlowCrossSlice(Rule):
             return
         cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
         yield Finding(
+            instance=count_per_step(len(done), "wait", signals),
             summary=(
                 f"{per_step(waited_ns, signals)} is spent waiting for transfers between slices"
                 f" ({count_per_step(len(done), 'wait', signals)})."

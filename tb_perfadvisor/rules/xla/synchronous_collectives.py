@@ -108,6 +108,7 @@ class SynchronousCollectives(Rule):
         cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
         hideable_ns = min(waited_ns, attribution.window_ns - waited_ns)
         yield Finding(
+            instance=count_per_step(len(done), "collective", signals),
             summary=(
                 f"{per_step(waited_ns, signals)} is spent waiting for collectives with nothing"
                 " computed between start and done"

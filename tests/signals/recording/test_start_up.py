@@ -28,7 +28,7 @@ def test_a_profile_of_start_up_says_so_first() -> None:
     assert total_ns(start_up(found.signals)) == ms(12)
     assert found.headline == (
         "This records start-up, not the program at work: 60.0 % of the time is spent on what "
-        "happens only once. Record again, after a few steps"
+        "happens only once. Record again after a few steps"
     )
     assert found.first is None
     (note,) = [note for note in found.notes if note.id == "start-up"]

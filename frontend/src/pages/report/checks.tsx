@@ -34,15 +34,15 @@ export function Checks({ report }: { report: Report }): JSX.Element | null {
             title={`${formatPlural(recordable.size, "more check")} with another recording`}
           >
             <ul class="gaps">
-              {gaps.map(({ signal, reason, remedy, rule_ids: ruleIds }) => (
-                <li key={signal + reason}>
+              {gaps.map(({ reasons, remedy, rule_ids: ruleIds }) => (
+                <li key={remedy}>
                   <p>
                     <strong>
                       <Prose text={remedy} />
                     </strong>
                   </p>
                   <p>
-                    <Prose text={asSentence(reason)} />
+                    <Prose text={reasons.map(asSentence).join(" ")} />
                   </p>
                   <p class="muted rule-ids">
                     Needed by {ruleIds.map((id) => <code key={id}>{id}</code>)}

@@ -1,0 +1,58 @@
+"""What a finding is about in this program, in a few words for its title."""
+
+from __future__ import annotations
+
+import re
+
+from tb_perfadvisor.rules.finding import Cell, Finding, Table
+
+MOST_CHARACTERS = 64
+"""A title should fit on one line."""
+_MOST_OF_NAME = 48
+_RETURN_TYPE = re.compile(r"^void\s+")
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::")
+_FEWEST = 4
+"""A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
+_PLACES = ("source", "line")
+_PARTS = ("product", "array")
+
+
+def instance_of(finding: Finding) -> str:
+    """The instance that a finding states, or that its evidence lists first; else empty."""
+    if finding.instance:
+        return finding.instance
+    for table in finding.evidence:
+        if isinstance(table, Table) and table.names_instance and table.rows:
+            return _of_row(table, table.rows[0])
+    return ""
+
+
+def short_name(name: str) -> str:
+    """A name of a kernel or operator without C++ types and parameters, and not too long.
+
+    A path keeps its last two parts.
+    """
+    name = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", name))
+    if "::" in name or name.endswith((")", ">")):
+        ends = [name.find(mark) for mark in "<(" if name.find(mark) >= _FEWEST]
+        # A call of a jitted function names it in parentheses: `PjitFunction(train_step)`.
+        if ends and "::" in name:
+            name = name[: min(ends)]
+    if name.count("/") > 1:
+        name = "/".join(name.split("/")[-2:])
+    return name if len(name) <= _MOST_OF_NAME else f"{name[: _MOST_OF_NAME - 1]}…"
+
+
+def _of_row(table: Table, row: tuple[Cell, ...]) -> str:
+    """The subject of a row, its size, and the line of code behind it."""
+    cells = {column.key: cell for column, cell in zip(table.columns, row, strict=True)}
+    subject, *_ = row
+    if not isinstance(subject, str) or not subject or subject.startswith("("):
+        return ""
+    named = [short_name(subject)]
+    named += [f"{cells[key]}" for key in _PARTS if cells.get(key)]
+    places = [f" at {short_name(str(cells[key]))}" for key in _PLACES if cells.get(key)]
+    text = " of ".join(named) + "".join(places[:1])
+    if len(text) > MOST_CHARACTERS:
+        text = " of ".join(named)
+    return text if len(text) <= MOST_CHARACTERS else named[0]
