@@ -119,7 +119,9 @@ def test_a_finding_is_a_result() -> None:
     # 4 of 10 ms wait for input: 40 % of the step, so the severity is high.
     assert result["level"] == "error"
     assert result["rank"] == pytest.approx(40, abs=0.1)
-    assert result["message"]["text"].startswith("resnet: Feed the device without making it wait. ")
+    assert result["message"]["text"].startswith(
+        "resnet: Feed the device without making it wait: DataLoader. "
+    )
     assert result["properties"]["saving"]["expected_ns"] == pytest.approx(4_000_000, rel=1e-3)
     (rule,) = written["tool"]["driver"]["rules"]
     assert rule["id"] == "input-stall"

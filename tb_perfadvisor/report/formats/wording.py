@@ -26,7 +26,7 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     if unit == "flop/s":
         return format_rate(cell, "FLOP/s")
     if unit in ("samples/s", "tokens/s"):
-        return f"{cell:,.0f} {unit}" if cell >= 100 else f"{cell:,.3g} {unit}"
+        return f"{cell:,.0f}/s" if cell >= 100 else f"{cell:,.3g}/s"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 

@@ -82,7 +82,9 @@ def test_the_affected_time_has_its_own_track() -> None:
     assert names_of(content, "process_name")[lane[0], 0] == "Perf Advisor"
     # The device waits while the main thread fetches: 0-4 ms and 10-14 ms, in microseconds.
     assert [(mark["ts"], mark["dur"]) for mark in marks] == [(0, 4_000), (10_000, 4_000)]
-    assert {mark["name"] for mark in marks} == {"Feed the device without making it wait"}
+    assert {mark["name"] for mark in marks} == {
+        "Feed the device without making it wait: DataLoader"
+    }
     assert content["otherData"] == {
         "generator": "tb_perfadvisor",
         "run": "drawn",
@@ -91,7 +93,7 @@ def test_the_affected_time_has_its_own_track() -> None:
         "to_ns": 20_000_000,
         "events_left_out": 0,
         "rule": "input-stall",
-        "title": "Feed the device without making it wait",
+        "title": "Feed the device without making it wait: DataLoader",
     }
 
 
