@@ -37,6 +37,7 @@ EXTRAS = {
         # A notebook is executed and its output opened.
         "ipykernel>=6.29",
         "nbconvert>=7.16",
+        "pandas>=2.0",  # findings as a table
     ],
 }
 EXTRAS["dev"] = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.api import analyze, compare, load
+    from tb_perfadvisor.api import analyze, analyze_all, compare, load
     from tb_perfadvisor.notebook import show
 
-__all__ = ["analyze", "compare", "load", "show"]
+__all__ = ["analyze", "analyze_all", "compare", "load", "show"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -97,6 +98,71 @@ def analyze(
     return build_report(analyze_run(run, config, progress), config, progress)
 
 
+def analyze_all(
+    logdir: str | os.PathLike[str],
+    config: Config | None = None,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
+) -> list[Report]:
+    """Analyze every capture below a path; one that cannot be read is left out with a warning.
+
+    Args:
+        logdir: A logdir, a run or one file, local or by URL.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
+
+    Raises:
+        NothingFoundError: When none can be read.
+    """
+    reports, rejected = analyze_below(logdir, config or Config(), progress, execution=execution)
+    if rejected:
+        first = f"{rejected[0].path}: {rejected[0].reason}"
+        more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
+        warnings.warn(f"not read: {first}{more}", stacklevel=2)
+    return reports
+
+
+def analyze_below(
+    path: str | os.PathLike[str],
+    config: Config,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
+) -> tuple[list[Report], list[Rejected]]:
+    """Analyze every capture below a path.
+
+    Args:
+        path: A logdir, a run or one file, local or by URL.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
+
+    Returns:
+        The reports, and the files that were not read.
+
+    Raises:
+        NothingFoundError: When none can be read.
+    """
+    listing = discover(path)
+    if not listing.captures:
+        raise nothing_found(path, listing)
+    reports: list[Report] = []
+    rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
+    for result in analyze_captures(
+        listing, listing.captures, config, progress, execution=execution
+    ):
+        if isinstance(result, Report):
+            reports.append(result)
+        else:
+            rejected.append(result)
+    if not reports:
+        reasons = " ".join(f"{file.path}: {file.reason}" for file in rejected[:3])
+        raise NothingFoundError(f"contains no readable profile. {reasons}", where=str(path))
+    return reports, rejected
+
+
 def compare(
     base: Source,
     target: Source,
@@ -169,14 +235,14 @@ def _only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
         raise UsageError(
             f"contains {len(listing.captures)} captures ({names}).",
             where=str(path),
-            hint="Name one of them, or go through all with `load`.",
+            hint="Name one of them, or analyze all with `analyze_all`.",
         )
     if not listing.captures:
         raise nothing_found(path, listing)
     return listing, listing.captures[0]
 
 
-def analyze_all(
+def analyze_captures(
     listing: Listing,
     captures: Sequence[Capture],
     config: Config,

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import tb_perfadvisor
-from tb_perfadvisor import analyze, compare, load
-from tb_perfadvisor.api import analyze_all, analyze_capture
+from tb_perfadvisor import analyze, analyze_all, compare, load
+from tb_perfadvisor.api import analyze_capture, analyze_captures
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError
 from tb_perfadvisor.ingest.discovery import discover
@@ -23,8 +24,8 @@ DRAWING = """
 """
 
 
-def test_the_package_offers_four_functions() -> None:
-    assert tb_perfadvisor.__all__ == ["analyze", "compare", "load", "show"]
+def test_the_package_offers_five_functions() -> None:
+    assert tb_perfadvisor.__all__ == ["analyze", "analyze_all", "compare", "load", "show"]
     with pytest.raises(AttributeError, match="no attribute 'analyse'"):
         tb_perfadvisor.analyse  # noqa: B018
 
@@ -48,7 +49,7 @@ def test_config_chooses_rules() -> None:
 
 def test_several_captures_need_a_choice() -> None:
     count = len([path for path in DEMO_LOGS.iterdir() if (path / "label.json").is_file()])
-    with pytest.raises(UsageError, match=f"contains {count} captures .*go through all with `load`"):
+    with pytest.raises(UsageError, match=f"contains {count} captures .*`analyze_all`"):
         analyze(DEMO_LOGS)
     assert len(load(DEMO_LOGS)) == count
 
@@ -73,7 +74,7 @@ def test_unreadable_capture_does_not_stop_the_others(tmp_path: Path) -> None:
     listing = discover(tmp_path)
     # Gone between looking and reading.
     next((tmp_path / "a").iterdir()).unlink()
-    gone, report = analyze_all(listing, listing.captures, Config())
+    gone, report = analyze_captures(listing, listing.captures, Config())
     assert isinstance(gone, Rejected)
     assert gone.path.startswith("a")
     assert isinstance(report, Report)
@@ -118,3 +119,19 @@ def test_compare_takes_any_number_of_runs_and_any_settings() -> None:
 def test_compare_needs_one_capture_each() -> None:
     with pytest.raises(UsageError, match=r"demo_logs: contains \d+ captures"):
         compare(SLOW, DEMO_LOGS)
+
+
+def test_analyze_all_gives_every_capture_and_warns_of_the_others(tmp_path: Path) -> None:
+    for name in ("slow", "copy"):
+        shutil.copytree(SLOW, tmp_path / name)
+    assert [report.run for report in analyze_all(tmp_path)] == ["copy", "slow"]
+    (broken,) = (tmp_path / "copy").glob("*.gz")
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="copy"):
+        (report,) = analyze_all(tmp_path)
+    assert report.headline == analyze(SLOW).headline
+    shutil.rmtree(tmp_path / "slow")
+    with pytest.raises(NothingFoundError, match="contains no readable profile"):
+        analyze_all(tmp_path)
+    with pytest.raises(NothingFoundError, match="contains no profile"):
+        analyze_all(tmp_path / "copy" / "nothing")

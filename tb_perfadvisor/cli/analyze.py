@@ -153,7 +153,7 @@ def analyze(
         open_execution(sizes_bytes, workers=workers, scheduler=scheduler) as execution,
         show_progress("reading", len(captures)) as progress,
     ):
-        for result in api.analyze_all(
+        for result in api.analyze_captures(
             listing,
             captures,
             settings,

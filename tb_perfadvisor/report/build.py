@@ -14,6 +14,7 @@ from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
 from tb_perfadvisor.signals.recording.start_up import is_start_up
@@ -26,9 +27,7 @@ from tb_perfadvisor.units import format_duration
 _LEAST_CAUSE_SHARE = 0.01
 
 
-def build_report(
-    analysis: Analysis, config: Config, progress: Progress | None = None
-) -> model.Report:
+def build_report(analysis: Analysis, config: Config, progress: Progress | None = None) -> Report:
     """Build the report of an analysis.
 
     Args:
@@ -43,7 +42,7 @@ def build_report(
     overview = make_overview(signals)
     program, workers, steps = _workload(signals), _workers(signals), make_steps_info(signals)
     signals_of_workers = _SignalsOfWorkers(signals)
-    report = model.Report(
+    report = Report(
         id=run.id,
         run=run.name,
         session=run.session,

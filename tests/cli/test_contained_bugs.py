@@ -90,7 +90,7 @@ def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFi
     from tb_perfadvisor.ingest.discovery import discover
 
     listing = discover(logs)
-    kinds = [type(result) for result in api.analyze_all(listing, listing.captures, Config())]
+    kinds = [type(result) for result in api.analyze_captures(listing, listing.captures, Config())]
     assert kinds.count(Rejected) == 1
     assert len(api.load(logs)) == 2
     assert capsys.readouterr() == ("", "")

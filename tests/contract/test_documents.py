@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import runpy
@@ -161,6 +162,20 @@ def test_every_environment_variable_is_documented() -> None:
 def test_every_public_function_is_documented() -> None:
     for name in tb_perfadvisor.__all__:
         assert f"| `{name}(" in PAGES["docs/python.md"], name
+
+
+def test_the_examples_in_python_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGES["docs/python.md"], re.M | re.S)
+    assert len(examples) >= 5
+    (tmp_path / "demo_logs").symlink_to(ROOT / "demo_logs")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in examples:
+        if "to_frame()" in example and importlib.util.find_spec("pandas") is None:
+            continue
+        exec(example, names)  # in order, as in a notebook
+    assert names["comparison"].targets[0].verdict == "faster"
+    assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
 def test_every_route_is_documented() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tb_perfadvisor import analyze, load
-from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor.api import analyze_captures
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_summaries import summarize_trace, summarizer_of
 from tb_perfadvisor.execution import open_execution
@@ -33,7 +33,7 @@ def test_summaries_and_traces_give_the_same_report() -> None:
     assert timeless(analyze(EIGHT)) == timeless(analyze(run))
     listing = discover(EIGHT)
     with open_execution(workers=2) as execution:
-        (report,) = analyze_all(listing, listing.captures, Config(), execution=execution)
+        (report,) = analyze_captures(listing, listing.captures, Config(), execution=execution)
     assert isinstance(report, Report)
     assert timeless(report) == timeless(analyze(run))
 

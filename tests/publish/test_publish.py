@@ -32,12 +32,12 @@ def logdir(tmp_path: Path) -> Path:
 
 def reports_of(logdir: Path) -> list[Report]:
     """Reports with files relative to the logdir, as the command makes them."""
-    from tb_perfadvisor.api import analyze_all
+    from tb_perfadvisor.api import analyze_captures
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import discover
 
     listing = discover(logdir)
-    found = analyze_all(listing, listing.captures, Config())
+    found = analyze_captures(listing, listing.captures, Config())
     return [report for report in found if isinstance(report, Report)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze_all, facts_of_all
+from tb_perfadvisor.api import analyze_captures, facts_of_all
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.captures import Listing
@@ -26,7 +26,7 @@ def listing() -> Listing:
 
 @pytest.fixture(scope="module")
 def report(listing: Listing) -> Report:
-    (result,) = analyze_all(listing, listing.captures, Config())
+    (result,) = analyze_captures(listing, listing.captures, Config())
     assert isinstance(result, Report)
     return result
 

@@ -1,0 +1,110 @@
+"""The report in Python: the contract's fields, and what a notebook does with them."""
+
+from __future__ import annotations
+
+import html
+import importlib
+from typing import Any
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.branches import branches_of
+from tb_perfadvisor.report.formats.wording import caption_line, report_name, saving_text
+from tb_perfadvisor.report.page import HEIGHT, Page, page_of
+
+_MOST_FINDINGS = 5
+_STYLE = "text-align: left; padding: 2px 12px 2px 0"
+
+
+class Report(model.Report, frozen=True, kw_only=True):
+    """Everything found in one capture. `model.Report` describes the fields."""
+
+    def __repr__(self) -> str:
+        """The name, the headline and the number of findings, on one line."""
+        count = len(self.findings)
+        findings = f"{count} finding{'' if count == 1 else 's'}"
+        return f"<Report {report_name(self)}: {self.headline} ({findings})>"
+
+    def _repr_html_(self) -> str:
+        """The headline and the first findings, for the last value of a notebook's cell."""
+        rows = [
+            (f"{entry.number}. {entry.title}", saving_text(entry.finding.saving, self))
+            for branch in branches_of(self)
+            for entry in (branch.entry, *branch.refined)
+        ]
+        more = len(rows) - _MOST_FINDINGS
+        table = "".join(
+            f'<tr><td style="{_STYLE}">{html.escape(title)}</td>'
+            f'<td style="{_STYLE}">{html.escape(saving)}</td></tr>'
+            for title, saving in rows[:_MOST_FINDINGS]
+        )
+        return (
+            f"<div><strong>{html.escape(self.headline)}</strong><br>"
+            f"{html.escape(caption_line(self))}"
+            f"<table>{table}</table>"
+            + (f"… and {more} more. " if more > 0 else "")
+            + "<code>report.show()</code> shows the whole report.</div>"
+        )
+
+    def show(self, height: int = HEIGHT) -> Page:
+        """The report as a page, which a notebook displays.
+
+        The page has charts and timelines if the report was made with them:
+        `analyze(path, Config(with_views=True, with_timelines=True))`.
+
+        Args:
+            height: Height of the frame, in pixels.
+
+        Raises:
+            UsageError: If the tab's bundle is not installed.
+        """
+        return page_of([self], height=height)
+
+    def to_frame(self) -> Any:
+        """The findings as a `pandas.DataFrame`, one row each, in the order of the report.
+
+        Times are nanoseconds per step, shares are of the step (0-1). They are missing (NaN) where
+        a finding has no estimate. The index is the finding's place in `findings`.
+
+        Raises:
+            UsageError: If pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise UsageError(
+                "needs pandas, which is not installed.",
+                where="Report.to_frame",
+                hint="Install it with `pip install pandas`, or use `Report.findings`.",
+            ) from error
+        return pandas.DataFrame(finding_rows(self), columns=list(COLUMNS))
+
+
+COLUMNS = (
+    "rule_id",
+    "title",
+    "category",
+    "severity",
+    "refines",
+    "low_ns",
+    "expected_ns",
+    "high_ns",
+    "share_expected",
+    "marginal_ns",
+    "basis",
+    "summary",
+)
+"""Of `Report.to_frame`."""
+
+
+def finding_rows(report: model.Report) -> list[dict[str, Any]]:
+    """The findings of a report with the values of `COLUMNS`; None where there is no estimate."""
+    return [
+        {
+            name: getattr(finding, name, None)
+            if hasattr(finding, name)
+            else getattr(finding.saving, name, None)
+            for name in COLUMNS
+        }
+        for finding in report.findings
+    ]
