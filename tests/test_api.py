@@ -133,5 +133,6 @@ def test_analyze_all_gives_every_capture_and_warns_of_the_others(tmp_path: Path)
     shutil.rmtree(tmp_path / "slow")
     with pytest.raises(NothingFoundError, match="contains no readable profile"):
         analyze_all(tmp_path)
+    broken.unlink()
     with pytest.raises(NothingFoundError, match="contains no profile"):
-        analyze_all(tmp_path / "copy" / "nothing")
+        analyze_all(tmp_path)
