@@ -32,7 +32,8 @@ def test_json_round_trip_is_the_identity(name: str) -> None:
     content = document([analyze(run, Config(with_views=True))])
     text = render(content, "json")
     decoded = msgspec.json.decode(text, type=Document, strict=True)
-    assert decoded == content
+    # The values decode to the contract's plain types, which lack the methods for notebooks.
+    assert msgspec.json.encode(decoded) == msgspec.json.encode(content)
     # Fields missing from the types would be lost.
     assert render(decoded, "json") == text
 
