@@ -219,8 +219,9 @@ def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | N
 def _on_options(signals: Signals) -> list[Note]:
     """What the profiler was told not to record, if the profile tells."""
     trace = signals.trace
-    if trace.totals is not None:
-        return []  # a recorder's totals hold none of this, whatever was recorded
+    # A recorder's totals hold none of this, whatever was recorded, and an empty profile nothing.
+    if trace.totals is not None or len(trace.events) == 0:
+        return []
     hints = ((option, first_fitting(option[3], workload(signals))) for option in _OPTIONS)
     return [
         Note(id_, "info", message, hint)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.rules.steps.step_outliers import StepOutliers
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of
 
 SLOW = """
     cell 1ms
@@ -42,6 +42,23 @@ def test_a_step_that_computes_more_has_no_saving() -> None:
     assert finding.saving is None
     assert finding.severity == "low"
     assert "Most of the additional time is compute" in finding.summary
+
+
+def test_a_long_gap_between_steps_is_reported_once() -> None:
+    # Eight steps of 10 ms; after the fourth, an evaluation takes 30 ms.
+    builder, at = TraceBuilder(), 0
+    for number in range(8):
+        length = 40 if number == 3 else 10
+        builder.step(number, ms(at), ms(at + length))
+        builder.launch(ms(at), ms(at + 1), key=f"{number}")
+        builder.kernel("gemm", ms(at + 1), ms(at + 8), launched_by=f"{number}")
+        builder.annotation("Optimizer.step#SGD.step", ms(at + 7), ms(at + 9))
+        if number == 3:
+            builder.annotation("evaluate", ms(at + 10), ms(at + 39))
+        at += length
+    ids = [finding.rule_id for finding in analyze(run_of(builder.build())).findings]
+    assert "step-gap" in ids
+    assert "step-outliers" not in ids
 
 
 def test_a_slow_first_step_is_warm_up() -> None:

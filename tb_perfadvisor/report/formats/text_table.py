@@ -16,6 +16,8 @@ from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 _GAP = 2
 _MIN_NAME_WIDTH = 24
 """Longer names are cut to this width if the numbers next to them need the space."""
+_MOST_CHARACTERS = 100
+"""Of a cell in a list: names of compiled kernels have hundreds."""
 _BULLET = "• "
 _UNKNOWN = "–"
 
@@ -89,6 +91,8 @@ class TextTable:
     def _labeled_cells(self, row: Sequence[str]) -> Iterator[str]:
         """The known cells of a row, each with its column's label except for the row's subject."""
         for index, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
-            if cell not in ("", _UNKNOWN):
-                is_subject = index == 0 and not column.unit
-                yield cell if is_subject else f"{column.label}: {cell}"
+            is_subject = index == 0 and not column.unit
+            if cell in ("", _UNKNOWN) or (index and cell == row[0]):
+                continue
+            short = cell if len(cell) <= _MOST_CHARACTERS else f"{cell[: _MOST_CHARACTERS - 1]}…"
+            yield short if is_subject else f"{column.label}: {short}"

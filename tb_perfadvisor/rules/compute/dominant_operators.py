@@ -70,6 +70,9 @@ _CONVERTED = Remedy(
 )
 
 
+_OVER_THREADS = " Times are added up over the threads that run operators in parallel."
+
+
 class DominantOperators(Rule):
     """Few operators take most of the step.
 
@@ -147,6 +150,7 @@ class DominantOperators(Rule):
             summary=(
                 f"{per_step(total_ns, signals)} goes into three operators:"
                 f" {', '.join(shares[:-1])} and {shares[-1]}."
+                f"{_OVER_THREADS if total_ns > signals.attribution.window_ns else ''}"
             ),
             evidence=(
                 _by_caller(signals, operators),

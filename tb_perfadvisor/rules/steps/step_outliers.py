@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Span, Table
 from tb_perfadvisor.rules.remedies.recording import RECORD_STACKS
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
@@ -62,7 +64,7 @@ class StepOutliers(Rule):
     By the modified z-score: 3.5 median absolute deviations of the step times. Expected is by how
     much the part that grew exceeds the median step, spread over the recorded steps. Low is 0,
     because it may never happen again. If computing, queued time or communication grew, there is no
-    saving: it may be more work.
+    saving: it may be more work. If gaps between steps grew, step-gap reports them.
 
     When to ignore
     --------------
@@ -87,6 +89,9 @@ class StepOutliers(Rule):
     greatest_share = Limit(
         0.2, "share", "If more than every fifth step is slow, slow steps are normal."
     )
+    greatest_gap_share = Limit(
+        0.02, "share", "Gaps between steps that take more than this have a finding of their own."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a few steps stand out."""
@@ -98,6 +103,10 @@ class StepOutliers(Rule):
         part, excess = variation.grown(outliers)
         if part == "Operators on the host":
             return  # the machine was busy with other work
+        gaps_ns = signals.attribution.total_ns(Cause.BETWEEN_STEPS)
+        has_gaps = share_of_window(gaps_ns, signals) > self.greatest_gap_share
+        if part == LABELS[Cause.BETWEEN_STEPS] and has_gaps:
+            return
         claims = in_steps(signals, part, outliers)
         expected_ns = min(int(excess.sum()), total_ns(claims))
         median_ns = float(np.median(variation.duration_ns))

@@ -24,11 +24,7 @@ def _set_option(
         megatron: Megatron's option; empty if it has none.
         purpose: The end of the sentence for plain PyTorch.
     """
-    asked = (
-        f'Send "{sglang}": true with the request to /start_profile.'
-        if sglang
-        else "SGLang's profiler does not record this."
-    )
+    asked = f'Send "{sglang}": true with the request to /start_profile.' if sglang else ""
     return (
         pytorch_hint(f"Pass --profiler-config.{vllm}=true to vllm serve.", Part.VLLM),
         pytorch_hint(asked, Part.SGLANG),
