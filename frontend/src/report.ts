@@ -470,15 +470,15 @@ export interface Missing {
   remedy: string;
 }
 /**
- * Something that another recording would contain, and the checks that it would allow.
+ * A change to the recording, and the checks that it would allow.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "RecordingGap".
  */
 export interface RecordingGap {
-  signal: string;
-  reason: string;
   remedy: string;
+  signals: string[];
+  reasons: string[];
   rule_ids: string[];
 }
 /**
