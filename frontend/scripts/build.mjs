@@ -41,18 +41,19 @@ function minifyCss({ onLoad }) {
 
 /** The name, version and license text of each bundled package. */
 async function collectLicenses(inputs) {
-  const names = new Set();
+  const folders = new Map();
   for (const input of inputs) {
-    const match = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
-    if (match) names.add(match[1]);
+    const match = /^(.*\/)?node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
+    if (match) folders.set(match[2], new URL(match[0], ROOT));
   }
   const parts = ["Licenses of the packages bundled in index.js."];
-  for (const name of [...names].sort()) {
-    const folder = new URL(`node_modules/${name}/`, ROOT);
+  for (const [name, folder] of [...folders].sort(([a], [b]) => (a < b ? -1 : 1))) {
     const { version, license } = JSON.parse(await readFile(new URL("package.json", folder), "utf8"));
     const file = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
-    if (!file) throw new Error(`${name} ${version} has no license text, so it cannot be bundled`);
-    const text = (await readFile(new URL(file, folder), "utf8")).trim();
+    // A package that does not contain its license has it here.
+    const url = file ? new URL(file, folder) : new URL(`licenses/${name}.txt`, ROOT);
+    const text = (await readFile(url, "utf8").catch(() => "")).trim();
+    if (!text) throw new Error(`${name} ${version} has no license text, so it cannot be bundled`);
     parts.push(`${name} ${version} (${license})\n\n${text}`);
   }
   return parts.join(`\n\n${"-".repeat(72)}\n\n`).replaceAll("\r\n", "\n") + "\n";

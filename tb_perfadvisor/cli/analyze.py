@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.report import Report
 
 
@@ -192,8 +194,23 @@ def analyze(
     write_result(partial(render, content), print_reports, format, output)
     if is_overview and format is ReportFormat.TEXT and output is None:
         note("whole reports: name one run with --run, or print all with --full.")
+        _suggest_comparison(listing.root, captures)
     if fail_on is not None:
         _fail_on(fail_on, reports)
+
+
+def _suggest_comparison(root: str, captures: Sequence[Capture]) -> None:
+    """Name two of the runs that are worth comparing, if there are any."""
+    from tb_perfadvisor.report.comparison.partners import suggest_partners
+
+    runs = {capture.id: capture.run for capture in captures}
+    for partners in suggest_partners(captures).values():
+        for partner in partners:
+            paths = [f"{root.rstrip('/')}/{runs[id]}" for id in (partner.base, partner.target)]
+            # Two recordings of one run have no paths of their own.
+            if paths[0] != paths[1]:
+                note(f"what a change gained: perfadvisor compare {shlex.join(paths)}")
+                return
 
 
 def _fail_on(lowest: Severity, reports: Iterable[Report]) -> None:

@@ -252,6 +252,9 @@ VIEWS = {
     "operators": "pytorch_input_slow",
     "memory": "tensorflow_input_slow",
     "rules": "pytorch_input_slow",
+    "rule": "pytorch_input_slow",
+    "finding": "pytorch_input_slow",
+    "runs": "jax_healthy",
     "files": "jax_healthy",
 }
 
@@ -259,13 +262,24 @@ VIEWS = {
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_pages_are_accessible_and_steady_at_every_width(
-    opened: Opener, ids: Callable[[str], str], view: str, dark: bool
+    opened: Opener,
+    ids: Callable[[str], str],
+    captures: list[dict[str, Any]],
+    view: str,
+    dark: bool,
 ) -> None:
     """axe finds no violation, the layout does not shift, and no width scrolls sideways."""
     rest = {}
     if view == "compare":
         rest = {"base": ids("pytorch_input_slow"), "target": ids("pytorch_input_fixed")}
-    frame = opened(view, ids(VIEWS[view]), width=360 if dark else 1280, dark=dark, **rest)
+    if view == "runs":  # rows grow as they fill in
+        for capture in captures:
+            ids(capture["run"])
+    if view == "rule":
+        rest = {"view": "rules", "rule": "input-stall"}
+    if view == "finding":
+        rest = {"view": "report", "finding": "loader-in-main-process"}
+    frame = opened(rest.pop("view", view), ids(VIEWS[view]), width=360 if dark else 1280, dark=dark, **rest)
     if view == "compare":
         frame.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
     html = frame.locator("html")

@@ -61,6 +61,17 @@ def test_captures_contain_no_absolute_path(tab: Tab, tmp_path: Path) -> None:
     assert [file["path"] for file in answer["rejected"]] == ["bad/x.pt.trace.json"]
 
 
+def test_captures_name_what_to_compare_them_with(tab: Tab) -> None:
+    for run in ("lm_slow", "lm_fixed", "other"):
+        tab.put(run)
+    captures = {capture["run"]: capture for capture in tab.captures()}
+    slow, fixed = captures["lm_slow"]["id"], captures["lm_fixed"]["id"]
+    pair = {"base": slow, "target": fixed}
+    assert captures["lm_slow"]["partners"] == [{"id": fixed, **pair, "reason": "the run after"}]
+    assert captures["lm_fixed"]["partners"] == [{"id": slow, **pair, "reason": "the run before"}]
+    assert captures["other"]["partners"] == []
+
+
 @pytest.mark.parametrize(
     ("logdir", "flags", "target"),
     [

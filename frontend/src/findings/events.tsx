@@ -13,6 +13,8 @@ interface Props {
   captureId: string;
   /** The index of the finding in the report. */
   findingIndex: number;
+  /** Whether the timeline of the first event would repeat one above. A click on an event shows its own. */
+  isRepeated: boolean;
 }
 
 /** The rows before and after the selected one, in order of time. */
@@ -24,16 +26,16 @@ function neighbors(rows: EventsEvidence["rows"], selected: number): [number | un
   return [order[position - 1], order[position + 1]];
 }
 
-export function EventTable({ evidence, captureId, findingIndex }: Props): JSX.Element {
-  const [selected, select] = useState(0);
+export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Props): JSX.Element {
+  const [selected, select] = useState<number | null>(isRepeated ? null : 0);
   const { rows } = evidence;
   const short = useShortList(rows);
-  const row = rows[selected];
+  const row = selected === null ? undefined : rows[selected];
   const hasSteps = rows.some(({ step }) => step !== null);
   const hasSources = rows.some(({ source }) => source !== null);
   return (
     <>
-      {row && (
+      {row && selected !== null && (
         <Timeline
           captureId={captureId}
           findingIndex={findingIndex}

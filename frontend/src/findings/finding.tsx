@@ -8,7 +8,8 @@ import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
 import type { FindingInfo, Report } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state/store";
 import { BASES, describeScope } from "../text";
-import { Evidence } from "./evidence";
+import { CopyLink } from "./copy-link";
+import { EvidenceList } from "./evidence";
 import { ExcerptLink } from "./excerpt-link";
 import { ChevronIcon, LinkIcon } from "../widgets/icons";
 import { PreviewBadge } from "./preview-badge";
@@ -67,7 +68,7 @@ export function Finding(props: Props): JSX.Element {
   );
 }
 
-function FindingBody({ finding, report, captureId }: Props): JSX.Element {
+function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
   const findingIndex = report.findings.indexOf(finding);
   return (
     <div class="finding-content">
@@ -81,9 +82,7 @@ function FindingBody({ finding, report, captureId }: Props): JSX.Element {
       )}
       {finding.evidence.length > 0 && (
         <Part title="Evidence">
-          {finding.evidence.map((item, index) => (
-            <Evidence key={index} item={item} captureId={captureId} findingIndex={findingIndex} />
-          ))}
+          <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
         </Part>
       )}
       <div class="two-columns">
@@ -102,18 +101,19 @@ function FindingBody({ finding, report, captureId }: Props): JSX.Element {
           </Part>
         )}
       </div>
-      <FindingFooter finding={finding} captureId={captureId} findingIndex={findingIndex} />
+      <FindingFooter id={id} finding={finding} captureId={captureId} findingIndex={findingIndex} />
     </div>
   );
 }
 
 interface FooterProps {
+  id: string;
   finding: FindingInfo;
   captureId: string;
   findingIndex: number;
 }
 
-function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.Element {
+function FindingFooter({ id, finding, captureId, findingIndex }: FooterProps): JSX.Element {
   const target = profileTarget(selectedCapture.value);
   const [tool, toolLabel] = profileTool(finding.category);
   const scope = describeScope(finding.scope);
@@ -136,6 +136,7 @@ function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.E
             Profile tab: {toolLabel} <LinkIcon />
           </a>
         )}
+        <CopyLink captureId={captureId} id={id} />
         <RuleLink ruleId={finding.rule_id} />
       </span>
     </footer>

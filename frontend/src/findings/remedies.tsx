@@ -30,7 +30,7 @@ function RemedyList({ remedies }: { remedies: Remedy[] }): JSX.Element {
             <Prose text={remedy.text} />{" "}
             {remedy.reference && <ExternalLink href={remedy.reference}>Documentation</ExternalLink>}
           </p>
-          {remedy.snippet && <Code text={remedy.snippet} language={remedy.language} />}
+          {remedy.snippet && <Code text={remedy.snippet} language={remedy.language} marksArguments />}
         </li>
       ))}
     </ol>

@@ -8,11 +8,13 @@ import type { Comparison } from "../report";
 import { toApiError } from "../state/answers";
 import { type Load, attempts } from "../state/polling";
 import { compareLink, compared, go, selectedId } from "../state/store";
-import { frameworkName, matchesQuery, sessionName } from "../text";
+import { frameworkName, matchesQuery } from "../text";
+import { captureName } from "./capture-name";
 import { RunChanges } from "./run-changes";
 import { Failure } from "../widgets/failure";
 import { ChevronIcon } from "../widgets/icons";
 import { Loading } from "../widgets/loading";
+import { PageLink } from "../widgets/page-link";
 
 /** Shorter lists have no search field. */
 const MIN_SEARCHABLE = 8;
@@ -20,12 +22,6 @@ const MIN_SEARCHABLE = 8;
 const MAX_TARGETS = 20;
 
 type State = Load<Comparison> | { state: "waiting"; captures: (Progress & { id: string })[] };
-
-const captureName = ({ run, session }: Capture, captures: Capture[]): string => {
-  const isOnly = captures.filter((capture) => capture.run === run).length === 1;
-  const name = run || ".";
-  return isOnly ? name : `${name} · ${sessionName(session)}`;
-};
 
 export function ComparePage({ captures }: { captures: Capture[] }): JSX.Element {
   const known = new Set(captures.map(({ id }) => id));
@@ -45,7 +41,7 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
   const [query, setQuery] = useState("");
   const candidates = captures.filter(({ id }) => id !== base);
   const shown = candidates.filter((capture) => {
-    const text = `${captureName(capture, captures)} ${frameworkName(capture.framework)}`;
+    const text = `${captureName(capture.id, captures)} ${frameworkName(capture.framework)}`;
     return targets.includes(capture.id) || matchesQuery(text, query);
   });
   const toggle = (id: string): void =>
@@ -59,16 +55,19 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
           <select value={base} onChange={({ currentTarget }) => go(compareLink(currentTarget.value, targets))}>
             {captures.map((capture) => (
               <option key={capture.id} value={capture.id}>
-                {captureName(capture, captures)}
+                {captureName(capture.id, captures)}
               </option>
             ))}
           </select>
         </label>
       </div>
       {candidates.length > 0 && targets.length === 0 && (
-        <p class="muted">
-          See what a change gained: choose the run before the change as the base, then the runs after it.
-        </p>
+        <>
+          <p class="muted">
+            See what a change gained: choose the run before the change as the base, then the runs after it.
+          </p>
+          <Suggestions captures={captures} base={base} />
+        </>
       )}
       {candidates.length === 0 ? (
         <p class="muted">There is only one capture. Record another after a change, then compare the two here.</p>
@@ -76,7 +75,7 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
         <details class="choice-runs" open={targets.length === 0}>
           <summary>
             <ChevronIcon />
-            {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base (change)`}
+            {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base: choose others`}
           </summary>
           {candidates.length > MIN_SEARCHABLE && (
             <input
@@ -97,7 +96,7 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
                     disabled={!targets.includes(capture.id) && targets.length >= MAX_TARGETS}
                     onChange={() => toggle(capture.id)}
                   />
-                  <span>{captureName(capture, captures)}</span>
+                  <span>{captureName(capture.id, captures)}</span>
                 </label>
               </li>
             ))}
@@ -105,6 +104,23 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
         </details>
       )}
     </section>
+  );
+}
+
+function Suggestions({ captures, base }: { captures: Capture[]; base: string }): JSX.Element | null {
+  const partners = captures.find(({ id }) => id === base)?.partners ?? [];
+  if (partners.length === 0) return null;
+  return (
+    <ul class="suggestions" aria-label="Suggested comparisons">
+      <li class="muted">Suggested:</li>
+      {partners.map(({ id, base: from, target, reason }) => (
+        <li key={id}>
+          <PageLink class="button" to={compareLink(from, [target])}>
+            {captureName(id, captures)} <span class="muted">{reason}</span>
+          </PageLink>
+        </li>
+      ))}
+    </ul>
   );
 }
 
@@ -155,10 +171,6 @@ async function poll(
 
 function Waiting(props: { waiting: (Progress & { id: string })[]; captures: Capture[] }): JSX.Element {
   const { waiting, captures } = props;
-  const name = (id: string): string => {
-    const capture = captures.find((candidate) => candidate.id === id);
-    return capture ? captureName(capture, captures) : id;
-  };
   return (
     <section class="card waiting" aria-labelledby="waiting">
       <h2 id="waiting">
@@ -167,7 +179,7 @@ function Waiting(props: { waiting: (Progress & { id: string })[]; captures: Capt
       <ul class="muted" role="list" aria-live="polite">
         {waiting.map(({ id, status, stage, progress }) => (
           <li key={id}>
-            {name(id)}: {status === "queued" ? "waiting" : stage || "starting"}
+            {captureName(id, captures)}: {status === "queued" ? "waiting" : stage || "starting"}
             {progress !== null && ` · ${Math.round(progress * 100)} %`}
             <span class={`progress${progress === null ? " progress-open" : ""}`} aria-hidden="true">
               <span style={progress === null ? {} : { width: `${progress * 100}%` }} />

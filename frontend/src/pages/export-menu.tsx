@@ -1,5 +1,6 @@
 // Downloads the report as a file.
 import type { JSX } from "preact";
+import { Menu } from "./menu";
 
 const FORMATS = [
   ["html", "Page (HTML)", "html"],
@@ -11,22 +12,14 @@ const FORMATS = [
 
 export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.Element {
   return (
-    <details
-      class="menu"
-      onKeyDown={(event) => {
-        if (event.key === "Escape") event.currentTarget.open = false;
-      }}
-    >
-      <summary>Export</summary>
-      <ul>
-        {FORMATS.map(([format, label, extension]) => (
-          <li key={format}>
-            <a href={urlOf(format)} download={`perf-advisor.${extension}`}>
-              {label}
-            </a>
-          </li>
-        ))}
-      </ul>
-    </details>
+    <Menu label="Export" name="export">
+      {FORMATS.map(([format, label, extension]) => (
+        <li key={format}>
+          <a href={urlOf(format)} download={`perf-advisor.${extension}`}>
+            {label}
+          </a>
+        </li>
+      ))}
+    </Menu>
   );
 }

@@ -5,6 +5,7 @@ import { exportUrl } from "../state/api";
 import { isExported } from "../state/exported";
 import { go } from "../state/store";
 import { frameworkName, sessionName } from "../text";
+import { CompareMenu } from "./compare-menu";
 import { ExportMenu } from "./export-menu";
 
 const STATUS: Partial<Record<Capture["status"], string>> = {
@@ -84,7 +85,10 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
         </span>
       )}
       {selected?.status === "done" && !isExported && (
-        <ExportMenu urlOf={(format) => exportUrl(selected.id, format)} />
+        <span class="menus">
+          {captures.length > 1 && <CompareMenu selected={selected} captures={captures} />}
+          <ExportMenu urlOf={(format) => exportUrl(selected.id, format)} />
+        </span>
       )}
     </div>
   );

@@ -130,7 +130,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
           <PlotFigure label={describeCauses(changed)} draw={draw} />
         </section>
       )}
-      <FindingChanges findings={target.findings} isFaster={target.verdict === "faster"} />
+      <FindingChanges findings={target.findings} isFaster={target.scaling ? null : target.verdict === "faster"} />
       {(kernels !== null || operators !== null) && (
         <div class="card folds">
           {kernels !== null && <OperationTable changes={kernels} title="Kernels" isOpen={isOnly} />}
@@ -148,7 +148,7 @@ const describeCauses = (causes: ComparedTarget["causes"]): string =>
     .map(({ label, change_ns: ns }) => `${label} ${formatChange(ns)}`)
     .join(", ")}.`;
 
-function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean }): JSX.Element | null {
+function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean | null }): JSX.Element | null {
   const { findings, isFaster } = props;
   if (findings.length === 0) return null;
   return (
@@ -183,8 +183,11 @@ function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean })
   );
 }
 
-/** The predicted and the achieved change, in words. What is gone is no success if the step did not get faster. */
-export function describeFinding(finding: FindingChange, isFaster: boolean): string {
+/**
+ * The predicted and the achieved change, in words. What is gone is no success if the step did not get
+ * faster. On another number of devices (null), the step says nothing about it.
+ */
+export function describeFinding(finding: FindingChange, isFaster: boolean | null): string {
   const { predicted, achieved_ns: achieved, is_in_range: isInRange, remaining, reason } = finding;
   const parts: string[] = [];
   if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
@@ -194,7 +197,7 @@ export function describeFinding(finding: FindingChange, isFaster: boolean): stri
     const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
     const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", less than predicted";
     const asPredicted = isInRange ? ", as predicted" : outside;
-    const verdict = isInRange === null ? "" : isFaster ? asPredicted : ", but the step did not get faster";
+    const verdict = isInRange === null || isFaster === null ? "" : isFaster ? asPredicted : ", but the step did not get faster";
     const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
     parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
   } else if (finding.status === "fixed" && finding.refines !== null) {
@@ -323,9 +326,10 @@ function RunTable({ base, targets }: Comparison): JSX.Element {
   const rows: RunRow[] = [{ run: base, target: null }, ...targets.map((target) => ({ run: target.run, target }))];
   // Leave out columns that are empty for all runs, such as device numbers on CPUs.
   const isScaled = new Set(rows.map(({ run }) => run.devices)).size > 1;
+  const isOfRanks = rows.every(({ run }) => run.device === null);
   const columns = RUN_COLUMNS.filter(
     ({ key, value }) => rows.some((row) => value(row) !== null) && (isScaled || key !== "devices"),
-  );
+  ).map((column) => (column.key === "devices" && isOfRanks ? { ...column, label: "Ranks" } : column));
   return (
     <section aria-labelledby="speed-ups">
       <div class="section-head">

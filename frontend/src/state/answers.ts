@@ -28,9 +28,20 @@ export interface Capture {
   /** The share of the step that it saves. */
   saves_share: number | null;
   severity: Severity | null;
+  /** The captures to compare it with, best first. */
+  partners: Partner[];
   /** How the Profile tab names the capture; absent if that tab cannot show it. */
   profile_run?: string | null;
   profile_host?: string | null;
+}
+
+/** A comparison worth looking at, from the view of one of its captures. */
+export interface Partner {
+  /** The other capture's. */
+  id: string;
+  base: string;
+  target: string;
+  reason: string;
 }
 
 export interface Scan {

@@ -2,15 +2,23 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { copyText } from "../state/host";
+import { Highlighted } from "./highlighted";
 import { CheckIcon, CopyIcon } from "./icons";
 
 const FEEDBACK_MS = 2_000;
 
-export function Code({ text, language }: { text: string; language?: string }): JSX.Element {
+interface CodeProps {
+  text: string;
+  language?: string;
+  /** Whether to mark the arguments that the code sets. */
+  marksArguments?: boolean;
+}
+
+export function Code({ text, language, marksArguments = false }: CodeProps): JSX.Element {
   return (
     <div class="code">
       <pre tabIndex={0} aria-label={language ? `Code, ${language}` : "Code"}>
-        <code>{text}</code>
+        <code>{language === "python" ? <Highlighted text={text} marksArguments={marksArguments} /> : text}</code>
       </pre>
       <CopyButton text={() => text} />
     </div>

@@ -1,5 +1,6 @@
 // Renders text of reports and rule pages as elements, and never as HTML.
 import type { ComponentChildren, JSX } from "preact";
+import { Highlighted } from "./highlighted";
 
 /** Keeps a number and its unit on one line. */
 const keepUnits = (text: string): string =>
@@ -66,10 +67,11 @@ function readBlocks(text: string): Block[] {
       at += 1;
       const code = take((other) => !other.startsWith("```")).join("\n");
       at += 1;
-      blocks.push((key) => <pre key={key} tabIndex={0}><code>{code}</code></pre>);
+      const content = line === "```python" ? <Highlighted text={code} /> : code;
+      blocks.push((key) => <pre key={key} tabIndex={0}><code>{content}</code></pre>);
     } else if (heading) {
       at += 1;
-      blocks.push((key) => <h3 key={key}><Line text={heading[1] ?? ""} /></h3>);
+      blocks.push((key) => <h2 key={key}><Line text={heading[1] ?? ""} /></h2>);
     } else if (/^\s*[-*]\s/.test(line)) {
       const items = joinItems(take((other) => /^\s*[-*]\s/.test(other) || /^\s+\S/.test(other)));
       blocks.push((key) => <ul key={key}>{items.map((item) => <li><Line text={item} /></li>)}</ul>);

@@ -30,7 +30,7 @@ test("an open finding shows summary, remedy, evidence and saving", () => {
   const text = textOf(html);
   assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , range 28\.0–46\.0 ms/);
   assert.match(text, /Four workers deliver a batch every 230.ms/);
-  assert.match(text, /num_workers=12/);
+  assert.match(text, /num_workers= 12/); // in two colors
   assert.match(text, /58\.4 ms 1\.68 s 7/);
   assert.match(text, /When to ignore/);
 });

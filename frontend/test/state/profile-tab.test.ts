@@ -9,7 +9,7 @@ const TARGET = { run: "gpu/2026_01_02", host: "host1" };
 const CAPTURE = {
   id: "a", run: "gpu", session: "2026_01_02", recorded: "", framework: "jax", format: "xplane", files: 1,
   size_bytes: 1, status: "done", failure: null, is_synthetic: false, headline: null, device: null,
-  step_time_ns: null, first_change: null, finding: null, saves_share: null, severity: null,
+  step_time_ns: null, first_change: null, finding: null, saves_share: null, severity: null, partners: [],
 } satisfies Capture;
 
 test("links to the Profile tab keep the prefix and foreign query keys", () => {

@@ -21,8 +21,8 @@ test("a number and its unit stay on one line", () => {
 
 test("Markdown pages have headings, lists, code and tables", () => {
   const html = renderToString(<Markdown text={readFileSync("dev/samples/rule.md", "utf8")} />);
-  assert.equal(html.match(/<h3>/g)?.length, 3);
+  assert.equal(html.match(/<h2>/g)?.length, 3);
   assert.equal(html.match(/<li>/g)?.length, 2);
-  assert.match(html, /<pre[^>]*><code>loader = DataLoader\(dataset, num_workers=0\)<\/code><\/pre>/);
+  assert.match(html, /<pre[^>]*><code>loader = <span class="code-class">DataLoader<\/span>\(dataset, num_workers=<span class="code-class">0<\/span>\)<\/code><\/pre>/);
   assert.match(html, /<th scope="col">limit<\/th>/);
 });

@@ -8,7 +8,7 @@ from werkzeug import wrappers
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import ensure_started, is_retry
 from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
-from tb_perfadvisor.plugin.routes.listing import describe_capture
+from tb_perfadvisor.plugin.routes.listing import describe
 from tb_perfadvisor.plugin.sources import Sources
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
 
@@ -29,7 +29,7 @@ def row(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.R
     if results.row(entry) is None and (state is None or is_retry(request)):
         require_same_origin(request)
         results.start(entry)
-    capture = describe_capture(sources, entry)
+    (capture,) = describe(sources, [entry])
     is_waiting = capture["status"] in ("queued", "running")
     return respond(request, capture, status=202 if is_waiting else 200)
 

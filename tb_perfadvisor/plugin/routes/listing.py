@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     """All captures with their status, and the files that were rejected."""
     sources.refresh()
     entries = sources.catalog.snapshot.entries.values()
-    listed = [describe_capture(sources, entry) for entry in entries]
+    listed = describe(sources, entries)
     return respond(request, {"captures": listed, "token": TOKEN, **_scan(sources)})
 
 
@@ -70,8 +71,22 @@ def _scan(sources: Sources) -> dict[str, Any]:
     }
 
 
-def describe_capture(sources: Sources, entry: Entry) -> dict[str, Any]:
-    """A capture as the tab lists it: its files, the state of its analysis, and its row."""
+def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
+    from tb_perfadvisor.report.comparison.partners import suggest_partners
+
+    partners = suggest_partners(
+        [
+            msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run)
+            for entry in sources.catalog.snapshot.entries.values()
+        ]
+    )
+    return [
+        {**_capture(sources, entry), "partners": partners.get(entry.id, ())} for entry in entries
+    ]
+
+
+def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
     from tb_perfadvisor.report.run_row import RunRow
 
     results = sources.results()

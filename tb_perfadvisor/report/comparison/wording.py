@@ -164,6 +164,7 @@ def _share(field: str) -> Callable[[model.ComparedRun], str | None]:
 
 
 _DEVICES = Column("Devices", lambda run: None if run.devices is None else f"{run.devices:,}")
+_RANKS = Column("Ranks", _DEVICES.cell)
 _COLUMNS = (
     Column(
         "Step", lambda run: None if run.step_time_ns is None else format_duration(run.step_time_ns)
@@ -199,11 +200,12 @@ COLUMNS_MEAN = (
 def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
     """The columns with at least one known value, the most important first.
 
-    Devices are counted only if their numbers differ.
+    Devices, or ranks on the CPU, are counted only if their numbers differ.
     """
     is_scaled = len({run.devices for run in runs}) > 1
+    counted = _RANKS if all(run.device is None for run in runs) else _DEVICES
     return [
-        column
+        counted if column is _DEVICES else column
         for column in _COLUMNS
         if any(column.cell(run) for run in runs) and (is_scaled or column is not _DEVICES)
     ]

@@ -106,6 +106,7 @@ def _capture(name: str, report: model.Report) -> dict[str, Any]:
         "size_bytes": None,
         "status": "done",
         "failure": None,
+        "partners": [],
         "profile_run": None,
         "profile_host": None,
     }

@@ -17,12 +17,15 @@ from tb_perfadvisor.units import format_duration, format_share
 
 SEVERITY_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
 _NOTHING = "–"
+_RUN_WIDTH = 32
+"""Longer names wrap, to leave room for the change."""
 
 
 def overview_table(reports: list[model.Report]) -> Table:
     """One row for each capture: its step time, and the change to begin with."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("Run", overflow="fold")
+    longest = max(len(report.run) for report in reports)
+    table.add_column("Run", overflow="fold", min_width=min(longest, _RUN_WIDTH))
     table.add_column("Step", justify="right", no_wrap=True)
     table.add_column("First change")
     table.add_column("Saves", justify="right", no_wrap=True)

@@ -9,6 +9,7 @@ import pytest
 from tb_perfadvisor.report.comparison import RunFacts, compare_facts
 from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.report.comparison.run_facts import ShapeUse
+from tb_perfadvisor.report.comparison.wording import run_columns
 from tb_perfadvisor.testing import ms
 from tests.support.comparison_facts import facts, setup
 
@@ -127,3 +128,16 @@ def test_ranks_on_the_cpu_are_counted() -> None:
     assert result.scaling is not None
     assert result.scaling.is_of_ranks
     assert "with 2 ranks instead of 1 rank" in result.headline
+
+
+def test_table_of_runs_counts_devices_or_ranks_only_if_they_differ() -> None:
+    def headings(base: RunFacts, target: RunFacts) -> list[str]:
+        comparison = compare_facts(base, [target])
+        return [
+            column.heading for column in run_columns([comparison.base, compared(base, target).run])
+        ]
+
+    host = {"device": None, "devices_used": 0}
+    assert "Devices" in headings(run(1, 80), run(8, 100))
+    assert "Ranks" in headings(run(1, 80, setup=host), run(2, 100, setup=host))
+    assert not {"Devices", "Ranks"} & set(headings(run(2, 80), run(2, 100)))

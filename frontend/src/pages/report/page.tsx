@@ -40,7 +40,7 @@ function EmptyReport({ report }: { report: Report }): JSX.Element {
   return (
     <>
       <Headline report={report} />
-      <Problems notes={report.notes} />
+      <Problems notes={report.notes.filter(({ severity }) => severity !== "info")} />
       <section class="card" aria-labelledby="recording">
         <div class="card-head">
           <h2 id="recording">Record a profile</h2>
