@@ -279,7 +279,9 @@ def test_pages_are_accessible_and_steady_at_every_width(
         rest = {"view": "rules", "rule": "input-stall"}
     if view == "finding":
         rest = {"view": "report", "finding": "loader-in-main-process"}
-    frame = opened(rest.pop("view", view), ids(VIEWS[view]), width=360 if dark else 1280, dark=dark, **rest)
+    frame = opened(
+        rest.pop("view", view), ids(VIEWS[view]), width=360 if dark else 1280, dark=dark, **rest
+    )
     if view == "compare":
         frame.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
     html = frame.locator("html")
