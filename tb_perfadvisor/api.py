@@ -445,7 +445,8 @@ def _profile_of(root: str, capture: Capture, progress: Progress | None) -> Profi
 
     try:
         signals = analyze_capture(root, capture, Config(), progress).signals
-    except PerfAdvisorError:
+    except Exception as raised:
+        log_bug(contained(raised, capture.run))
         return None
     trace, steps = signals.trace, signals.steps
     if trace.source.origin_unix_ns is None:

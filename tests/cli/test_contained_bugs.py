@@ -96,6 +96,14 @@ def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "")
 
 
+def test_training_goes_on_without_the_step_time_of_the_profile(logs: Path) -> None:
+    listing = api.discover(logs)
+    profiles = [api._profile_of(str(logs), capture, None) for capture in listing.captures]
+    assert [capture.run for capture in listing.captures] == ["a", "broken", "c"]
+    assert profiles[1] is None
+    assert profiles[0] is not None
+
+
 def test_a_bug_in_one_rank_leaves_that_rank_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,7 +164,7 @@ def test_too_few_file_descriptors_are_no_bug(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(load, "load_worker", refuse)
-    assert "it could not be analyzed: Too many open files." in error("analyze", SLOW)
+    assert "it could not be analyzed: Too many open files." in error("analyze", SLOW, "--no-cache")
 
 
 # --- limits and clocks -----------------------------------------------------------------------
