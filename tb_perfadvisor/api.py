@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections import deque
@@ -29,6 +30,7 @@ from tb_perfadvisor.errors import (
     log_bug,
 )
 from tb_perfadvisor.execution import IN_PROCESS, Execution
+from tb_perfadvisor.execution.limits import time_limit
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -250,6 +252,7 @@ def analyze_captures(
     *,
     execution: Execution = IN_PROCESS,
     report_cache: ReportCache[Report] | None = None,
+    time_limit_s: float = math.inf,
 ) -> Iterator[Report | Rejected]:
     """Analyze captures one after the other; go on after one that cannot be read.
 
@@ -260,14 +263,16 @@ def analyze_captures(
         progress: Called with a stage and a share of it (0-1).
         execution: Where files are read.
         report_cache: Reports of unchanged files are taken from it, and new ones added.
+        time_limit_s: The most time for each capture.
     """
     chosen = [(listing, capture) for capture in captures]
     for _, capture, report, reads in _with_reads(chosen, execution, report_cache):
         try:
             if report is None:
-                run = load_capture(listing, capture, progress, reads=reads)
-                analysis = analyze_run(run, config, progress)
-                report = build_report(analysis, config, progress)
+                with time_limit(time_limit_s):
+                    run = load_capture(listing, capture, progress, reads=reads)
+                    analysis = analyze_run(run, config, progress)
+                    report = build_report(analysis, config, progress)
                 if report_cache is not None:
                     report_cache.write(listing.root, capture, report, report.notes)
             yield report
@@ -287,6 +292,7 @@ def facts_of_all(
     *,
     execution: Execution = IN_PROCESS,
     report_cache: ReportCache[RunFacts] | None = None,
+    time_limit_s: float = math.inf,
 ) -> Iterator[RunFacts | PerfAdvisorError]:
     """The facts of captures, one after the other; or why one cannot be read.
 
@@ -296,6 +302,7 @@ def facts_of_all(
         progress: Called with a stage and a share of it (0-1).
         execution: Where files are read.
         report_cache: Facts of unchanged files are taken from it, and new ones added.
+        time_limit_s: The most time for each capture.
     """
     from tb_perfadvisor.report.comparison import make_facts
 
@@ -303,9 +310,10 @@ def facts_of_all(
     for listing, capture, facts, reads in _with_reads(chosen, execution, report_cache):
         try:
             if facts is None:
-                run = load_capture(listing, capture, progress, reads=reads)
-                analysis = analyze_run(run, config, progress)
-                facts = make_facts(analysis, build_report(analysis, config))
+                with time_limit(time_limit_s):
+                    run = load_capture(listing, capture, progress, reads=reads)
+                    analysis = analyze_run(run, config, progress)
+                    facts = make_facts(analysis, build_report(analysis, config))
                 if report_cache is not None:
                     report_cache.write(listing.root, capture, facts, analysis.notes)
             yield facts

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from tb_perfadvisor.cli.help import CONFIG, PATH, RUN, WORKERS, Argument, Command, choice_option
-from tb_perfadvisor.cli.selection import captures_of_runs, note_incomplete_scan
+from tb_perfadvisor.cli.help import (
+    CONFIG,
+    PATH,
+    RUN,
+    TIME_LIMIT,
+    WORKERS,
+    Argument,
+    Command,
+    choice_option,
+)
+from tb_perfadvisor.cli.selection import captures_of_runs, limits_of, note_incomplete_scan
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
     ReportFormat,
@@ -100,6 +109,7 @@ Examples:
     "--scheduler",
     help="Address of a Dask cluster whose workers read the files: tcp://host:8786.",
 )
+@TIME_LIMIT
 @click.option(
     "--cache/--no-cache",
     default=True,
@@ -124,6 +134,7 @@ def analyze(
     ask_tpu_compiler: bool,
     workers: int | None,
     scheduler: str | None,
+    time_limit: float | None,
     cache: bool,
 ) -> None:
     """Analyze every capture below PATH and say what to change."""
@@ -133,7 +144,7 @@ def analyze(
         listing = discover(path)
     captures = captures_of_runs(listing, run)
     from tb_perfadvisor import api
-    from tb_perfadvisor.execution import open_execution
+    from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.report import Report, document
     from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.model import Rejected
@@ -151,8 +162,12 @@ def analyze(
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
     report_cache = open_report_cache(Report, settings) if cache else None
     sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
+    limits = limits_of(time_limit)
     with (
-        open_execution(sizes_bytes, workers=workers, scheduler=scheduler) as execution,
+        memory_limit(limits.memory_bytes),
+        open_execution(
+            sizes_bytes, workers=workers, scheduler=scheduler, limits=limits
+        ) as execution,
         show_progress("reading", len(captures)) as progress,
     ):
         for result in api.analyze_captures(
@@ -162,6 +177,7 @@ def analyze(
             progress.describe,
             execution=execution,
             report_cache=report_cache,
+            time_limit_s=limits.time_s,
         ):
             if isinstance(result, Report):
                 reports.append(result)

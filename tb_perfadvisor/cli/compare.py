@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from tb_perfadvisor.cli.help import CONFIG, PATH, RUN, WORKERS, Argument, Command, choice_option
-from tb_perfadvisor.cli.selection import captures_of_runs, note_incomplete_scan
+from tb_perfadvisor.cli.help import (
+    CONFIG,
+    PATH,
+    RUN,
+    TIME_LIMIT,
+    WORKERS,
+    Argument,
+    Command,
+    choice_option,
+)
+from tb_perfadvisor.cli.selection import captures_of_runs, limits_of, note_incomplete_scan
 from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, show_progress, write_result
 from tb_perfadvisor.errors import PerfAdvisorError
 
@@ -52,6 +61,7 @@ Examples:
 )
 @CONFIG
 @WORKERS
+@TIME_LIMIT
 @click.option(
     "--cache/--no-cache",
     default=True,
@@ -67,11 +77,12 @@ def compare(
     fail_on_regression: float | None,
     config: Path | None,
     workers: int | None,
+    time_limit: float | None,
     cache: bool,
 ) -> None:
     """Compare runs with a base: what changed, why, and whether advice paid off."""
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.execution import open_execution
+    from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.report.comparison import RunFacts, pair
     from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
     from tb_perfadvisor.report.report_cache import open_report_cache
@@ -83,8 +94,14 @@ def compare(
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
     report_cache = open_report_cache(RunFacts, settings) if cache else None
-    with open_execution(sizes_bytes, workers=workers) as execution:
-        comparisons, failures = _compared(groups, settings, execution, report_cache)
+    limits = limits_of(time_limit)
+    with (
+        memory_limit(limits.memory_bytes),
+        open_execution(sizes_bytes, workers=workers, limits=limits) as execution,
+    ):
+        comparisons, failures = _compared(
+            groups, settings, execution, report_cache, time_limit_s=limits.time_s
+        )
     notes = (*notes, *failures)
     for message in notes:
         note(message)
@@ -119,6 +136,8 @@ def _compared(
     settings: Config,
     execution: Execution,
     report_cache: ReportCache[RunFacts] | None,
+    *,
+    time_limit_s: float,
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison per group, and a message for each capture that could not be read."""
     from tb_perfadvisor import api
@@ -129,7 +148,12 @@ def _compared(
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     with show_progress("reading", len(choices)) as progress:
         results = api.facts_of_all(
-            choices, settings, progress.describe, execution=execution, report_cache=report_cache
+            choices,
+            settings,
+            progress.describe,
+            execution=execution,
+            report_cache=report_cache,
+            time_limit_s=time_limit_s,
         )
         for group in groups:
             found: list[tuple[Choice, RunFacts]] = []

@@ -25,6 +25,11 @@ WORKERS = click.option(
     type=click.IntRange(min=1),
     help="Number of processes that read files. By default, as many as pay off.",
 )
+TIME_LIMIT = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The most seconds for each capture. By default 600, or PERFADVISOR_TIME_LIMIT_S.",
+)
 RUN = click.option("--run", help="Only captures whose run matches this regular expression.")
 CONFIG = click.option(
     "--config", type=PATH, help="TOML file with rules, limits and the link bandwidth."

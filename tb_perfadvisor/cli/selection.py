@@ -1,4 +1,4 @@
-"""Selects the captures that a command works on."""
+"""Selects the captures that a command works on, and the limits of its work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.execution import Limits
     from tb_perfadvisor.ingest.captures import Capture, Listing
 
 
@@ -27,6 +28,14 @@ def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:
             hint="Runs: " + ", ".join(sorted({capture.run or "." for capture in listing.captures})),
         )
     return captures
+
+
+def limits_of(time_limit_s: float | None) -> Limits:
+    """The limits of the tab, with the user's time limit if there is one."""
+    from tb_perfadvisor.execution import Limits, limits_from_environment
+
+    limits = limits_from_environment(note)
+    return limits if time_limit_s is None else Limits(time_limit_s, limits.memory_bytes)
 
 
 def note_incomplete_scan(path: str, listing: Listing) -> None:

@@ -6,5 +6,13 @@ know which kind it is.
 """
 
 from tb_perfadvisor.execution.execution import IN_PROCESS, Execution, open_execution
+from tb_perfadvisor.execution.limits import Limits, limits_from_environment, memory_limit
 
-__all__ = ["IN_PROCESS", "Execution", "open_execution"]
+__all__ = [
+    "IN_PROCESS",
+    "Execution",
+    "Limits",
+    "limits_from_environment",
+    "memory_limit",
+    "open_execution",
+]

@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec import Struct
 
+from tb_perfadvisor.execution.limits import NO_LIMITS, Limits
+
 # A cluster returns only summaries of ranks, so it may read many files at the same time.
 _MAX_PENDING_IN_CLUSTER = 256
 _MAX_PENDING_PER_PROCESS = 2
@@ -32,7 +34,11 @@ IN_PROCESS = Execution()
 
 @contextmanager
 def open_execution(
-    sizes_bytes: Iterable[int] = (), *, workers: int | None = None, scheduler: str | None = None
+    sizes_bytes: Iterable[int] = (),
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Iterator[Execution]:
     """Start what reads files, and stop it at the end of the context.
 
@@ -41,6 +47,7 @@ def open_execution(
             start if `workers` is not given.
         workers: Number of processes; 1 reads in this process, and so does a system that has no
             semaphores or file descriptors for more.
+        limits: The limits of each process.
         scheduler: Address of a Dask scheduler, whose workers read then: `tcp://host:8786`.
 
     Raises:
@@ -61,7 +68,7 @@ def open_execution(
 
     with ExitStack() as stack:
         try:
-            executor = stack.enter_context(open_pool(workers))
+            executor = stack.enter_context(open_pool(workers, limits))
         except (ImportError, OSError):  # the system allows no pool
             execution = IN_PROCESS
         else:

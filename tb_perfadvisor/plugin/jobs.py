@@ -20,20 +20,18 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tb_perfadvisor.execution.limits import (
+    MEMORY_LIMIT_VARIABLE,
+    TIME_LIMIT_VARIABLE,
+    Limits,
+)
 from tb_perfadvisor.plugin import log
 
 JobStatus = Literal["queued", "running", "failed", "canceled"]
 FailureKind = Literal["input", "time", "memory", "killed", "crash"]
 
-TIME_LIMIT_VARIABLE = "PERFADVISOR_TIME_LIMIT_S"
-MEMORY_LIMIT_VARIABLE = "PERFADVISOR_MEMORY_LIMIT_GIB"
-DEFAULT_TIME_LIMIT_S = 600.0
-# Enough for profiles of several gigabytes, while a laptop stays usable.
-DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
-
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
-_MOST_GIB = 2**32  # sizes have 64 bits, one of which is the sign
 _KILLED = -9  # by SIGKILL, which Windows lacks
 # Remove the working directory from the path, so that a `json.py` in the logdir does not run.
 _BOOT = (
@@ -50,13 +48,6 @@ class Failure(Struct, frozen=True):
     message: str
     where: str = ""
     hint: str = ""
-
-
-class Limits(Struct, frozen=True):
-    """The limits of one job; a memory limit of 0 means none."""
-
-    time_s: float = DEFAULT_TIME_LIMIT_S
-    memory_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
 
 
 class JobState(Struct, frozen=True):
@@ -94,19 +85,6 @@ class _Running(Struct):
     is_late: bool = False
     error: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
-
-
-def limits_from_environment() -> Limits:
-    """The limits set by the environment, or the defaults."""
-    time_s = min(_positive(TIME_LIMIT_VARIABLE) or DEFAULT_TIME_LIMIT_S, threading.TIMEOUT_MAX)
-    gib = _positive(MEMORY_LIMIT_VARIABLE)
-    if gib is not None:
-        return Limits(time_s, int(min(gib, _MOST_GIB) * (1 << 30)))
-    total_bytes = _machine_memory_bytes()
-    memory_bytes = DEFAULT_MEMORY_LIMIT_BYTES
-    if total_bytes is not None:
-        memory_bytes = min(memory_bytes, total_bytes * 8 // 10)
-    return Limits(time_s, memory_bytes)
 
 
 class JobQueue:
@@ -325,7 +303,7 @@ def _failure(running: _Running, status: int, limits: Limits) -> Failure:
         return Failure(
             "time",
             f"{what} took longer than {limits.time_s:g} s and was stopped.",
-            hint="Run `perfadvisor analyze` in a terminal, which has no limit, or start "
+            hint="Run `perfadvisor analyze --time-limit SECONDS` in a terminal, or start "
             f"TensorBoard with a larger {TIME_LIMIT_VARIABLE}.",
         )
     if error.get("kind") == "memory":
@@ -357,24 +335,3 @@ def _kill(process: subprocess.Popen[bytes] | None) -> None:
     # Use the handle, as the process id may belong to another process by now.
     if process is not None and process.poll() is None:
         process.kill()
-
-
-def _positive(variable: str) -> float | None:
-    text = os.environ.get(variable)
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        log.warn(f"{variable}={text} is ignored: not a positive number")
-        return None
-    return value
-
-
-def _machine_memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

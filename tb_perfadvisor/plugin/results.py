@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache
+from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.plugin import documents, log
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST, Request, key_of
-from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
+from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
     Returns:
         The results, and a message for the user if they will not be kept.
     """
-    queue = jobs if jobs is not None else JobQueue(limits_from_environment())
+    queue = jobs if jobs is not None else JobQueue(limits_from_environment(log.warn))
     try:
         return Results(ResultCache(default_directory()), queue), None
     except OSError as error:

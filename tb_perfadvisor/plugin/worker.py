@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tb_perfadvisor.execution.limits import limit_memory
+
 CAPTURE = "capture.json"
 REPORT = "report.json"
 VIEWS = "views.json"
@@ -72,22 +74,6 @@ def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
         _say({"error": _describe(error, options)})
         return EXIT_ERROR
     return 0
-
-
-def limit_memory(limit_bytes: int) -> None:
-    """Limit the address space of this process and its children; 0 means no limit."""
-    if limit_bytes <= 0:
-        return
-    try:
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        if hard != resource.RLIM_INFINITY:
-            limit_bytes = min(limit_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
-    except (ImportError, OSError, ValueError, AttributeError, OverflowError):
-        # Not possible on Windows and macOS, where only the time limit applies.
-        return
 
 
 def parser_of_options(module: str) -> argparse.ArgumentParser:

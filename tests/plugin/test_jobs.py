@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.plugin.jobs import (
     Failure,
     Job,
     JobQueue,
     JobState,
     Limits,
-    limits_from_environment,
 )
 from tests.support.fake_worker import FAKE_WORKER
 from tests.support.waiting import eventually
@@ -283,10 +283,10 @@ def test_modules_in_the_working_directory_are_not_imported(
 def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFADVISOR_TIME_LIMIT_S", "30")
     monkeypatch.setenv("PERFADVISOR_MEMORY_LIMIT_GIB", "1.5")
-    assert limits_from_environment() == Limits(30, 1_610_612_736)  # 1.5 x 1024^3
+    assert limits_from_environment(print) == Limits(30, 1_610_612_736)  # 1.5 x 1024^3
     monkeypatch.setenv("PERFADVISOR_TIME_LIMIT_S", "soon")
     monkeypatch.setenv("PERFADVISOR_MEMORY_LIMIT_GIB", "-1")
-    limits = limits_from_environment()
+    limits = limits_from_environment(print)
     assert limits.time_s == 600
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert limits.memory_bytes == min(8 * 1024**3, machine_bytes * 8 // 10)

@@ -32,6 +32,14 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 4_000_000  # half of 8 ms
 
 
+def test_kernels_of_an_hour_save_as_much_as_short_ones() -> None:
+    """Times of damaged files; the product of two of them does not fit into 64 bits."""
+    hour = SLOW.replace("cell 1ms", "cell 450000ms")  # a kernel has eight cells
+    (finding,) = find(FullPrecisionCompute, hour, device=H100) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3_600 * 10**9  # half of two hours
+
+
 def test_without_shapes_high_is_the_ratio_of_the_peaks() -> None:
     (finding,) = find(FullPrecisionCompute, SLOW, device=H100) or ()
     assert finding.saving is not None

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+from tb_perfadvisor.execution.limits import limit_memory
 from tb_perfadvisor.plugin import worker
 
 FAKE_WORKER = (sys.executable, str(Path(__file__).resolve()))
@@ -54,7 +55,7 @@ def main() -> int:
             say(error=error)
             return 2
         case "memory":
-            worker.limit_memory(options.memory_limit_bytes)
+            limit_memory(options.memory_limit_bytes)
             try:
                 bytearray(4 << 30)
             except MemoryError as error:

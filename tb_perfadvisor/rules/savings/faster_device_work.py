@@ -11,6 +11,9 @@ from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Shorten
 
+_EXACT_NS = 2**31
+"""Products of shorter times fit into 64 bits. Two seconds are much for one event."""
+
 
 def faster_device_work(
     signals: Signals,
@@ -69,6 +72,10 @@ def halfway_to_best(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
 
 def _saved_ns(now_ns: Int64, then_ns: Int64, inside_ns: Int64, most_ns: int) -> int:
     """What is saved of the claimed time: each event saves in proportion to its part in it."""
-    saved_ns = inside_ns * np.maximum(now_ns - then_ns, 0) // np.maximum(now_ns, 1)
+    whole_ns, saved_ns = np.maximum(now_ns, 1), np.maximum(now_ns - then_ns, 0)
+    if int(whole_ns.max(initial=0)) < _EXACT_NS:
+        saved_ns = inside_ns * saved_ns // whole_ns
+    else:
+        saved_ns = (inside_ns * (saved_ns / whole_ns)).astype(np.int64)
     # Events that run at the same time share it.
     return min(int(saved_ns.sum()), most_ns)

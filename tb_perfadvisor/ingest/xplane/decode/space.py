@@ -22,7 +22,7 @@ _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4
 _MAX_TEXT_BYTES: Final = 500
 _MAX_MESSAGES: Final = 20
 # There is one plane per device and per part of a device.
-_MAX_PLANES: Final = 1 << 14
+_MAX_PLANES: Final = 1 << 12
 # The beginning of the file, to detect the format.
 _HEAD_BYTES: Final = 512
 
