@@ -19,6 +19,8 @@ _MAIN = {"pid": 100, "tid": 100}
 _KERNEL = "ampere_sgemm_128x64_nn"
 _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _STEPS = 5
+MOST_PLANES = 4_000
+"""More are refused."""
 
 
 # --- Kineto -----------------------------------------------------------------------------------
@@ -608,10 +610,10 @@ DIMENSIONS: dict[str, tuple[Write, int]] = {
         (xplane_host_names, 10**6),
         (xplane_nested, 10**6),
         (xplane_lines, 10**5),
-        (xplane_planes, 10**5),
-        (xplane_host_planes, 10**5),
+        (xplane_planes, MOST_PLANES),
+        (xplane_host_planes, MOST_PLANES),
         (xplane_streams, 10**5),
-        (xplane_gpus, 10**5),
+        (xplane_gpus, MOST_PLANES),
         (xplane_stats, 10**5),
         (xplane_iterators, 10**5),
         (xplane_links, 10**6),

@@ -116,8 +116,8 @@ class Trace(Struct, frozen=True):
 
     def texts(self, indices: Int32) -> tuple[str, ...]:
         """The strings at many indices; empty for -1."""
-        # Index -1 picks the appended empty string.
-        return tuple(map((*self.strings, "").__getitem__, indices.tolist()))
+        strings = self.strings
+        return tuple([strings[index] if index >= 0 else "" for index in indices.tolist()])
 
     def name(self, row: int) -> str:
         """An event's name."""

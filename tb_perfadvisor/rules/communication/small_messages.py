@@ -15,7 +15,7 @@ from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
 from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace.integer_groups import group_rows, places_by_value
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -131,15 +131,17 @@ class SmallMessages(Rule):
         operations, groups = collectives.operation, collectives.group
         first, kind = group_rows(operations.code, groups.code)
         kinds = sorted((operations[i], groups[i], at) for at, i in enumerate(first.tolist()))
+        candidates = np.flatnonzero(small)
+        by_kind = {at: candidates[places] for at, places in places_by_value(kind[candidates])}
         for operation, _, at in kinds:
-            of_kind = small & (kind == at)
-            count = int(of_kind.sum())
+            of_kind = by_kind.get(at, candidates[:0])
+            count = len(of_kind)
             steps = signals.steps.count
             if count < self.minimum_count * steps:
                 continue
             # One message of each kind remains per step.
             target_ns[of_kind] = taken_ns[of_kind] * (steps / count)
-            chosen |= of_kind
+            chosen[of_kind] = True
             sizes = collectives.size_bytes[of_kind]
             rows.append(
                 (
