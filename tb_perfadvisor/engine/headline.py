@@ -110,6 +110,7 @@ def _where_time_goes(signals: Signals, whole: str) -> str:
         name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
         return f"{LABELS[worst]}: {share} of {whole}" + (f", mostly under {name}" if name else "")
     if is_host_only:
-        return f"Nothing stands out in {whole}, on the CPU"
+        computing = format_share(attribution.share(Cause.HOST_COMPUTE))
+        return f"Nothing stands out: operators run for {computing} of {whole}"
     busy = format_share(attribution.share(*COMPUTE))
     return f"Nothing stands out: the device computes for {busy} of {whole}"

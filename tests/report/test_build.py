@@ -141,7 +141,7 @@ HEALTHY = """
             TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
             "This profile contains no device events, so the device's time is unknown",
         ),
-        (draw(ON_THE_CPU), "Nothing stands out in each 10.0 ms step, on the CPU"),
+        (draw(ON_THE_CPU), "Nothing stands out: operators run for 100.0 % of each 10.0 ms step"),
         (
             draw(HEALTHY),
             "Nothing stands out: the device computes for 100.0 % of each 5.00 ms step",
