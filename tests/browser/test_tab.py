@@ -39,7 +39,7 @@ def test_every_capture_shows_its_first_finding(
             heading = frame.get_by_role("heading", level=1, name=report["headline"])
             heading.wait_for(timeout=30_000)
             if report["findings"]:
-                title = report["findings"][0]["title"]
+                title = report["findings"][0]["heading"] or report["findings"][0]["title"]
                 row = frame.get_by_role("button", name=re.compile(re.escape(title))).first
                 row.click()
                 summary = frame.get_by_text(report["findings"][0]["summary"]).first
