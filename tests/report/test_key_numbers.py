@@ -121,7 +121,11 @@ def test_why_mfu_is_unknown_is_said_in_short_and_at_length() -> None:
         main   |DDDDoo....|DDDDoo....|
         gpu 7  |.....KKKKK|.....KKKKK|
     """)
-    (mfu,) = [number for number in report_of(trace).key_numbers if number.id == "mfu"]
+    report = report_of(trace)
+    (mfu,) = [number for number in report.key_numbers if number.id == "mfu"]
+    (row,) = [row for row in number_rows(report) if row[0] == "MFU"]
+    assert row[1] == "unknown"
+    assert row[2].endswith(" Record with record_shapes=True.")
     assert (mfu.value, mfu.of, mfu.notes) == (None, "", ["no shapes recorded"])
     assert mfu.definition.endswith(
         "Unknown here: The shapes of the operators were not recorded. "

@@ -69,13 +69,22 @@ def caption_line(report: model.Report) -> str:
     return plain(report.caption) + (" · synthetic profile" if report.is_synthetic else "")
 
 
+def _remarks(number: model.KeyNumber, report: model.Report) -> str:
+    if number.id == "mfu" and number.value is None:
+        # Text has no definitions to open, so it says at once how to record what is missing.
+        flop = report.overview.flop
+        notes = [note for note in number.notes if note != flop.unknown_in_short]
+        return ". ".join([*notes, flop.unknown_because])
+    return ", ".join([*([f"of {number.of}"] if number.of else []), *number.notes])
+
+
 def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
     """The label, the value and the notes of each key number."""
     return [
         (
             number.label,
             "unknown" if number.value is None else format_cell(number.value, number.unit),
-            plain(", ".join([*([f"of {number.of}"] if number.of else []), *number.notes])),
+            plain(_remarks(number, report)),
         )
         for number in report.key_numbers
     ]
