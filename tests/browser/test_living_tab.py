@@ -207,10 +207,7 @@ def test_every_export_format_downloads(
 
     def saved(name: str) -> str:
         tab.get_by_text("Export", exact=True).click()
-        try:
-            return downloaded(page, tab.get_by_role("link", name=name)).decode()
-        finally:
-            tab.get_by_text("Export", exact=True).click()
+        return downloaded(page, tab.get_by_role("link", name=name)).decode()
 
     (exported,) = json.loads(saved("JSON"))["reports"]
     assert exported["findings"] == report["findings"]
