@@ -162,7 +162,8 @@ def test_real_notebook_shows_the_page(browser: Any, tmp_path: Path) -> None:
         report = analyze(SLOW_INPUT)
         assert report.first is not None
         title = report.findings[report.first.index].title
-        assert frame.locator(".first-finding").inner_text().startswith(title)
+        first = frame.locator(".first-finding").inner_text().replace("\xa0", " ")
+        assert first.startswith(title)
         frame.get_by_role("button", name="Show how").click()
         frame.locator(".timeline svg rect").first.wait_for(timeout=10_000)
         assert frame.locator("html").evaluate("e => e.scrollWidth <= innerWidth")

@@ -106,8 +106,9 @@ def test_several_captures_are_listed() -> None:
     assert " ".join(slow.split()).endswith(
         "116 ms Load batches in worker processes: each takes 56.5 ms now 48.7 % high CPU"
     )
-    (note,) = done.stderr.splitlines()
-    assert "--full" in note
+    full, gained = done.stderr.splitlines()
+    assert "--full" in full
+    assert gained.endswith("pytorch_input_slow " + str(SLOW.parent / "pytorch_input_fixed"))
     whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
     assert "1. Input stall, 56.3 ms per step: do this" in whole.stdout
     assert whole.stderr == ""

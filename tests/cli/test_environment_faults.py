@@ -18,9 +18,9 @@ import pytest
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import logger
 from tb_perfadvisor.execution import IN_PROCESS, open_execution
+from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files import bounded_directory
 from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
-from tb_perfadvisor.plugin.jobs import limits_from_environment
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 RANKS = SLOW.parent / "synthetic_gpu_allreduce_8rank"
@@ -180,7 +180,7 @@ def test_enormous_limits_are_the_largest_possible(
 
     for name in ("TIME_LIMIT_S", "MEMORY_LIMIT_GIB", "FILE_CACHE_GIB"):
         monkeypatch.setenv(f"PERFADVISOR_{name}", value)
-    limits = limits_from_environment()
+    limits = limits_from_environment(print)
     assert limits.time_s == threading.TIMEOUT_MAX
     assert 2**61 < limits.memory_bytes < 2**63
     assert 2**61 < fetched._max_bytes() < 2**63
@@ -191,10 +191,10 @@ def test_enormous_limits_are_the_largest_possible(
 
 @pytest.mark.parametrize("value", ["nan", "-1", "inf", "many", "0"])
 def test_meaningless_limits_are_ignored(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = limits_from_environment()
+    expected = limits_from_environment(print)
     for name in ("TIME_LIMIT_S", "MEMORY_LIMIT_GIB"):
         monkeypatch.setenv(f"PERFADVISOR_{name}", value)
-    assert limits_from_environment() == expected
+    assert limits_from_environment(print) == expected
 
 
 @pytest.mark.parametrize("jump_s", [-(10**9), 10**9])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.execution.execution import available_processors
+from tb_perfadvisor.execution.limits import DEFAULT_MEMORY_LIMIT_BYTES, limits_from_environment
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files.tree import is_url, long_path
 from tb_perfadvisor.plugin import worker
-from tb_perfadvisor.plugin.jobs import DEFAULT_MEMORY_LIMIT_BYTES, limits_from_environment
 from tb_perfadvisor.plugin.log_directories import Root, roots_of
 from tests.support.command import DEMO, ROOT, SLOW, run
 
@@ -90,7 +90,7 @@ def test_processors_and_memory_are_counted_elsewhere_too(monkeypatch: pytest.Mon
     assert available_processors() == 12
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_processors() == 1
-    assert limits_from_environment().memory_bytes == DEFAULT_MEMORY_LIMIT_BYTES
+    assert limits_from_environment(print).memory_bytes == DEFAULT_MEMORY_LIMIT_BYTES
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_one_all_gather_of_tensor_parallel_inference(corpus: Path) -> None:
     """INDEX: one all-gather takes 441 of 997 ms on both ranks, the other collectives little."""
     path = corpus / "tugot17" / "llama_tp2_ann"
     finding = finding_of(report_of(path), "exposed-communication")
-    assert finding.title == "One all-gather in `OutputProjection` takes 44.3 % of the profile"
+    assert finding.title == "One all-gather in OutputProjection takes 44.3 % of the profile"
     assert "One all-gather in `OutputProjection` takes 441 ms of it." in finding.summary
     assert "tensor-parallel layers" in finding.summary
     assert "last position" in finding.remedies[0].text

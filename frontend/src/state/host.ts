@@ -85,7 +85,8 @@ export function writeLink(values: Record<string, string>, isNewPlace: boolean): 
   const hash = withLinkValues(currentHash(), values);
   if (hash === (currentHash() || "#")) return;
   try {
-    if (isNewPlace) host.location.hash = hash;
+    // Not by `location.hash`: a sandboxed frame may not navigate its parent.
+    if (isNewPlace) host.history.pushState(host.history.state, "", hash);
     else host.history.replaceState(host.history.state, "", hash);
     unwrittenHash = null;
   } catch {

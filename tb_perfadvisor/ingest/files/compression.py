@@ -8,8 +8,8 @@ from typing import BinaryIO, Final, Protocol
 from isal import igzip_lib, isal_zlib
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC
 
-GZIP_MAGIC: Final = b"\x1f\x8b"
 _WITH_GZIP_HEADER: Final = 31
 _BROKEN: tuple[type[Exception], ...] = (
     igzip_lib.IsalError,  # type: ignore[assignment]  # a class, but the stubs declare an instance

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.ingest.files.compression import GZIP_MAGIC
+from typing import Final
 
+GZIP_MAGIC: Final = b"\x1f\x8b"
 # https://en.wikipedia.org/wiki/List_of_file_signatures
 _MAGIC = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd"),

@@ -42,6 +42,17 @@ def test_a_collective() -> None:
     assert operation.collective_dtype == "f32"
 
 
+def test_a_reduction_sends_what_it_reads() -> None:
+    # As libtpu 0.0.52 writes it for a TPU7x: it sums in 32 bits, and rounds the result.
+    text = (
+        "%all-reduce = bf16[4096,1024]{1,0:T(8,128)(2,1)S(1)} all-reduce(f32[4096,1024]"
+        "{1,0:T(8,128)S(1)} %fusion.7), channel_id=1, replica_groups={{0,1,2,3}}, "
+        "use_global_device_ids=true, to_apply=%region_0.0"
+    )
+    operation = parse_operation(text)
+    assert (operation.collective_dtype, operation.collective_bytes) == ("f32", 16_777_216)
+
+
 @pytest.mark.parametrize(
     ("groups", "size", "neighbors"),
     [
@@ -65,17 +76,6 @@ def test_a_collective() -> None:
         ("replica_groups={}", -1, -1),
     ],
 )
-def test_a_reduction_sends_what_it_reads() -> None:
-    # As libtpu 0.0.52 writes it for a TPU7x: it sums in 32 bits, and rounds the result.
-    text = (
-        "%all-reduce = bf16[4096,1024]{1,0:T(8,128)(2,1)S(1)} all-reduce(f32[4096,1024]"
-        "{1,0:T(8,128)S(1)} %fusion.7), channel_id=1, replica_groups={{0,1,2,3}}, "
-        "use_global_device_ids=true, to_apply=%region_0.0"
-    )
-    operation = parse_operation(text)
-    assert (operation.collective_dtype, operation.collective_bytes) == ("f32", 16_777_216)
-
-
 def test_size_of_a_group(groups: str, size: int, neighbors: int) -> None:
     operation = parse_operation(
         "%all-reduce.1 = f32[1024]{0:T(1024)} all-reduce(f32[1024]{0:T(1024)} %x), channel_id=1, "
