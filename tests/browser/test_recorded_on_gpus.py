@@ -86,6 +86,7 @@ def test_kernels(
     ]
     per_step_ms = sum(runs) / steps / 1e3
     assert per_step_ms > 1
+    tab.get_by_role("button", name="Full names").first.click()
     row = text_of(
         tab.get_by_role("group", name="All kernels").get_by_role("row").filter(has_text=name)
     )

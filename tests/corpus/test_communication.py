@@ -188,7 +188,7 @@ def test_one_all_gather_of_tensor_parallel_inference(corpus: Path) -> None:
     path = corpus / "tugot17" / "llama_tp2_ann"
     finding = finding_of(report_of(path), "exposed-communication")
     assert finding.title == "One all-gather in OutputProjection takes 44.3 % of the profile"
-    assert "One all-gather in `OutputProjection` takes 441 ms of it." in finding.summary
+    assert "One all-gather in OutputProjection takes 441 ms of it." in finding.summary
     assert "tensor-parallel layers" in finding.summary
     assert "last position" in finding.remedies[0].text
     words = ("bucket", "gradient", "no_sync", "DistributedDataParallel", "static_graph")
