@@ -34,7 +34,7 @@ const COLUMNS: Column<Capture>[] = [
     key: "change",
     label: "First change",
     unit: null,
-    value: ({ status, first_change: title }) => title ?? (status === "done" ? "Nothing stands out" : null),
+    value: ({ first_change: title, headline }) => title ?? headline,
     render: (capture) => <FirstChange capture={capture} />,
   },
   { key: "saves", label: "Saves", unit: "share", value: ({ saves_share: share }) => share },
@@ -66,7 +66,7 @@ const COLUMNS: Column<Capture>[] = [
 const toMinutes = (time: string): string => time.replace(/(:\d\d):\d\d$/, "$1");
 
 function FirstChange({ capture }: { capture: Capture }): JSX.Element {
-  const { id, status, first_change: title, finding, failure } = capture;
+  const { id, status, first_change: title, headline, finding, failure } = capture;
   if (status === "failed") return <span class="muted">Failed: {failure}</span>;
   if (title) {
     return (
@@ -75,7 +75,7 @@ function FirstChange({ capture }: { capture: Capture }): JSX.Element {
       </PageLink>
     );
   }
-  if (status === "done") return <span class="muted">Nothing stands out</span>;
+  if (status === "done") return <span class="muted">{headline}</span>;
   const place = waiting.value.indexOf(id);
   if (status === "running" || place === 0) return <span class="muted">Analyzing…</span>;
   if (status === "queued" || place > 0) return <span class="muted">Waiting</span>;

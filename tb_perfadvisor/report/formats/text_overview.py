@@ -53,7 +53,7 @@ def overview_table(reports: list[model.Report]) -> Table:
 def _first_change(row: RunRow) -> tuple[WrappedText, WrappedText, Text]:
     """The change to begin with, the share of the step that it saves, and its severity."""
     if row.first_change is None or row.severity is None:
-        return WrappedText("nothing stands out", style="dim"), WrappedText(_NOTHING), Text()
+        return WrappedText(plain(row.headline), style="dim"), WrappedText(_NOTHING), Text()
     saves = _NOTHING if row.saves_share is None else format_share(row.saves_share)
     severity = Text(row.severity, style=SEVERITY_STYLE[row.severity])
     return WrappedText(plain(row.first_change)), WrappedText(saves), severity
