@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -24,10 +25,12 @@ _TO_DEVIATION = 1.4826
 """The median absolute deviation of normally distributed values, times this, is their standard
 deviation."""
 _REGULAR = 0.1
-"""Pauses whose distances differ by less than this happen every so many steps."""
+"""Pauses are regular if their distances differ by less than this: logging rounds them."""
 _FEWEST_REGULAR = 3
 _SLOWER = 0.1
 """If the last quarter of a run is slower than the first by less than this, it may be chance."""
+_STANDARD_ERRORS = 3
+"""Steps of two kinds that alternate have unequal means in two quarters by chance."""
 _FEWEST_FOR_TREND = 20
 _MINOR = 0.01
 """What costs less than 1 % of the run is not told, except for restarts."""
@@ -166,9 +169,10 @@ def _trend(progress: Progress, usual: NDArray[np.bool_]) -> list[Delay]:
         return []
     per_step_ns, steps = progress.per_step_ns[rows], progress.steps[rows]
     quarter = len(rows) // 4
-    first_ns = float(np.median(per_step_ns[:quarter]))
-    last_ns = float(np.median(per_step_ns[-quarter:]))
-    if last_ns < (1 + _SLOWER) * first_ns:
+    first, last = per_step_ns[:quarter], per_step_ns[-quarter:]
+    first_ns, last_ns = float(first.mean()), float(last.mean())
+    error_ns = float(np.hypot(first.std(), last.std())) / math.sqrt(quarter)
+    if last_ns < max((1 + _SLOWER) * first_ns, first_ns + _STANDARD_ERRORS * error_ns):
         return []
     return [
         Delay(

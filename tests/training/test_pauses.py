@@ -109,3 +109,19 @@ def test_steps_that_vary_are_no_trend() -> None:
 def test_minor_delays_are_not_told() -> None:
     # 8 s of 308 s would be told; 2 s of 1002 s are not.
     assert delays_of(run(*[1.0] * 50, 1.8, *[1.0] * 49)) == ()
+
+
+def test_longer_steps_are_a_pause_from_half_a_step_more() -> None:
+    # An interval of 10 steps of 1.4 s costs 4 of 304 s, one of 1.6 s 6 of 306 s: both over 1 %.
+    assert delays_of(run(*[1.0] * 12, 1.4, *[1.0] * 17)) == ()
+    (delay,) = delays_of(run(*[1.0] * 12, 1.6, *[1.0] * 17))
+    assert (delay.reason, delay.cost_ns) == ("pause", 6 * S)
+
+
+def test_intervals_that_vary_much_hide_a_pause() -> None:
+    # The median is 1.0 s, and deviations of 0.4 s are usual. The limit is
+    # 1.0 + 5 x 1.4826 x 0.4 = 3.97 s.
+    uneven = [0.6, 1.0, 1.4, 0.6, 1.4] * 6
+    assert delays_of(run(*uneven[:14], 3.9, *uneven[14:])) == ()
+    (delay,) = delays_of(run(*uneven[:14], 4.0, *uneven[14:]))
+    assert (delay.reason, delay.cost_ns) == ("pause", 30 * S)
