@@ -441,7 +441,7 @@ def describe_runs(
         profiles = [
             profile
             for capture in listing.captures
-            if run_of_directory(capture.run.split("/"))[0] in (run.run, f"./{run.run}")
+            if run_of_directory(capture.run.split("/"))[0] == run.run
             and (profile := _profile_of(listing.root, capture, progress)) is not None
         ]
         yield run.run, describe_training(read_run(run), profiles)

@@ -15,7 +15,7 @@ _ENVIRONMENT = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOSPC),
     *(errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.ESTALE),
 )
-# The innermost ones tell bugs apart, and stay the same whoever calls.
+# The innermost frames identify a bug, and do not depend on the caller.
 _FRAMES = 3
 
 

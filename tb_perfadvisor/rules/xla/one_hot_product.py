@@ -78,7 +78,7 @@ class OneHotProduct(CostlyOperations):
     smallest_table = Limit(
         256,
         "count",
-        "The matrix unit multiplies by so many rows at once, so a gather is no faster.",
+        "The matrix unit multiplies by a small table at once, so a gather is no faster.",
     )
 
     activity = "goes into products with one-hot matrices"

@@ -57,7 +57,7 @@ def test_kernels_by_family_operator_and_module() -> None:
     builder = two_products()
     builder.host(EventKind.PYTHON, "nn.Module: Linear_0", 0, us(9))
     view = view_of(builder)
-    # Two products of 250 us, of which the first ran in the module, and 100 us of another kernel.
+    # Two products of 250 us, the first one in the module, and 100 us of another kernel.
     assert [
         (group.name, group.kernels, group.count, group.total_ns) for group in view.families
     ] == [
