@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import api
+from tb_perfadvisor.api import analyses, training
 from tb_perfadvisor.ingest import load
+from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report.model import Rejected
 from tests.support.command import HEALTHY, SLOW, run
 
@@ -56,12 +58,12 @@ def test_analyze_reports_the_other_captures(logs: Path) -> None:
 def test_a_bug_in_the_analysis_is_contained_too(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = api.analyze_run
+    real = analyses.analyze_run
 
     def divide(run: Any, *arguments: Any) -> Any:
         return real(run, *arguments) if run.name != "c" else 1 / 0
 
-    monkeypatch.setattr(api, "analyze_run", divide)
+    monkeypatch.setattr(analyses, "analyze_run", divide)
     document = json.loads(run("analyze", logs, "--format", "json").stdout)
     assert [report["run"] for report in document["reports"]] == ["a"]
     assert [file["path"].split("/")[0] for file in document["rejected"]] == ["broken", "c"]
@@ -97,8 +99,8 @@ def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFi
 
 
 def test_training_goes_on_without_the_step_time_of_the_profile(logs: Path) -> None:
-    listing = api.discover(logs)
-    profiles = [api._profile_of(str(logs), capture, None) for capture in listing.captures]
+    listing = discover(logs)
+    profiles = [training._profile_of(str(logs), capture, None) for capture in listing.captures]
     assert [capture.run for capture in listing.captures] == ["a", "broken", "c"]
     assert profiles[1] is None
     assert profiles[0] is not None

@@ -1,0 +1,32 @@
+"""The engine in Python: load, analyze, compare.
+
+>>> from tb_perfadvisor import analyze, compare
+>>> report = analyze("runs/resnet50")
+>>> report.findings[0].title
+>>> compare("runs/resnet50", "runs/resnet50_workers").targets[0].headline
+"""
+
+from tb_perfadvisor.api.analyses import (
+    analyze,
+    analyze_all,
+    analyze_below,
+    analyze_capture,
+    analyze_captures,
+)
+from tb_perfadvisor.api.comparisons import compare, facts_of_all, with_distinct_names
+from tb_perfadvisor.api.loading import load, nothing_found
+from tb_perfadvisor.api.training import describe_runs
+
+__all__ = [
+    "analyze",
+    "analyze_all",
+    "analyze_below",
+    "analyze_capture",
+    "analyze_captures",
+    "compare",
+    "describe_runs",
+    "facts_of_all",
+    "load",
+    "nothing_found",
+    "with_distinct_names",
+]

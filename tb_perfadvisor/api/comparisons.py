@@ -1,0 +1,119 @@
+"""Compare captures with a base."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tb_perfadvisor.api.loading import Source, only_capture, read_capture, with_reads, wrap_trace
+from tb_perfadvisor.engine.analyze import Progress, analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError, contained, log_bug
+from tb_perfadvisor.execution import IN_PROCESS, Execution
+from tb_perfadvisor.execution.limits import time_limit
+from tb_perfadvisor.ingest.load import load_capture
+from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.report_cache import ReportCache
+from tb_perfadvisor.trace import Run
+
+# Comparisons are imported when they are needed.
+if TYPE_CHECKING:
+    from tb_perfadvisor.report.comparison import Choice, Comparison, RunFacts
+
+
+def compare(
+    base: Source,
+    target: Source,
+    *more: Source,
+    config: Config | None = None,
+    progress: Progress | None = None,
+    execution: Execution = IN_PROCESS,
+) -> Comparison:
+    """Compare captures with a base.
+
+    Args:
+        base: As for `analyze`.
+        target: The capture to compare with the base.
+        *more: Further captures to compare with it.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
+
+    Raises:
+        NothingFoundError: When a path holds no readable capture.
+        UsageError: When one holds several.
+    """
+    from tb_perfadvisor.report.comparison import Choice, compare_facts, make_facts
+
+    config = config or Config()
+    facts, places = [], []
+    for source in (base, target, *more):
+        run = wrap_trace(source)
+        if isinstance(run, Run):
+            places.append(tuple(run.name.split("/")))
+        else:
+            choice = Choice(*only_capture(run))
+            places.append(choice.place)
+            run = read_capture(choice.listing, choice.capture, progress, execution)
+        analysis = analyze_run(run, config, progress)
+        facts.append(make_facts(analysis, build_report(analysis, config)))
+    first, *others = with_distinct_names(facts, places)
+    return compare_facts(first, others)
+
+
+def with_distinct_names(
+    facts: Sequence[RunFacts], places: Sequence[tuple[str, ...]]
+) -> list[RunFacts]:
+    """Give each run of a comparison the shortest name that no other run has.
+
+    Args:
+        facts: The facts of each run.
+        places: The parts of each run's path.
+    """
+    from tb_perfadvisor.report.comparison import distinct_names
+
+    names = distinct_names(places, [run.session for run in facts])
+    return [msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)]
+
+
+def facts_of_all(
+    choices: Sequence[Choice],
+    config: Config,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
+    report_cache: ReportCache[RunFacts] | None = None,
+    time_limit_s: float = math.inf,
+) -> Iterator[RunFacts | PerfAdvisorError]:
+    """The facts of captures, one after the other; or why one cannot be read.
+
+    Args:
+        choices: The captures.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
+        report_cache: Facts of unchanged files are taken from it, and new ones added.
+        time_limit_s: The most time for each capture.
+    """
+    from tb_perfadvisor.report.comparison import make_facts
+
+    chosen = [(choice.listing, choice.capture) for choice in choices]
+    for listing, capture, facts, reads in with_reads(chosen, execution, report_cache):
+        try:
+            if facts is None:
+                with time_limit(time_limit_s):
+                    run = load_capture(listing, capture, progress, reads=reads)
+                    analysis = analyze_run(run, config, progress)
+                    facts = make_facts(analysis, build_report(analysis, config))
+                if report_cache is not None:
+                    report_cache.write(listing.root, capture, facts, analysis.notes)
+            yield facts
+        except UsageError:
+            raise
+        except Exception as raised:
+            error = contained(raised, capture.run)
+            log_bug(error)
+            yield error
