@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import ROOT, WINDOW, Visitor, captures_at, report_at, serving
+from tests.support.browser import (
+    ROOT,
+    WATCH_SHIFTS,
+    WINDOW,
+    Visitor,
+    captures_at,
+    report_at,
+    serving,
+)
 from tests.support.browser import read as read_at
 
 # Chromium's background requests would disturb the tests that no request leaves the host.
@@ -25,15 +33,6 @@ ARGUMENTS = (
     # Stand-ins for other hosts, where plain http is not a secure context.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
-
-
-# Records layout shifts that no input caused (web.dev/cls).
-WATCH_SHIFTS = """
-window.shifts = [];
-new PerformanceObserver((list) => {
-  for (const shift of list.getEntries()) if (!shift.hadRecentInput) shifts.push(shift.value);
-}).observe({ type: "layout-shift", buffered: true });
-"""
 
 
 def find_chromium() -> str | None:

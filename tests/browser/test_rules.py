@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Visitor, link, text_of
+from tests.support.browser import WATCH_SHIFTS, Visitor, link, text_of
 
 pytestmark = pytest.mark.browser
 
@@ -53,6 +53,28 @@ def test_table_begins_with_what_was_found_and_rows_open_pages(
     page.go_back()
     page.go_back()
     tab.get_by_role("heading", level=1, name=f"{len(rules)} rules").wait_for()
+
+
+@pytest.mark.parametrize("rule", [None, "input-stall"])
+def test_a_report_that_arrives_late_moves_nothing(
+    visitor: Visitor, address: str, ids: Callable[[str], str], rule: str | None
+) -> None:
+    """The rules arrive a second before the report, which adds their outcomes."""
+    capture = ids("pytorch_input_slow")
+    page, tab = visitor.page, visitor.tab()
+    page.set_viewport_size({"width": 360, "height": 1000})
+    page.add_init_script(WATCH_SHIFTS)
+
+    def delay(route: Any) -> None:
+        page.wait_for_timeout(1000)
+        route.continue_()
+
+    page.route("**/report", delay)
+    rest = {} if rule is None else {"rule": rule}
+    page.goto(f"{address}/{link(capture, view='rules', **rest)}")
+    tab.get_by_text("Found").first.wait_for(timeout=40_000)
+    page.wait_for_timeout(300)
+    assert sum(tab.locator("html").evaluate("shifts")) < 0.02
 
 
 def test_rules_without_a_capture_and_a_rule_that_is_not_there(

@@ -145,6 +145,14 @@ def downloaded(page: Any, button: Any) -> bytes:
 
 WINDOW = {"viewport": {"width": 1280, "height": 1000}, "accept_downloads": True}
 
+# Records layout shifts that no input caused (web.dev/cls).
+WATCH_SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const shift of list.getEntries()) if (!shift.hadRecentInput) shifts.push(shift.value);
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
 
 class Visitor:
     """A browser page with a record of the errors in the tab."""

@@ -10,6 +10,7 @@ import { openRule, pageLink, report, ruleLink, selectedId } from "../state/store
 import { asSentence, asWords, describeSaving } from "../text";
 import { Fetched } from "../widgets/fetched";
 import { CheckIcon, LeftIcon, MinusIcon, WarningIcon } from "../widgets/icons";
+import { Loading } from "../widgets/loading";
 import { PageLink } from "../widgets/page-link";
 import { Markdown, Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -26,6 +27,8 @@ const ORDER = Object.keys(STATUS) as Status[];
 
 export function RulesPage(): JSX.Element {
   const id = openRule.value;
+  // The report adds the outcomes: wait for it, unless it has yet to be made, so that nothing moves.
+  if (selectedId.value !== null && report.value.state === "loading") return <Loading />;
   if (id !== null) {
     return (
       <Fetched key={id} of={id} fetch={() => fetchRule(id)}>
