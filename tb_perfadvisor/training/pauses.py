@@ -145,17 +145,23 @@ def _delay(reason: Reason, progress: Progress, rows: NDArray[np.intp], excess_ns
 
 
 def _restarts(progress: Progress, usual_ns: float) -> list[Delay]:
-    """Restarts cost the time until the run logs again, and the steps that it repeats."""
+    """Restarts cost the time until the run logs again, and the steps that it repeats.
+
+    Repeating cannot take longer than the run went on afterwards, whatever numbers its steps have.
+    """
     restarts = progress.restarts
     if not restarts:
         return []
     away_ns = sum(restart.end_ns - restart.start_ns for restart in restarts)
-    repeated = sum(restart.from_step - restart.to_step for restart in restarts)
+    repeating_ns = sum(
+        min(restart.repeated_steps * usual_ns, restart.until_ns - restart.end_ns)
+        for restart in restarts
+    )
     return [
         Delay(
             reason="restart",
             count=len(restarts),
-            cost_ns=int(away_ns + repeated * usual_ns),
+            cost_ns=int(away_ns + repeating_ns),
             first_step=restarts[0].from_step,
             last_step=restarts[-1].from_step,
         )

@@ -15,6 +15,8 @@ from tb_perfadvisor.training.scalars import Series
 
 _PER_EPOCH = re.compile(r"(?:.*/)?epoch_.+")
 """Keras numbers these by epoch, not by step."""
+_MAX_STEP = 2.0**53
+"""Far more steps than any run takes; differences of such numbers fit into 64 bits."""
 
 
 class Restart(Struct, frozen=True):
@@ -27,6 +29,10 @@ class Restart(Struct, frozen=True):
     """When the last step before was logged, in Unix time."""
     end_ns: int
     """When the first step after it was logged."""
+    repeated_steps: int
+    """How many steps the run took again, until it went back once more or ended."""
+    until_ns: int
+    """When it went back once more, or ended."""
 
 
 class Progress(Struct, frozen=True):
@@ -74,6 +80,8 @@ def find_progress(series: Mapping[str, Series]) -> Progress | None:
 
 
 def _progress(tag: str, series: Series) -> Progress:
+    # A damaged number of a step must not overflow in a difference.
+    series = series.select(np.abs(series.step.astype(np.float64)) < _MAX_STEP)
     # A step may be logged twice: training ends with a summary at its last step.
     logged_once = np.diff(series.step, prepend=series.step[0] - 1 if len(series) else 0) != 0
     points = series.select(logged_once)
@@ -86,16 +94,36 @@ def _progress(tag: str, series: Series) -> Progress:
         steps=advance[forward],
         start_ns=points.unix_ns[forward],
         end_ns=points.unix_ns[forward + 1],
-        restarts=tuple(_restart(points, row) for row in np.flatnonzero(advance < 0).tolist()),
+        restarts=_restarts(points, np.flatnonzero(advance < 0), forward),
     )
 
 
-def _restart(points: Series, row: int) -> Restart:
-    return Restart(
-        from_step=int(points.step[row]),
-        to_step=int(points.step[row + 1]),
-        start_ns=int(points.unix_ns[row]),
-        end_ns=int(points.unix_ns[row + 1]),
+def _restarts(
+    points: Series, back: NDArray[np.intp], forward: NDArray[np.intp]
+) -> tuple[Restart, ...]:
+    """The restarts between the first step forward and the last.
+
+    Args:
+        points: Of a tag.
+        back: Points after which the run went back.
+        forward: Points after which it advanced.
+    """
+    if len(forward):
+        back = back[(back > forward[0]) & (back < forward[-1])]
+    if not len(forward) or not len(back):
+        return ()
+    highest = np.maximum.accumulate(points.step)
+    until = np.append(back[1:], forward[-1] + 1)
+    return tuple(
+        Restart(
+            from_step=int(points.step[row]),
+            to_step=int(points.step[row + 1]),
+            start_ns=int(points.unix_ns[row]),
+            end_ns=int(points.unix_ns[row + 1]),
+            repeated_steps=int(min(highest[row], points.step[last]) - points.step[row + 1]),
+            until_ns=int(points.unix_ns[last]),
+        )
+        for row, last in zip(back.tolist(), until.tolist(), strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs cases for some time: `python -m tests.fuzz --minutes 60 --seed 7`.
+"""Runs cases for some time: `python -m tests.fuzz --minutes 60 --seed 7 --format xplane`.
 
 Prints each new kind of failure once, with the command that repeats it, and the figures at the end.
 """
@@ -6,7 +6,7 @@ Prints each new kind of failure once, with the command that repeats it, and the 
 from __future__ import annotations
 
 import argparse
-import logging
+import re
 import resource
 import signal
 import sys
@@ -17,8 +17,9 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzz.cases import make_case
-from tests.fuzz.checks import check
+from tests.fuzz.cases import check, format_of, make_case
+from tests.fuzz.format import Files
+from tests.fuzz.formats import FORMATS
 
 TIME_LIMIT_S = 10
 _EXPORTS_EVERY = 50
@@ -35,22 +36,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", choices=FORMATS, help="by default all of them, in turns")
     parser.add_argument("--case", type=int, help="run only this case, and show what it raises")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--keep", type=Path, help="write the files of failing cases here")
     given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     # As in the tests: a sum that overflows is a wrong number.
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, _too_slow)
     if given.case is not None:
-        files = make_case(given.seed, given.case)
+        chosen = FORMATS[given.format] if given.format else format_of(given.case)
+        files = make_case(chosen, given.seed, given.case)
         if given.keep:
             _keep(files, given.keep)
-        check(files, exports=True)
+        check(chosen, files, exports=True)
         return 0
-    run = Run(given.seed, given.first)
+    run = Run(given.seed, given.first, given.format)
     deadline = time.monotonic() + 60 * given.minutes
     said = time.monotonic()
     while time.monotonic() < deadline:
@@ -65,44 +67,43 @@ def main() -> int:
 class Run:
     """Cases in order of their numbers, and what came of them."""
 
-    def __init__(self, seed: int, first: int = 0) -> None:
-        self.seed, self.number = seed, first
-        self.cases = self.reports = 0
+    def __init__(self, seed: int, first: int = 0, format: str | None = None) -> None:
+        self.seed, self.number, self.format = seed, first, format
+        self.cases = self.results = 0
         self.slowest_s = 0.0
         self.failures: Counter[str] = Counter()
 
     def next(self) -> None:
         """Run one case."""
         number, self.number = self.number, self.number + 1
+        chosen = FORMATS[self.format] if self.format else format_of(number)
         self.cases += 1
         began = time.process_time()
         signal.alarm(6 * TIME_LIMIT_S)  # the machine may be busy: processor time counts, see below
         try:
-            self.reports += check(
-                make_case(self.seed, number), exports=number % _EXPORTS_EVERY == 0
-            )
+            files = make_case(chosen, self.seed, number)
+            self.results += check(chosen, files, exports=number % _EXPORTS_EVERY == 0)
             elapsed_s = time.process_time() - began
             self.slowest_s = max(self.slowest_s, elapsed_s)
             if elapsed_s > TIME_LIMIT_S:
                 raise TooSlow(f"{elapsed_s:.1f} s")
         except (Exception, TooSlow) as error:
-            self._fail(number, error)
+            self._fail(chosen.name, number, error)
         finally:
             signal.alarm(0)
 
-    def _fail(self, number: int, error: BaseException) -> None:
+    def _fail(self, name: str, number: int, error: BaseException) -> None:
         kind = _kind_of(error)
         self.failures[kind] += 1
         if self.failures[kind] == 1:
-            print(
-                f"\n{kind}\n  python -m tests.fuzz --seed {self.seed} --case {number}", flush=True
-            )
+            repeat = f"python -m tests.fuzz --format {name} --seed {self.seed} --case {number}"
+            print(f"\n{kind}\n  {repeat}", flush=True)
 
     def figures(self) -> str:
         """What came of the cases so far."""
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return (
-            f"{self.cases:,} cases, {self.reports:,} reports, "
+            f"{self.cases:,} cases, {self.results:,} results, "
             f"{sum(self.failures.values())} failures of {len(self.failures)} kinds, "
             f"slowest {self.slowest_s:.1f} s, peak {peak_mb:,.0f} MB"
         )
@@ -111,16 +112,17 @@ class Run:
 def _kind_of(error: BaseException) -> str:
     """The same for the same bug: what was raised, and the innermost line of the package."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "tb_perfadvisor/" in frame.filename] or frames
+    ours = [frame for frame in frames if "/tb_perfadvisor/" in frame.filename] or frames
     where = ours[-1] if ours else None
     text = str(error).strip().splitlines()
     place = (
-        "" if where is None else f" at {where.filename.split('tb_perfadvisor/')[-1]}:{where.lineno}"
+        "" if where is None else f" at {where.filename.split('/tb_perfadvisor/')[-1]}:{where.lineno}"
     )
-    return f"{type(error).__name__}{place}: {' | '.join(text[-4:])[-300:]}"
+    said = re.sub(r"\d+", "#", " | ".join(text[-4:])[-300:])
+    return f"{type(error).__name__}{place}: {said}"
 
 
-def _keep(files: tuple, folder: Path) -> None:  # type: ignore[type-arg]
+def _keep(files: Files, folder: Path) -> None:
     for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)

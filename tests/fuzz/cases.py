@@ -1,42 +1,71 @@
-"""From a number to a damaged profile."""
+"""From a number to a damaged input, and to what comes of it."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
-from tests.fuzz import profiles
 from tests.fuzz.byte_changes import change_bytes
-from tests.fuzz.json_changes import change_json
-from tests.fuzz.message_changes import change_message
-from tests.fuzz.profiles import Profile, ProfileFile
+from tests.fuzz.format import Files, Format, SeedFile
+from tests.fuzz.formats import FORMATS
+from tests.fuzz.packing import pack
 
 # What is in a file is damaged more often than its bytes: most changed bytes only end the reading.
 _BYTES_SHARE = 0.2
-_PACKED_BYTES_SHARE = 0.05
+_PACKED_BYTES_SHARE = 0.2
+_ONE_FILE_SHARE = 0.7
+_IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_TURNS = tuple(each for each in FORMATS.values() for _ in range(each.weight))
 
 
-def make_case(seed: int, number: int) -> Profile:
-    """The damaged profile of a case, the same for the same numbers."""
-    random = Random(f"{seed}/{number}")
-    files = profiles.choose(random)
-    # One file of several, or all of them.
-    damaged = {random.randrange(len(files))} if random.random() < 0.7 else set(range(len(files)))
+def format_of(number: int) -> Format:
+    """The format whose turn it is in a run over all formats."""
+    return _TURNS[number % len(_TURNS)]
+
+
+def make_case(of: Format, seed: int, number: int) -> Files:
+    """The damaged files of a case, the same for the same numbers."""
+    random = Random(f"{seed}/{of.name}/{number}")
+    files = of.choose(random)
+    everything = set(range(len(files)))
+    damaged = {random.randrange(len(files))} if random.random() < _ONE_FILE_SHARE else everything
     return tuple(
-        _damaged(file, random) if place in damaged else file for place, file in enumerate(files)
+        _damaged(file, of, random) if place in damaged else file for place, file in enumerate(files)
     )
 
 
-def _damaged(file: ProfileFile, random: Random) -> ProfileFile:
-    data = file.data
-    if random.random() > _BYTES_SHARE:
-        is_json = file.form in ("kineto", "chrome", "tool-json")
-        data = (change_json if is_json else change_message)(data, random)
-    else:
-        data = change_bytes(data, random)
-    packed = profiles.pack(data, random)
-    path = file.path
+def _damaged(file: SeedFile, of: Format, random: Random) -> SeedFile:
+    change = change_bytes if random.random() < _BYTES_SHARE else file.change
+    data, path = change(file.data, random), file.path
+    packed = pack(data, random) if of.may_be_packed else data
     if packed is not data:
         path += ".gz" if not path.endswith(".pb") else ""
-        if random.random() < _PACKED_BYTES_SHARE * 4:
+        if random.random() < _PACKED_BYTES_SHARE:
             packed = change_bytes(packed, random)
-    return ProfileFile(path, file.form, packed)
+    return SeedFile(path, packed, file.change)
+
+
+def check(of: Format, files: Files, *, exports: bool = False) -> int:
+    """Read files and check what comes of them.
+
+    Args:
+        of: Their format.
+        files: The files of a log directory.
+        exports: Whether to write and check all outputs, too.
+
+    Returns:
+        The number of results.
+
+    Raises:
+        BrokenError: If something does not hold.
+        Exception: Whatever was raised, unless it is an error for the user.
+    """
+    with TemporaryDirectory(prefix="perfadvisor-fuzz-", dir=_IN_MEMORY) as made:
+        root = Path(made)
+        for file in files:
+            path = root / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+        return of.check(root, exports=exports)

@@ -1,12 +1,13 @@
-"""Changes to JSON that keep it JSON: values, keys, times, ids, links, nesting, order."""
+"""Changes to traces in JSON that keep them JSON: times, ids, links, phases, order, and all else."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.fuzz.tree_changes import any_value, change_tree
 from tests.fuzz.values import NUMBERS, TEXTS
 
 _TIMES = ("ts", "dur")
@@ -17,9 +18,6 @@ _KEYS = (*_TIMES, *_IDS, "ph", "cat", "name", "args", "traceEvents", "Input Dims
          "Concrete Inputs", "grid", "block", "bytes", "Bytes", "Collective name", "Group size",
          "In msg nelems", "dtype", "Total Allocated", "deviceProperties", "distributedInfo",
          "baseTimeNanoseconds", "schemaVersion", "warpSize", "numSms")  # fmt: skip
-
-Node = tuple[Any, Any]
-"""A container and the key or index of one of its values."""
 
 
 def change_json(data: bytes, random: Random) -> bytes:
@@ -32,7 +30,7 @@ def change_json(data: bytes, random: Random) -> bytes:
         if events and random.random() < 0.75:
             random.choice(_EVENT_CHANGES)(events, random)
         else:
-            random.choice(_TREE_CHANGES)(root, random)
+            change_tree(root, random, _KEYS)
     # As Python writes them, `NaN` and lone surrogates stay what they are.
     return json.dumps(root).encode("utf-8", "surrogatepass")
 
@@ -40,69 +38,6 @@ def change_json(data: bytes, random: Random) -> bytes:
 def _events(root: Any) -> list[Any]:
     events = root.get("traceEvents") if isinstance(root, dict) else None
     return events if isinstance(events, list) else []
-
-
-def _nodes(root: Any, random: Random, wanted: int = 400) -> list[Node]:
-    """Some values of the tree."""
-    found: list[Node] = []
-    waiting = [root]
-    while waiting and len(found) < wanted:
-        container = waiting.pop(random.randrange(len(waiting)))
-        pairs: Iterator[Node] = iter(
-            container.items() if isinstance(container, dict) else enumerate(container)
-        )
-        for key, value in pairs:
-            found.append((container, key))
-            if isinstance(value, dict | list):
-                waiting.append(value)
-    return found
-
-
-def _any_value(random: Random) -> Any:
-    choice = random.randrange(5)
-    if choice < 2:
-        return random.choice(NUMBERS)
-    if choice == 2:
-        return random.choice(TEXTS)
-    return random.choice((None, True, False, [], {}, [[]], {"": {}}, [None], -1, 0))
-
-
-# --- anywhere ---------------------------------------------------------------------------------
-
-
-def _replace(root: Any, random: Random) -> None:
-    if nodes := _nodes(root, random):
-        container, key = random.choice(nodes)
-        container[key] = _any_value(random)
-
-
-def _delete(root: Any, random: Random) -> None:
-    if nodes := _nodes(root, random):
-        container, key = random.choice(nodes)
-        del container[key]
-
-
-def _swap(root: Any, random: Random) -> None:
-    if nodes := _nodes(root, random):
-        (one, key), (other, place) = random.choice(nodes), random.choice(nodes)
-        one[key], other[place] = json.loads(json.dumps(other[place])), one[key]
-
-
-def _nest(root: Any, random: Random) -> None:
-    if nodes := _nodes(root, random):
-        container, key = random.choice(nodes)
-        for _ in range(random.choice((1, 2, 30))):
-            container[key] = random.choice(([container[key]], {"args": container[key]}))
-
-
-def _rename(root: Any, random: Random) -> None:
-    nodes = [(node, key) for node, key in _nodes(root, random) if isinstance(node, dict)]
-    if nodes:
-        container, key = random.choice(nodes)
-        container[random.choice(_KEYS)] = container.pop(key)
-
-
-# --- among events -----------------------------------------------------------------------------
 
 
 def _objects(events: list[Any]) -> list[dict[str, Any]]:
@@ -197,18 +132,10 @@ def _arguments(events: list[Any], random: Random) -> None:
     if isinstance(arguments, dict):
         key = random.choice((*arguments, *_KEYS))
         arguments[key] = random.choice(
-            (_any_value(random), [[2, -3], [0]], [[10**12, 10**12]] * 3, ["float", 7], "[[1,2]]")
+            (any_value(random), [[2, -3], [0]], [[10**12, 10**12]] * 3, ["float", 7], "[[1,2]]")
         )
 
 
-_TREE_CHANGES: tuple[Callable[[Any, Random], None], ...] = (
-    _replace,
-    _replace,
-    _delete,
-    _swap,
-    _nest,
-    _rename,
-)
 _EVENT_CHANGES: tuple[Callable[[list[Any], Random], None], ...] = (
     *(_times, _times, _times, _ids, _ids, _same_ids, _phase, _name, _name, _repeat),
     *(_remove, _shuffle, _move, _move, _arguments, _arguments),

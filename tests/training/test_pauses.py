@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tb_perfadvisor.training.pauses import Delay, find_delays, usual_step_ns
 from tb_perfadvisor.training.progress import Progress, find_progress
@@ -90,6 +91,28 @@ def test_restart_costs_the_time_away_and_the_repeated_steps() -> None:
     (delay,) = delays_of(points)
     # 60 s away, and 50 steps of 1 s again.
     assert delay == Delay("restart", 1, 110 * S, 200, 200)
+
+
+def test_restart_costs_only_steps_that_the_run_took_again() -> None:
+    points = run(*[1.0] * 20)
+    # After step 200 at 200 s, the run logs step 100 at 260 s, and ends at step 150 at 310 s.
+    points += [(100 + 10 * number, 260.0 + 10 * number) for number in range(6)]
+    (delay,) = delays_of(points)
+    # 60 s away, and the 50 steps of 1 s from 100 to 150.
+    assert (delay.reason, delay.cost_ns) == ("restart", 110 * S)
+
+
+@pytest.mark.parametrize("damaged", [2**32, 2**62, 2**63 - 1, -(2**63)])
+def test_damaged_number_of_a_step_costs_no_more_than_the_run(damaged: int) -> None:
+    points = run(*[1.0] * 20)
+    points[10] = (damaged, points[10][1])
+    whole_ns = 200 * S
+    assert all(0 <= delay.cost_ns <= whole_ns for delay in delays_of(points))
+
+
+def test_restart_at_the_very_end_is_outside_the_run() -> None:
+    # Nothing tells how the run went on after its only step back.
+    assert delays_of([*run(*[1.0] * 20), (50, 900.0)]) == ()
 
 
 def test_steps_that_become_slower_are_a_trend() -> None:

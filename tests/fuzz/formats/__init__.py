@@ -1,0 +1,19 @@
+"""The formats that are damaged: one module each, and one line here."""
+
+from __future__ import annotations
+
+from tests.fuzz.format import Format
+from tests.fuzz.formats import chrome, event_files, kineto, tf_tools, xplane
+
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        kineto.DRAWN,
+        kineto.RANKS,
+        kineto.RECORDED,
+        xplane.XPLANE,
+        chrome.CHROME,
+        tf_tools.TF_TOOLS,
+        event_files.EVENT_FILES,
+    )
+}

@@ -1,0 +1,120 @@
+"""What holds for every profile: a report that is right about itself, or an error for the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tb_perfadvisor.engine.analyze import Analysis, analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.load import load_capture
+from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report.comparison import compare_facts, make_facts
+from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt
+from tb_perfadvisor.report.timeline.stored_events import (
+    collect_events,
+    decode_events,
+    encode_events,
+)
+from tests.fuzz.invariants import (
+    BrokenError,
+    check_json,
+    check_numbers,
+    check_shares,
+    check_text,
+    raise_bugs,
+)
+
+_PLAIN, _VIEWS = Config(), Config(with_views=True, with_timelines=True)
+
+
+def check_reports(root: Path, *, exports: bool) -> int:
+    """Analyze each capture of a log directory and check its report.
+
+    Args:
+        root: The log directory.
+        exports: Whether to make all views, and write and check all outputs, too.
+
+    Returns:
+        The number of reports.
+
+    Raises:
+        BrokenError: If something does not hold.
+        Exception: Whatever the analysis raised, unless it is an error for the user.
+    """
+    try:
+        listing = discover(root)
+    except PerfAdvisorError as error:
+        raise_bugs(error)
+        return 0
+    config = _VIEWS if exports else _PLAIN
+    reports = 0
+    for capture in listing.captures:
+        try:
+            run = load_capture(listing, capture)
+            bugs = [note.message for note in run.notes if "because of a bug" in note.message]
+            if bugs:
+                raise BrokenError(bugs[0])
+            analysis = analyze_run(run, config)
+            report = build_report(analysis, config)
+        except PerfAdvisorError as error:
+            raise_bugs(error)
+            continue
+        _check_report(report)
+        if exports:
+            _check_exports(report, analysis)
+        reports += 1
+    return reports
+
+
+def _check_report(report: Report) -> None:
+    failed = [
+        f"{each.rule_id} failed: {each.reason}"
+        for each in report.outcomes
+        if each.status == "failed"
+    ]
+    if failed:
+        raise BrokenError("; ".join(failed))
+    check_numbers(report)
+    overview, steps = report.overview, report.steps
+    total_ns = sum(part.total_ns for part in overview.breakdown)
+    if total_ns != overview.window_ns:
+        raise BrokenError(f"the breakdown sums to {total_ns} of {overview.window_ns} ns")
+    if any(part.total_ns < 0 for part in overview.breakdown) or overview.window_ns < 0:
+        raise BrokenError("a part of the breakdown is negative")
+    if steps.min_ns is not None and steps.min_ns < 0:
+        raise BrokenError("a step is negative")
+    for finding in report.findings:
+        saving = finding.saving
+        if saving is None:
+            continue
+        amounts = (0, saving.low_ns, saving.expected_ns, saving.high_ns)
+        if list(amounts) != sorted(amounts):
+            raise BrokenError(f"{finding.rule_id} saves {amounts[1:]}")
+        whole_ns = overview.window_ns if overview.step_time_ns is None else overview.step_time_ns
+        if saving.high_ns > whole_ns + 1:
+            raise BrokenError(f"{finding.rule_id} saves {saving.high_ns} of {whole_ns} ns")
+        if not 0 <= saving.marginal_ns <= whole_ns + 1:
+            raise BrokenError(f"{finding.rule_id} adds {saving.marginal_ns} of {whole_ns} ns")
+    check_shares(report.overview)
+
+
+def _check_exports(report: Report, analysis: Analysis) -> None:
+    content = document([report])
+    for form in ("json", "sarif"):
+        check_json(render(content, form))
+    for form in ("text", "markdown", "html"):
+        check_text(render(content, form), form)
+    stored = collect_events(
+        analysis.signals.trace,
+        report.reference_worker,
+        [ranked.claims for ranked in analysis.findings],
+    )
+    stored = decode_events(encode_events(stored))
+    make_excerpt(report, stored, 0 if report.findings else None, 0, stored.trace_duration_ns)
+    facts = make_facts(analysis, report)
+    msgspec.json.encode(compare_facts(facts, [facts]))

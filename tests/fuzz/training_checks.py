@@ -1,0 +1,80 @@
+"""What holds for every run's event files: a description that adds up, or an error for the user."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.errors import PerfAdvisorError, logger
+from tb_perfadvisor.report.formats.training_text import print_trainings
+from tb_perfadvisor.training.training import Training
+from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs
+
+_ROUNDING_NS = 10
+
+
+def check_training(root: Path, *, exports: bool) -> int:
+    """Describe the runs of a log directory and check what is said of them.
+
+    Args:
+        root: The log directory.
+        exports: Whether to write and check the outputs, too.
+
+    Returns:
+        The number of runs that are described.
+
+    Raises:
+        BrokenError: If something does not hold.
+        Exception: Whatever was raised, unless it is an error for the user.
+    """
+    try:
+        with _no_logged_bugs():
+            runs = [(run, found) for run, found in describe_runs(root) if found is not None]
+    except PerfAdvisorError as error:
+        raise_bugs(error)
+        return 0
+    for _, training in runs:
+        _check(training)
+    if exports:
+        check_json(json.dumps([msgspec.to_builtins(training) for _, training in runs]))
+        printed = io.StringIO()
+        print_trainings(runs, Console(file=printed, width=100))
+        check_text(printed.getvalue(), "text")
+    return len(runs)
+
+
+def _check(training: Training) -> None:
+    check_numbers(training)
+    if training.step_ns < 0 or training.elapsed_ns < 0:
+        raise BrokenError(f"{training.step_ns} ns per step, {training.elapsed_ns} ns in all")
+    if training.first_step > training.last_step:
+        raise BrokenError(f"steps {training.first_step} to {training.last_step}")
+    for delay in training.delays:
+        if not 0 <= delay.cost_ns <= training.elapsed_ns + _ROUNDING_NS:
+            raise BrokenError(f"{delay.reason} costs {delay.cost_ns} of {training.elapsed_ns} ns")
+
+
+class _Bugs(logging.Handler):
+    """Raises what would only be logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise BrokenError(record.getMessage())
+
+
+@contextmanager
+def _no_logged_bugs() -> Iterator[None]:
+    """A profile that cannot be analyzed is left out; a bug must not hide behind that."""
+    handler = _Bugs(logging.ERROR)
+    logger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logger().removeHandler(handler)
