@@ -116,7 +116,9 @@ def _kind_of(error: BaseException) -> str:
     where = ours[-1] if ours else None
     text = str(error).strip().splitlines()
     place = (
-        "" if where is None else f" at {where.filename.split('/tb_perfadvisor/')[-1]}:{where.lineno}"
+        ""
+        if where is None
+        else f" at {where.filename.split('/tb_perfadvisor/')[-1]}:{where.lineno}"
     )
     said = re.sub(r"\d+", "#", " | ".join(text[-4:])[-300:])
     return f"{type(error).__name__}{place}: {said}"
