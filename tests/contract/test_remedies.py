@@ -11,7 +11,7 @@ import pytest
 
 from tb_perfadvisor import rules
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
 from tests.support.advice_words import misfits
 
@@ -36,6 +36,7 @@ IMPLIED = {
     Part.LOADER_WORKERS: Part.LOADER,
     Part.VLLM: Part.SERVER,
     Part.SGLANG: Part.SERVER,
+    Part.TENSORRT_LLM: Part.SERVER,
     Part.FUSED_OPTIMIZER: Part.OPTIMIZER,
 }
 """Parts that are there whenever another one is."""
@@ -60,7 +61,7 @@ def _contradict(parts: set[Part], framework: str) -> bool:
         *(Part.TRAINING, Part.OPTIMIZER, Part.FUSED_OPTIMIZER, Part.GRADIENTS_16_BIT, Part.DDP),
         *(Part.HF_TRAINER, Part.TORCHTITAN, Part.CHECKPOINTING, Part.DEEPSPEED),
     }
-    forward = {Part.FORWARD_ONLY, Part.SERVER, Part.VLLM, Part.SGLANG, Part.HF_PIPELINE}
+    forward = {Part.FORWARD_ONLY, Part.SERVER, *SERVERS, Part.HF_PIPELINE}
     kinds = ({Part.GPU, Part.NVIDIA, Part.AMD, Part.DEVICE_GRAPHS}, {Part.TPU}, {Part.CPU_ONLY})
     return (
         bool(parts & training and parts & forward)

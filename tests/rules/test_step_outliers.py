@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.rules.steps.step_outliers import StepOutliers
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, host, ms, run_of
 
 SLOW = """
     cell 1ms
@@ -92,3 +92,19 @@ def test_recorded_outliers(corpus: Path) -> None:
     report = analyze(corpus / "param" / "linear")
     (finding,) = [item for item in report.findings if item.rule_id == "step-outliers"]
     assert finding.summary.startswith("2 of 39 steps are much slower than the others")
+
+
+def test_steps_of_a_server_that_read_prompts_are_no_outliers() -> None:
+    legend = {
+        "d": host("execute_context_0(0)_generation_4(4)"),
+        "P": host("execute_context_1(900)_generation_3(3)"),
+    }
+    trace = """
+        cell 1ms
+        main   |d.......d.......d.......d.......d.......P...................d.......d.......|
+        main   |o.......o.......o.......o.......o.......o...................o.......o.......|
+        gpu 7  |KKKKKKK.KKKKKKK.KKKKKKK.KKKKKKK.KKKKKKK.KKKKKKKKKKKKKKKKKKK.KKKKKKK.KKKKKKK.|
+    """
+    assert find(StepOutliers, trace, legend=legend) == ()
+    # If it only generates tokens as well, the step stands out, and so it does without annotations.
+    assert find(StepOutliers, trace, legend={**legend, "P": legend["d"]}) != ()

@@ -35,6 +35,13 @@ _REMEDIES = (
             needs=(Part.SGLANG,),
             reference="https://docs.sglang.ai/advanced_features/expert_parallelism.html",
         ),
+        Remedy(
+            text="Let TensorRT-LLM replicate the busiest experts and place them anew.",
+            snippet='config = MoeConfig(load_balancer="load_balancer.yaml")\n'
+            "llm = LLM(model=name, moe_config=config)",
+            needs=(Part.TENSORRT_LLM,),
+            reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
+        ),
     ),
     *variants(
         "router-balance",

@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -79,6 +80,9 @@ class StepVariation(Struct, frozen=True):
     duration_ns: Int64
     parts: Mapping[str, Int64]
     """Exclusive time by part: the causes, with all precisions of compute as one part."""
+    is_comparable: NDArray[np.bool_]
+    """False for steps that have other work to do: an inference server's steps that read prompts,
+    if most only generate tokens."""
     is_warm_up: NDArray[np.bool_]
     """True for the first step if it is much slower than all others."""
     spikes: Spikes | None
@@ -91,7 +95,7 @@ class StepVariation(Struct, frozen=True):
         Returns:
             The part, and its extra time in each of the steps; shape (index,).
         """
-        is_other = np.ones(len(self.duration_ns), dtype=bool)
+        is_other = self.is_comparable.copy()
         is_other[index] = False
         excess = {
             part: values[index] - int(np.median(values[is_other]))
@@ -110,18 +114,19 @@ def step_variation(signals: Signals) -> StepVariation:
         part: np.sum([by_cause[cause] for cause in causes], axis=0).astype(np.int64)
         for part, causes in _GROUPS.items()
     }
+    comparable = _comparable(signals)
     warm_up = np.zeros(len(duration), dtype=bool)
-    if len(duration) > 1:
-        later = duration[1:]
+    if comparable[:1].any() and comparable[1:].any():
+        later = duration[1:][comparable[1:]]
         warm_up[0] = (
             duration[0] > _OUTLIER_RATIO * float(np.median(later)) and duration[0] > later.max()
         )
-    spikes = _spikes(parts, duration)
-    outliers = _outliers(duration)
+    spikes = _spikes(parts, duration) if comparable.all() else None
+    outliers = np.flatnonzero(comparable)[_outliers(duration[comparable])]
     outliers = outliers[~warm_up[outliers]]
     if spikes is not None:
         outliers = outliers[~is_in(outliers, spikes.index)]
-    return StepVariation(duration, MappingProxyType(parts), warm_up, spikes, outliers)
+    return StepVariation(duration, MappingProxyType(parts), comparable, warm_up, spikes, outliers)
 
 
 def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
@@ -151,7 +156,7 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
     if Mann and Kendall's test finds a trend beyond three sigma.
     """
     steps = len(variation.duration_ns)
-    if steps < 2:
+    if steps < 2 or not variation.is_comparable.all():
         return None
     # The number of pairs grows quadratically: with many steps, compare medians of consecutive
     # steps.
@@ -184,6 +189,18 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
         round(max(by_part[part], 0.0) * (steps - 1)),
         round(start),
     )
+
+
+def _comparable(signals: Signals) -> NDArray[np.bool_]:
+    """The steps of the most frequent kind, if an inference server annotates kinds; else all."""
+    annotated, start_ns = server_annotations(signals.trace), signals.steps.start_ns
+    if not len(annotated):
+        return np.ones(len(start_ns), dtype=bool)
+    # The profiler's own markers begin a little before the annotations.
+    at_ns = signals.trace.events.start_ns[annotated.row]
+    step = np.minimum(np.searchsorted(at_ns, start_ns), len(at_ns) - 1)
+    kind = annotated.kind[step]
+    return kind == np.bincount(kind).argmax() if len(kind) else np.empty(0, dtype=bool)
 
 
 def _outliers(duration: Int64) -> NDArray[np.intp]:

@@ -38,6 +38,7 @@ class Part(Enum):
     TORCHREC = ("TorchRec", Aspect.FRAMEWORK)
     VLLM = ("vLLM", Aspect.FRAMEWORK)
     SGLANG = ("SGLang", Aspect.FRAMEWORK)
+    TENSORRT_LLM = ("TensorRT-LLM", Aspect.FRAMEWORK)
     KERAS = ("Keras", Aspect.FRAMEWORK)
     TF_LOOP = ("TensorFlow loop", Aspect.FRAMEWORK)
     FLAX = ("Flax", Aspect.FRAMEWORK)
@@ -99,7 +100,7 @@ TRAINERS = (
     Part.TORCHREC,
 )
 """Frameworks that own the training loop: their settings replace code in the loop."""
-SERVERS = (Part.VLLM, Part.SGLANG)
+SERVERS = (Part.VLLM, Part.SGLANG, Part.TENSORRT_LLM)
 """Frameworks that own an inference server's loop."""
 INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
 OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)

@@ -46,6 +46,7 @@ SIGNS: tuple[Sign, ...] = (
     # Frameworks on top: by the files of their code, where stacks were recorded.
     _frames(Part.VLLM, r"vllm/(?:v1/|worker/|engine/|model_executor/)"),
     _frames(Part.SGLANG, r"sglang/srt/"),
+    _frames(Part.TENSORRT_LLM, r"tensorrt_llm/_torch/"),
     _frames(
         Part.LIGHTNING,
         r"(?:pytorch_lightning|lightning/pytorch|lightning_fabric|lightning/fabric)/",
@@ -62,8 +63,12 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.KERAS, r"keras/(?:src/)?(?:trainers|engine|backend)/"),
     _frames(Part.FLAX, r"flax/"),
     # And by the names of their operators and annotations.
-    _calls(Part.VLLM, r"vllm::|_vllm_\w*C::"),
-    _calls(Part.SERVER, r"execute_(?:context_)?\d+_context_\d+"),
+    _calls(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
+    _calls(
+        Part.SERVER,
+        r"execute_(?:context_)?\d+_context_\d+|(?:prefill|decode)\[bs=\d+(?:/\d+)? tok=\d",
+    ),
+    _calls(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
     _calls(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
     _calls(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
     _calls(Part.DEEPSPEED, r"DeepSpeed(?:Engine|ZeroOptimizer)"),

@@ -6,7 +6,7 @@ from typing import Final
 
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.remedies.variants import variants
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 
 _FSDP_DOCS: Final = "https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _MEGATRON_DOCS: Final = "https://docs.nvidia.com/megatron-core/developer-guide/latest/"
@@ -90,7 +90,7 @@ SHORTER_BUBBLE: Final = variants(
             "from torch.distributed.pipelining import ScheduleInterleaved1F1B\n"
             "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stages))"
         ),
-        unless=(Part.MEGATRON, Part.DEEPSPEED, Part.VLLM, Part.SGLANG),
+        unless=(Part.MEGATRON, Part.DEEPSPEED, *SERVERS),
         reference="https://pytorch.org/docs/stable/distributed.pipelining.html",
     ),
     Remedy(
@@ -152,7 +152,7 @@ OVERLAP_EXPERTS: Final = variants(
             "shared = shared_experts(hidden)\n"
             "work.wait()"
         ),
-        unless=(Part.MEGATRON, Part.VLLM, Part.SGLANG),
+        unless=(Part.MEGATRON, *SERVERS),
         reference="https://arxiv.org/abs/2412.19437",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Final
 
 from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.remedies.variants import variants
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 
 _MEGATRON_DOCS: Final = "https://docs.nvidia.com/megatron-core/developer-guide/latest/"
 _VLLM_DOCS: Final = "https://docs.vllm.ai/en/stable/configuration/optimization/"
@@ -99,7 +99,7 @@ FEWER_TENSOR_PARALLEL_RANKS: Final = variants(
         text="Use fewer tensor-parallel ranks if the model fits, and keep them within a node. Each "
         "layer then sends less and computes more.",
         snippet='mesh = init_device_mesh(device.type, (4, 2), mesh_dim_names=("dp", "tp"))',
-        unless=(Part.VLLM, Part.SGLANG, Part.MEGATRON),
+        unless=(*SERVERS, Part.MEGATRON),
         reference="https://pytorch.org/tutorials/intermediate/TP_tutorial.html",
     ),
 )
@@ -110,7 +110,7 @@ SHARDED_LOGITS: Final = variants(
         "no others.",
         snippet="logits = output(hidden[:, -1:])  # not of all positions of the prompt",
         needs=(Part.FORWARD_ONLY,),
-        unless=(Part.VLLM, Part.SGLANG),
+        unless=SERVERS,
         reference="https://huggingface.co/docs/transformers/llm_optims",
     ),
     Remedy(

@@ -27,6 +27,12 @@ LARGER_BATCH = variants(
         reference="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",
     ),
     Remedy(
+        text="Let TensorRT-LLM run more requests in each step, if more are waiting.",
+        snippet="llm = LLM(model=name, max_batch_size=256)",
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
+    ),
+    Remedy(
         text=_TRAINING_NOTE,
         snippet='args = TrainingArguments("out", per_device_train_batch_size=16)',
         needs=(Part.HF_TRAINER,),

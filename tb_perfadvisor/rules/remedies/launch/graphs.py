@@ -8,6 +8,7 @@ from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 
 _VLLM = "https://docs.vllm.ai/en/stable/design/cuda_graphs/"
 _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py"
+_TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html"
 _TORCH_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _CUDA_GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 
@@ -28,6 +29,14 @@ GRAPHS = variants(
         language="bash",
         needs=(Part.SGLANG,),
         reference=_SGLANG,
+    ),
+    Remedy(
+        text="Let TensorRT-LLM replay GPU graphs in all decode steps: record them for batches as "
+        "large as yours, and pad smaller batches to the next recorded size.",
+        snippet="config = CudaGraphConfig(max_batch_size=64, enable_padding=True)\n"
+        "llm = LLM(model=name, cuda_graph_config=config)",
+        needs=(Part.TENSORRT_LLM,),
+        reference=_TENSORRT_LLM,
     ),
     Remedy(
         text="Let Megatron record each layer as a GPU graph, if shapes stay the same.",
@@ -136,6 +145,16 @@ GRAPH_SIZES = variants(
         language="bash",
         needs=(Part.SGLANG, Part.DEVICE_GRAPHS),
         reference=_SGLANG,
+    ),
+    Remedy(
+        text="Record graphs for the batch sizes that occur. With padding, a smaller batch runs as "
+        "the next recorded size; without it, a batch of another size is launched kernel by kernel.",
+        snippet="config = CudaGraphConfig(\n"
+        "    batch_sizes=[1, 2, 4, 8, 12, 16, 24, 32], enable_padding=True\n"
+        ")\n"
+        "llm = LLM(model=name, cuda_graph_config=config)",
+        needs=(Part.TENSORRT_LLM, Part.DEVICE_GRAPHS),
+        reference=_TENSORRT_LLM,
     ),
 )
 """Which batch sizes a server has graphs for."""

@@ -22,5 +22,12 @@ OVERLAPPED_SCHEDULE = variants(
         needs=(Part.SGLANG,),
         reference="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",
     ),
+    Remedy(
+        text="Let TensorRT-LLM prepare the next step while the device runs the current one: leave "
+        "disable_overlap_scheduler off.",
+        snippet="llm = LLM(model=name, disable_overlap_scheduler=False)",
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/features/overlap-scheduler.html",
+    ),
 )
 """Prepare the next step on the host while the device runs the current one."""

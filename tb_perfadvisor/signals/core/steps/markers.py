@@ -1,8 +1,8 @@
 """Step markers: the profile's own if it has any, else something that repeats once per step.
 
-The sources in order: host step markers, the device's own `Steps` line, repeating annotations,
-repeating XLA modules, calls of a jitted function, runs of TensorFlow functions, optimizer steps,
-the period of the kernel or operator sequence.
+The sources in order: host step markers, the device's own `Steps` line, annotations of inference
+servers, other repeating annotations, repeating XLA modules, calls of a jitted function, runs of
+TensorFlow functions, optimizer steps, the period of the kernel or operator sequence.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     without_number,
 )
 from tb_perfadvisor.signals.core.steps.period_markers import period_markers
+from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.signals.core.steps.tensorflow_markers import (
     function_call_markers,
     function_run_markers,
@@ -54,6 +55,7 @@ def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     sources: tuple[Callable[[Trace, DeviceTimeline], Markers | None], ...] = (
         _host_markers,
         _device_step_line,
+        _server_steps,
         _repeating_annotations,
         _module_repeats,
         jitted_call_markers,
@@ -124,6 +126,20 @@ def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         is_inferred=False,
         track=-1,
         marked_ends=False,
+    )
+
+
+def _server_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = server_annotations(trace).row
+    if len(rows) < MIN_REPEATS:
+        return None
+    return markers_from_rows(
+        trace,
+        rows,
+        source="the server's annotations",
+        is_inferred=False,
+        track=int(trace.events.track[rows[0]]),
+        marked_ends=True,
     )
 
 

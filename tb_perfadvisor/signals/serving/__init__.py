@@ -1,0 +1,1 @@
+"""What an inference server does in its steps, and between them."""

@@ -1,0 +1,68 @@
+"""Inference servers' steps on real profiles.
+
+The numbers were worked out from the raw events: batches from the annotations' names, device events
+by the correlation ids of their launches, the device's busy time as the union of their ranges.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.signals import reference_worker
+from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.serving.host_phases import Phase, host_phases
+from tb_perfadvisor.signals.serving.server_steps import server_steps
+
+DEEPSEEK = (
+    "tracelens/partial_fixtures/agent_evals/Analysis/partial_tests/semantic_purity_deepseek_r1"
+)
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "requests", "tokens", "cached", "graphs", "events", "device_us"),
+    [
+        (
+            "tracelens/inference_sglang_decode/b6a467c1",
+            *(StepKind.DECODE, 32, 32, 32785, (1, 544), 558, 9772.929),
+        ),
+        (
+            "tracelens/inference_vllm_prefilldecode_piecewise/2bd22c87",
+            *(StepKind.MIXED, 46, 8192, 34489, (25, 361), 423, 156085.799),
+        ),
+        (f"{DEEPSEEK}/B300", StepKind.DECODE, 16, 16, 8209, (1, 356), 397, 3642.973),
+        (f"{DEEPSEEK}/MI300", StepKind.DECODE, 16, 16, 8209, (1, 356), 389, 8008.630),
+    ],
+)
+def test_the_step_of_a_server(
+    corpus: Path,
+    folder: str,
+    kind: StepKind,
+    requests: int,
+    tokens: int,
+    cached: int,
+    graphs: tuple[int, int],
+    events: int,
+    device_us: float,
+) -> None:
+    (run,) = load(corpus / folder)
+    steps = server_steps(reference_worker(run))
+    assert steps is not None
+    assert steps.kind.tolist() == [kind]
+    assert (steps.requests.tolist(), steps.tokens.tolist()) == ([requests], [tokens])
+    assert steps.cached_tokens.tolist() == [cached]
+    assert (int(steps.graphs[0]), int(steps.graph_events[0])) == graphs
+    assert steps.events.tolist() == [events]
+    assert steps.device_ns[0] / 1e3 == pytest.approx(device_us, abs=0.1)
+
+
+def test_the_idle_of_a_decode_step_is_the_preparation_of_its_inputs(corpus: Path) -> None:
+    # The corpus' index: the idle is metadata preparation before the replay.
+    (run,) = load(corpus / DEEPSEEK / "B300")
+    signals = reference_worker(run)
+    longest, second = host_phases(signals)[:2]
+    assert (longest.phase, second.phase) == (Phase.INPUTS, Phase.MODEL)
+    # The launch of the graph alone.
+    assert second.code[0][0] == "cudaGraphLaunch"
