@@ -15,7 +15,7 @@ from tb_perfadvisor.api.analyses import (
 )
 from tb_perfadvisor.api.comparisons import compare, facts_of_all, with_distinct_names
 from tb_perfadvisor.api.loading import load, nothing_found
-from tb_perfadvisor.api.training import describe_runs
+from tb_perfadvisor.api.training import describe_runs, with_whole_runs
 
 __all__ = [
     "analyze",
@@ -29,4 +29,5 @@ __all__ = [
     "load",
     "nothing_found",
     "with_distinct_names",
+    "with_whole_runs",
 ]

@@ -3,64 +3,150 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
-from tb_perfadvisor.api.analyses import analyze_capture
+from tb_perfadvisor.api.analyses import analyze_captures
 from tb_perfadvisor.engine.analyze import Progress
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
-from tb_perfadvisor.ingest.captures import Capture
+from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files.runs import find_event_runs, read_run, run_of_directory
-from tb_perfadvisor.training.training import Profile, Training, describe_training
+from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, read_run, run_of_capture
+from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
+from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.model import Rejected
+from tb_perfadvisor.report.report_cache import ReportCache
+from tb_perfadvisor.report.whole_run.profiled import profile_of, whole_run_of
+from tb_perfadvisor.training.training import Training, describe_training
+
+MOST_BYTES_BESIDE_A_REPORT = 256 << 20
+"""Half a minute of reading. Whoever waits for a report did not ask for more."""
+
+
+class DescribedRun(Struct, frozen=True):
+    """A run that logged scalars."""
+
+    run: str
+    training: Training | None
+    """None if nothing follows from the scalars."""
+    reports: tuple[Report, ...]
+    """Of its profiles; with what the scalars say about them."""
+    unread: tuple[Rejected, ...]
+    """Profiles of the run that could not be read."""
 
 
 def describe_runs(
-    path: str | os.PathLike[str], progress: Progress | None = None
-) -> Iterator[tuple[str, Training | None]]:
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    config: Config | None = None,
+    report_cache: ReportCache[Report] | None = None,
+) -> Iterator[DescribedRun]:
     """How fast the runs below a path trained, by the scalars that they logged.
 
     Args:
         path: A local path, or any URL that fsspec opens.
         progress: Called with a stage and a share of it (0-1).
+        config: Which rules, with which limits; and facts about the runs.
+        report_cache: Reports of unchanged profiles are taken from it, and new ones added.
 
     Returns:
-        Each run with event files, and what they say of its speed; None if that is nothing.
+        Each run with event files, in order of their names.
 
     Raises:
         NothingFoundError: When there is no event file.
     """
-    runs = find_event_runs(path)
+    config = config or Config()
+    listing = discover(path)
+    runs = event_runs(listing)
     if not runs:
         raise NothingFoundError(
             "contains no event file.",
             where=Path(path).name or str(path),
             hint="Expected events.out.tfevents.*, which TensorBoard's writers create.",
         )
-    listing = discover(path)
-    for run in runs:
-        profiles = [
-            profile
-            for capture in listing.captures
-            if run_of_directory(capture.run.split("/"))[0] == run.run
-            and (profile := _profile_of(listing.root, capture, progress)) is not None
+    for run in runs.values():
+        captures = [
+            capture for capture in listing.captures if run_of_capture(runs, capture.run) == run
         ]
-        yield run.run, describe_training(read_run(run), profiles)
+        results = list(
+            analyze_captures(
+                listing,
+                captures,
+                config,
+                progress,
+                report_cache=report_cache,
+            )
+        )
+        reports = [result for result in results if isinstance(result, Report)]
+        training, reports = _describe(run, reports, config, progress)
+        unread = tuple(result for result in results if isinstance(result, Rejected))
+        yield DescribedRun(run.run, training, tuple(reports), unread)
 
 
-def _profile_of(root: str, capture: Capture, progress: Progress | None) -> Profile | None:
-    """When a capture was recorded, and its step time; None if it cannot be read or has no clock."""
-    try:
-        signals = analyze_capture(root, capture, Config(), progress).signals
-    except Exception as raised:
-        log_bug(contained(raised, capture.run))
-        return None
-    trace, steps = signals.trace, signals.steps
-    if trace.source.origin_unix_ns is None:
-        return None
-    start_ns = trace.source.origin_unix_ns
-    step_ns = float(np.median(steps.end_ns - steps.start_ns)) if len(steps) else None
-    return Profile(capture.session, start_ns, start_ns + trace.duration_ns, step_ns)
+def with_whole_runs(
+    listing: Listing,
+    reports: Sequence[Report],
+    config: Config,
+    progress: Progress | None = None,
+) -> tuple[list[Report], list[Rejected]]:
+    """Add to reports what the scalars of the same runs say about their steps.
+
+    Args:
+        listing: The listing that the captures are of.
+        reports: Of its captures.
+        config: Facts about the runs.
+        progress: Called with a stage and a share of it (0-1).
+
+    Returns:
+        All reports in their order, and the runs whose event files were not read.
+    """
+    runs = event_runs(listing)
+    directories = {capture.id: capture.run for capture in listing.captures}
+    by_run: dict[str, list[Report]] = defaultdict(list)
+    for report in reports:
+        run = run_of_capture(runs, directories.get(report.id, report.run))
+        if run is not None:
+            by_run[run.run].append(report)
+    added: dict[str, Report] = {}
+    rejected: list[Rejected] = []
+    for name, of_run in by_run.items():
+        size_bytes = sum(file.entry.size_bytes for file in runs[name].files)
+        if size_bytes > MOST_BYTES_BESIDE_A_REPORT:
+            reason = (
+                f"Its event files, of {size_bytes >> 20:,} MiB, were not read for these reports. "
+                "`perfadvisor training` reads them."
+            )
+            rejected.append(Rejected(path=name, reason=reason))
+            continue
+        try:
+            _, described = _describe(runs[name], of_run, config, progress)
+        except Exception as raised:
+            error = contained(raised, name)
+            log_bug(error)
+            rejected.append(
+                Rejected(path=error.where or name, reason=f"{error.message} {error.hint}".strip())
+            )
+        else:
+            added |= {report.id: report for report in described}
+    return [added.get(report.id, report) for report in reports], rejected
+
+
+def _describe(
+    run: EventRun, reports: Sequence[Report], config: Config, progress: Progress | None
+) -> tuple[Training | None, list[Report]]:
+    """What the scalars of a run say, and the reports of its profiles with it."""
+    scalars = read_run(run, open_scalar_cache(), progress)
+    profiles = [profile for report in reports if (profile := profile_of(report)) is not None]
+    training = describe_training(scalars, profiles)
+    if training is None:
+        return None, list(reports)
+    return training, [
+        replace(report, whole_run=whole_run_of(report, run.run, training, config.run))
+        for report in reports
+    ]

@@ -16,14 +16,21 @@ from msgspec.structs import replace
 from tb_perfadvisor.cli.help import (
     CONFIG,
     PATH,
+    PRICE,
     RUN,
     TIME_LIMIT,
+    TOTAL_STEPS,
     WORKERS,
     Argument,
     Command,
     choice_option,
 )
-from tb_perfadvisor.cli.selection import captures_of_runs, limits_of, note_incomplete_scan
+from tb_perfadvisor.cli.selection import (
+    captures_of_runs,
+    limits_of,
+    note_incomplete_scan,
+    with_run_options,
+)
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
     ReportFormat,
@@ -81,6 +88,8 @@ Examples:
     type=click.IntRange(min=1),
     help="Tokens that one rank processes in a step, if the profile does not tell.",
 )
+@PRICE
+@TOTAL_STEPS
 @click.option(
     "--link-bandwidth",
     type=click.FloatRange(min=0.001),
@@ -127,6 +136,8 @@ def analyze(
     fail_on: Severity | None,
     parameters: int | None,
     tokens_per_step: int | None,
+    price_per_device_hour: float | None,
+    total_steps: int | None,
     link_bandwidth: float | None,
     device: str | None,
     full: bool,
@@ -153,6 +164,7 @@ def analyze(
     settings = _settings(
         config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
     )
+    settings = with_run_options(settings, price_per_device_hour, total_steps)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
     settings.check()  # complain about unknown names before reading anything
@@ -190,6 +202,9 @@ def analyze(
             + " ".join(f"{file.path}: {file.reason}" for file in rejected[:3]),
             where=path,
         )
+    with show_progress("reading scalars", 1) as progress:
+        reports, unread = api.with_whole_runs(listing, reports, settings, progress.describe)
+        rejected += unread
     if ask_tpu_compiler:
         from tb_perfadvisor.tpu_compiler.report_answers import with_answers
 

@@ -35,6 +35,17 @@ CONFIG = click.option(
     "--config", type=PATH, help="TOML file with rules, limits and the link bandwidth."
 )
 
+PRICE = click.option(
+    "--price-per-device-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    help="What an hour of one device costs, to show what steps and savings are worth.",
+)
+TOTAL_STEPS = click.option(
+    "--total-steps",
+    type=click.IntRange(min=1),
+    help="The step at which the run will end, to show what is saved until then.",
+)
+
 
 def choice_option(
     choices: type[E], *names: str, default: E | None = None, help: str

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Limits
     from tb_perfadvisor.ingest.captures import Capture, Listing
 
@@ -36,6 +39,15 @@ def limits_of(time_limit_s: float | None) -> Limits:
 
     limits = limits_from_environment(note)
     return limits if time_limit_s is None else Limits(time_limit_s, limits.memory_bytes)
+
+
+def with_run_options(
+    config: Config, price_per_device_hour: float | None, total_steps: int | None
+) -> Config:
+    """The settings, with facts about the run that were given as options."""
+    given = {"price_per_device_hour": price_per_device_hour, "total_steps": total_steps}
+    known = {name: value for name, value in given.items() if value is not None}
+    return replace(config, run=replace(config.run, **known))
 
 
 def note_incomplete_scan(path: str, listing: Listing) -> None:

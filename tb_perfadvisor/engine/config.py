@@ -17,6 +17,7 @@ from tb_perfadvisor.hardware import named_device
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
+from tb_perfadvisor.training.options import RunOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,8 +29,9 @@ class Config(Struct, frozen=True):
     """Settings of an analysis.
 
     A file has the same shape in TOML: `select = [...]`, `ignore = [...]`, `parameters = N`,
-    `link_bandwidth_gb_per_s = X`, `device = "NAME"`, `tokens_per_step = N` and one table of limits
-    per rule, `[limits.RULE]`.
+    `link_bandwidth_gb_per_s = X`, `device = "NAME"`, `tokens_per_step = N`,
+    `price_per_device_hour = X`, `total_steps = N` and one table of limits per rule,
+    `[limits.RULE]`.
     """
 
     select: tuple[str, ...] = ()
@@ -37,6 +39,8 @@ class Config(Struct, frozen=True):
     ignore: tuple[str, ...] = ()
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     options: Options = field(default_factory=Options)
+    run: RunOptions = field(default_factory=RunOptions)
+    """Facts about the whole run, which no analysis of a profile depends on."""
     with_views: bool = False
     with_timelines: bool = False
     """Whether the views include the events around the evidence, for a page without a server."""
@@ -76,6 +80,8 @@ class _Settings(msgspec.Struct, frozen=True):
     link_bandwidth_gb_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     device: str | None = None
     tokens_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    price_per_device_hour: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    total_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     limits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
@@ -123,4 +129,5 @@ def read_config(path: str | os.PathLike[str]) -> Config:
             device=settings.device,
             tokens_per_step=settings.tokens_per_step,
         ),
+        run=RunOptions(settings.price_per_device_hour, settings.total_steps),
     )

@@ -75,6 +75,8 @@ class Listing(Struct, frozen=True):
     """Whether everything was looked at."""
     gaps: tuple[str, ...] = ()
     """What was not looked at, and why: a phrase each."""
+    event_files: tuple[FileEntry, ...] = ()
+    """What TensorBoard's writers wrote, in order of their paths; none of them was opened."""
 
     def capture(self, capture_id: str) -> Capture | None:
         """The capture with an id."""

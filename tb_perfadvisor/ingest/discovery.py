@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tb_perfadvisor.ingest.captures import Listing, Rejected
+from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.files.access import list_tree
 from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
@@ -23,7 +24,7 @@ _SUFFIXES = (".json", ".json.gz", ".pb", ".sqlite")
 _SESSIONS = "plugins/profile/"
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
-    r"|\.SSTABLE$|\.smart_suggestion\.pb$|(?:^|/)[^/]*tfevents[^/]*$"
+    r"|\.SSTABLE$|\.smart_suggestion\.pb$"
 )
 
 
@@ -52,12 +53,13 @@ def discover(root: str | os.PathLike[str]) -> Listing:
         scanned_files=tree.scanned_files,
         is_complete=not gaps,
         gaps=gaps,
+        event_files=tuple(entry for entry in tree.entries if is_event_file(entry.path)),
     )
 
 
 def _may_matter(path: str) -> bool:
     """Whether a file can be of interest by its name; most of a logdir's cannot."""
-    return path.endswith(_SUFFIXES) or _SESSIONS in path
+    return path.endswith(_SUFFIXES) or _SESSIONS in path or is_event_file(path)
 
 
 def _sort_by_name(tree: Tree) -> tuple[dict[str, list[FoundFile]], list[FoundFile]]:
@@ -66,7 +68,7 @@ def _sort_by_name(tree: Tree) -> tuple[dict[str, list[FoundFile]], list[FoundFil
     files: dict[str, list[FoundFile]] = defaultdict(list)
     candidates: list[FoundFile] = []
     for entry in tree.entries:
-        if _IGNORED.search(entry.path):
+        if _IGNORED.search(entry.path) or is_event_file(entry.path):
             continue
         session = None if tree.only_file else _session_of(entry.path, above)
         file = FoundFile(entry, session, is_only_file=tree.only_file)

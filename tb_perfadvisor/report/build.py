@@ -79,6 +79,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
             )
             for note in analysis.notes
         ],
+        recorded=_recorded(signals),
         views=_views(signals) if config.with_views else None,
     )
     if report.views is not None and config.with_timelines:
@@ -107,6 +108,14 @@ def _first(analysis: Analysis) -> model.FirstFinding | None:
         return None
     rule_id = analysis.findings[analysis.first].rule.id
     return model.FirstFinding(rule_id=rule_id, index=analysis.first)
+
+
+def _recorded(signals: Signals) -> model.RecordedInfo | None:
+    start_ns = signals.trace.source.origin_unix_ns
+    if start_ns is None:
+        return None
+    end_ns = start_ns + signals.trace.duration_ns
+    return model.RecordedInfo(start_unix_ns=start_ns, end_unix_ns=end_ns)
 
 
 def _views(signals: Signals) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.report import model
 from tb_perfadvisor.trace import Note
+from tb_perfadvisor.training.options import RunOptions
 
 # A file that could not be read may become readable without changing, for example after an upgrade.
 # One that changed while it was read is not as the key says.
@@ -35,7 +36,9 @@ class ReportCache(Generic[T]):
         self._cache = cache
         self._kind = kind
         self._name = f"{kind.__name__.lower()}.json"
-        self._settings = f"{kind.__name__} {msgspec.json.encode(config, enc_hook=dict).decode()}"
+        # What the user says about the whole run is joined with a result when it is shown.
+        settings = msgspec.structs.replace(config, run=RunOptions())
+        self._settings = f"{kind.__name__} {msgspec.json.encode(settings, enc_hook=dict).decode()}"
 
     def read(self, root: str, capture: Capture) -> T | None:
         """The result of a capture; None if anything it depends on has changed."""

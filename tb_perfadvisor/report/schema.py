@@ -16,6 +16,7 @@ import msgspec
 from tb_perfadvisor.report.comparison.model import ComparisonDocument
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
 from tb_perfadvisor.report.views import STRUCTS
+from tb_perfadvisor.report.whole_run.view_model import TrainingView
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 COMMAND = "python -m tb_perfadvisor.report.schema"
@@ -27,7 +28,7 @@ def build_schema() -> dict[str, Any]:
     Its `$defs` also contain the views and comparisons, which the tab requests separately.
     """
     _, definitions = msgspec.json.schema_components(
-        (Document, *STRUCTS, ComparisonDocument), ref_template="#/$defs/{name}"
+        (Document, *STRUCTS, ComparisonDocument, TrainingView), ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

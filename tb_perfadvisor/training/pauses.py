@@ -32,6 +32,11 @@ _SLOWER = 0.1
 _STANDARD_ERRORS = 3
 """Steps of two kinds that alternate have unequal means in two quarters by chance."""
 _FEWEST_FOR_TREND = 20
+_NEIGHBORS = 10
+"""Intervals on each side of a recording whose median is compared with it: enough to be steady, and
+few enough to be of the same time."""
+_FEWEST_NEIGHBORS = 3
+"""The median of fewer intervals is that of any one of them."""
 _MINOR = 0.01
 """What costs less than 1 % of the run is not told, except for restarts."""
 
@@ -76,29 +81,79 @@ def find_delays(
     """
     usual_ns = usual_step_ns(progress, recordings)
     excess_ns = progress.elapsed_ns - usual_ns * progress.steps
-    is_long = _is_long(progress, usual_ns)
-    open_rows = is_long.copy()
-    started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
-    is_start = np.arange(len(progress)) < started
-    reasons: tuple[tuple[Reason, NDArray[np.bool_]], ...] = (
-        ("start", is_start),
-        ("recording", _recorded(progress, recordings)),
-        ("evaluation", _evaluated(progress, series)),
-        ("pause", np.ones(len(progress), dtype=bool)),
-    )
-    delays = []
-    for reason, applies in reasons:
-        rows = np.flatnonzero(open_rows & applies)
-        open_rows[rows] = False
-        if len(rows):
-            delays.append(_delay(reason, progress, rows, excess_ns))
+    reasons = find_long_intervals(progress, series, recordings)
+    delays = [
+        _delay(reason, progress, rows, excess_ns) for reason, rows in reasons.items() if len(rows)
+    ]
+    is_usual = np.ones(len(progress), dtype=bool)
+    for rows in reasons.values():
+        is_usual[rows] = False
     delays += _restarts(progress, usual_ns)
-    delays += _trend(progress, ~is_long)
+    delays += _trend(progress, is_usual)
     whole_ns = int(progress.end_ns[-1] - progress.start_ns[0])
     told = [
         delay for delay in delays if delay.cost_ns >= _MINOR * whole_ns or delay.reason == "restart"
     ]
     return tuple(sorted(told, key=lambda delay: -delay.cost_ns))
+
+
+def find_long_intervals(
+    progress: Progress,
+    series: Mapping[str, Series],
+    recordings: Sequence[tuple[int, int]],
+) -> dict[Reason, NDArray[np.intp]]:
+    """Intervals in which steps took much longer than usual, by reason; each has one reason.
+
+    Args:
+        progress: The run's intervals.
+        series: All scalars of the run, which show when it evaluated its model.
+        recordings: Start and end of each profile, in Unix time.
+    """
+    is_long = _is_long(progress, usual_step_ns(progress, recordings))
+    started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
+    candidates: tuple[tuple[Reason, NDArray[np.bool_]], ...] = (
+        ("start", np.arange(len(progress)) < started),
+        ("recording", _recorded(progress, recordings)),
+        ("evaluation", _evaluated(progress, series)),
+        ("pause", np.ones(len(progress), dtype=bool)),
+    )
+    found: dict[Reason, NDArray[np.intp]] = {}
+    for reason, applies in candidates:
+        found[reason] = np.flatnonzero(is_long & applies)
+        is_long[found[reason]] = False
+    return found
+
+
+def usual_step_around(
+    progress: Progress,
+    series: Mapping[str, Series],
+    recordings: Sequence[tuple[int, int]],
+    start_ns: int,
+    end_ns: int,
+) -> float | None:
+    """Median time per step shortly before and after a span; None if nothing was logged around it.
+
+    A run may change its speed, so that its median over days says little about one moment.
+
+    Args:
+        progress: The run's intervals.
+        series: All scalars of the run.
+        recordings: Start and end of each profile, in Unix time.
+        start_ns: Start of the span, in Unix time.
+        end_ns: Its end.
+    """
+    if not overlaps(progress, start_ns, end_ns).any():
+        return None
+    is_free = ~_recorded(progress, recordings)
+    for rows in find_long_intervals(progress, series, recordings).values():
+        is_free[rows] = False
+    free = np.flatnonzero(is_free)
+    before = free[progress.end_ns[free] <= start_ns][-_NEIGHBORS:]
+    after = free[progress.start_ns[free] >= end_ns][:_NEIGHBORS]
+    around = np.concatenate((before, after))
+    if len(around) < _FEWEST_NEIGHBORS:
+        return usual_step_ns(progress, recordings)
+    return float(np.median(progress.per_step_ns[around]))
 
 
 def _is_long(progress: Progress, usual_ns: float) -> NDArray[np.bool_]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
-from tb_perfadvisor.training.pauses import Delay, find_delays, usual_step_ns
+from tb_perfadvisor.training.pauses import (
+    Delay,
+    find_delays,
+    usual_step_around,
+    usual_step_ns,
+)
 from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
 from tb_perfadvisor.training.scalars import RunScalars, Series
 
 _NS_PER = {"s": 1e9, "ms": 1e6}
+_SAME_STEPS = (0.7, 4.0)
+"""Steps of a profile relative to those that were logged. Shorter ones are parts of them, as with
+gradients that are accumulated over several batches; no profiler makes steps five times as long."""
 
 
 class Rate(Struct, frozen=True):
@@ -35,6 +43,7 @@ class StepTime(Struct, frozen=True):
 class Recording(Struct, frozen=True):
     """A profile of the run, beside the steps around it."""
 
+    capture_id: str
     session: str
     start_ns: int
     """Unix time."""
@@ -43,9 +52,13 @@ class Recording(Struct, frozen=True):
     """The step before which the interval with the recording began; None if the run logged nothing
     around it."""
     profiled_step_ns: float | None
-    """Time per step in the profile; None without steps."""
+    """Median time per step in the profile; None without steps."""
+    step_ns: float | None
+    """Usual time per step shortly before and after, without the profiler; None if the run logged
+    nothing around it, or only epochs."""
     slowdown: float | None
-    """How much slower the steps were while recorded: 0.2 is 20 %. None if either is unknown."""
+    """How much slower the steps were while recorded: 0.2 is 20 %. None if either time is unknown,
+    or if they cannot be of the same steps."""
 
 
 class Training(Struct, frozen=True):
@@ -78,6 +91,8 @@ class Profile(Struct, frozen=True):
     """Unix time."""
     end_ns: int
     step_ns: float | None
+    """Median."""
+    capture_id: str = ""
 
 
 def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> Training | None:
@@ -106,7 +121,9 @@ def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> 
         samples=_rate(scalars, metrics, "samples-per-second"),
         tokens=_rate(scalars, metrics, "tokens-per-second"),
         delays=find_delays(progress, scalars.series, spans),
-        recordings=tuple(_recording(progress, profile, step_ns) for profile in profiles),
+        recordings=tuple(
+            _recording(progress, scalars.series, spans, profile) for profile in profiles
+        ),
     )
 
 
@@ -137,16 +154,26 @@ def _median(series: Series) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _recording(progress: Progress, profile: Profile, step_ns: float) -> Recording:
+def _recording(
+    progress: Progress,
+    series: Mapping[str, Series],
+    spans: Sequence[tuple[int, int]],
+    profile: Profile,
+) -> Recording:
     around = np.flatnonzero(overlaps(progress, profile.start_ns, profile.end_ns))
-    slowdown = None
-    if profile.step_ns is not None and len(around) and not progress.is_per_epoch:
-        slowdown = profile.step_ns / step_ns - 1
+    step_ns, slowdown = None, None
+    if not progress.is_per_epoch:
+        step_ns = usual_step_around(progress, series, spans, profile.start_ns, profile.end_ns)
+    if step_ns is not None and profile.step_ns is not None:
+        ratio = profile.step_ns / step_ns
+        slowdown = ratio - 1 if _SAME_STEPS[0] <= ratio <= _SAME_STEPS[1] else None
     return Recording(
+        capture_id=profile.capture_id,
         session=profile.session,
         start_ns=profile.start_ns,
         end_ns=profile.end_ns,
         first_step=int(progress.first_step[around[0]]) if len(around) else None,
         profiled_step_ns=profile.step_ns,
+        step_ns=step_ns,
         slowdown=slowdown,
     )

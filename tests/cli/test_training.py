@@ -27,7 +27,7 @@ def test_text_names_the_usual_step_and_the_pause(logdir: Path) -> None:
     done = CliRunner().invoke(app, ["training", str(logdir)])
     assert done.exit_code == 0, done.output
     assert "500 ms per step as a rule" in done.stdout
-    assert "steps 0 to 300 in 2.83 minutes" in done.stdout
+    assert "Steps 0 to 300 in 2.83 minutes" in done.stdout
     (pause,) = [line for line in done.stdout.splitlines() if line.startswith("Pause")]
     # 20 of 170 s.
     assert pause.split()[-6:] == ["200–210", "1", "20.0", "s", "11.8", "%"]

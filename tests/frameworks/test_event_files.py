@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import describe_runs
-from tb_perfadvisor.ingest.event_files.runs import find_event_runs, read_run
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.event_files.runs import event_runs, read_run
 
 pytestmark = pytest.mark.frameworks
 
@@ -68,8 +69,9 @@ def run_program(program: str, framework: str, directory: Path) -> None:
 
 def test_pytorch_run_with_a_profile(tmp_path: Path) -> None:
     run_program(TORCH, "torch", tmp_path / "run")
-    ((run, training),) = describe_runs(tmp_path)
-    assert run == "run"
+    (described,) = describe_runs(tmp_path)
+    assert described.run == "run"
+    training = described.training
     assert training is not None
     assert (training.first_step, training.last_step, training.intervals) == (0, 49, 49)
     (recording,) = training.recordings
@@ -81,11 +83,12 @@ def test_pytorch_run_with_a_profile(tmp_path: Path) -> None:
 
 def test_keras_run(tmp_path: Path) -> None:
     run_program(KERAS, "keras", tmp_path)
-    (event_run,) = find_event_runs(tmp_path)
+    (event_run,) = event_runs(discover(tmp_path)).values()
     assert event_run.run == "."
     tags = set(read_run(event_run).series)
     assert {"train/epoch_loss", "validation/epoch_loss"} <= tags
-    ((_, training),) = describe_runs(tmp_path)
+    (described,) = describe_runs(tmp_path)
+    training = described.training
     assert training is not None
     assert not training.is_per_epoch
     assert training.logged_step is not None

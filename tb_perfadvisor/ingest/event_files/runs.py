@@ -1,25 +1,19 @@
-"""Finds the event files of the runs in a log directory."""
+"""The event files of the runs in a log directory, and their scalars."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from tb_perfadvisor.ingest.captures import Listing
+from tb_perfadvisor.ingest.event_files.names import OWN_DIRECTORY, run_of_directory
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
-from tb_perfadvisor.ingest.files.access import list_tree, open_file
+from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.training.scalars import RunScalars, Series, merge_series
-
-_EVENT_FILE: Final = re.compile(r"(?:^|/)[^/]*tfevents[^/]*$")
-_PARTS_OF_A_RUN: Final = ("train", "validation")
-"""Keras logs training and validation of one run into directories of these names."""
-OWN_DIRECTORY: Final = "perf_advisor"
-"""What `perfadvisor publish` writes is no scalar of the run."""
 
 
 class EventFile(Struct, frozen=True):
@@ -39,52 +33,71 @@ class EventRun(Struct, frozen=True):
     files: tuple[EventFile, ...]
 
 
-def find_event_runs(root: str | os.PathLike[str]) -> tuple[EventRun, ...]:
-    """The runs below a root that have event files.
+def event_runs(listing: Listing) -> dict[str, EventRun]:
+    """The runs that have event files, by name and in order of it. Opens none."""
+    runs: dict[str, list[EventFile]] = defaultdict(list)
+    for entry in listing.event_files:
+        parts = entry.path.split("/")[:-1]
+        if OWN_DIRECTORY not in parts:
+            run, prefix = run_of_directory(parts)
+            runs[run].append(EventFile(entry, prefix))
+    return {run: EventRun(listing.root, run, tuple(files)) for run, files in sorted(runs.items())}
+
+
+def run_of_capture(runs: Mapping[str, EventRun], capture_run: str) -> EventRun | None:
+    """The run with event files that a capture belongs to: of its directory, or the next one above.
+
+    Megatron-LM and MaxText write profiles beside their event files, others into directories below.
 
     Args:
-        root: A directory, one file, or any URL that fsspec opens.
-
-    Raises:
-        NothingFoundError: If there is nothing at the path.
-        StoreError: If a store denies access, or cannot be reached.
+        runs: The runs that have event files.
+        capture_run: `Capture.run`.
     """
-    tree = list_tree(root, lambda path: _EVENT_FILE.search(path) is not None)
-    runs: dict[str, list[EventFile]] = defaultdict(list)
-    for entry in tree.entries:
-        parts = entry.path.split("/")[:-1]
-        if OWN_DIRECTORY in parts or _EVENT_FILE.search(entry.path) is None:
-            continue
-        run, prefix = run_of_directory(parts)
-        runs[run].append(EventFile(entry, prefix))
-    return tuple(EventRun(tree.root, run, tuple(files)) for run, files in sorted(runs.items()))
+    parts = [] if capture_run == "." else capture_run.split("/")
+    for depth in range(len(parts), -1, -1):
+        run = runs.get(run_of_directory(parts[:depth])[0])
+        if run is not None:
+            return run
+    return None
 
 
-def run_of_directory(parts: Sequence[str]) -> tuple[str, str]:
-    """The run that a directory belongs to, and what tags in it begin with.
-
-    >>> run_of_directory(["resnet", "train"]), run_of_directory(["resnet"]), run_of_directory([])
-    (('resnet', 'train/'), ('resnet', ''), ('.', ''))
-    """
-    if parts and parts[-1] in _PARTS_OF_A_RUN:
-        return "/".join(parts[:-1]) or ".", f"{parts[-1]}/"
-    return "/".join(parts) or ".", ""
-
-
-def read_run(run: EventRun) -> RunScalars:
+def read_run(
+    run: EventRun,
+    cache: ScalarCache | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> RunScalars:
     """All scalars of a run.
+
+    Args:
+        run: The run.
+        cache: What was read before; files that grew are read on from there.
+        progress: Called with a stage and a share of it (0-1).
 
     Raises:
         StoreError: If a store denies access, or cannot be reached.
         UnreadableProfileError: If a file cannot be opened.
     """
     found: dict[str, list[Series]] = defaultdict(list)
+    all_bytes = max(sum(file.entry.size_bytes for file in run.files), 1)
+    read_bytes = 0
     for file in run.files:
-        reader, entry = ScalarReader(), file.entry
-        with open_file(
-            run.root, entry.path, version=entry.version, size_bytes=entry.size_bytes
-        ) as stream:
-            reader.read(stream)
-        for tag, series in reader.series().items():
+        if progress is not None:
+            progress("reading scalars", read_bytes / all_bytes)
+        for tag, series in _read_file(run.root, file.entry, cache).items():
             found[file.prefix + tag].append(series)
+        read_bytes += file.entry.size_bytes
     return RunScalars({tag: merge_series(parts) for tag, parts in found.items()})
+
+
+def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mapping[str, Series]:
+    if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
+        return stored
+    with open_file(
+        root, entry.system_path, version=entry.version, size_bytes=entry.size_bytes
+    ) as stream:
+        reader = ScalarReader() if cache is None else cache.reader(root, entry, stream)
+        reader.read(stream)
+        series = reader.series()
+        if cache is not None:
+            cache.write(root, entry, stream, reader.end, series)
+    return series

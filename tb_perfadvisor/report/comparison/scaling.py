@@ -8,19 +8,9 @@ from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.differences import different_shapes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts, Setup
 from tb_perfadvisor.signals.core.causes import LABELS, Cause
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
 from tb_perfadvisor.units import format_duration, format_share
 
-_SPLITS_THE_MODEL = frozenset(
-    part.label
-    for part in (
-        Part.TENSOR_PARALLEL,
-        Part.PIPELINE_PARALLEL,
-        Part.EXPERT_PARALLEL,
-        Part.CONTEXT_PARALLEL,
-        Part.SHARDED,
-    )
-)
 _MAX_NAMED = 3
 """Causes in a sentence; more are not read."""
 _NAMED_SHARE = 0.01
@@ -108,7 +98,7 @@ def scaling_explanation(scaling: model.Scaling) -> str | None:
 def _work_per_device(base: RunFacts, target: RunFacts) -> float | None:
     """The target's samples per step and device, divided by the base's; None if unknown."""
     before, after = base.setup, target.setup
-    if _SPLITS_THE_MODEL.intersection((*before.parallelism, *after.parallelism)):
+    if SPLITS_THE_MODEL.intersection((*before.parallelism, *after.parallelism)):
         return None
     if before.batch and after.batch and before.batch != after.batch:
         return after.batch / before.batch

@@ -65,6 +65,7 @@ def head_blocks(report: model.Report) -> list[str]:
             if first is None
             else [f"**First:** {escape(first.finding.title)} (finding {first.number})"]
         ),
+        *([] if report.whole_run is None else [escape(" ".join(report.whole_run.sentences))]),
         *(
             [
                 grid(("Where the time goes", "Time", "Share"), breakdown),

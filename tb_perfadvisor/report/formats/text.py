@@ -76,6 +76,7 @@ def _report(report: model.Report) -> RenderableType:
         WrappedText(report.headline, style="bold"),
         WrappedText(caption_line(report), style="dim"),
         *_first(report),
+        *_whole_run(report),
     ]
     if report.overview.window_ns:
         parts += [Text(), _breakdown(report), Text(), _numbers(report)]
@@ -97,6 +98,12 @@ def _first(report: model.Report) -> list[RenderableType]:
     title = plain(entry.finding.title)
     where = (f" (finding {entry.number})", "dim")
     return [WrappedText(Text.assemble(("First: ", "bold"), title, where))]
+
+
+def _whole_run(report: model.Report) -> list[RenderableType]:
+    if report.whole_run is None:
+        return []
+    return [Text(), *(WrappedText(plain(line)) for line in report.whole_run.sentences)]
 
 
 def _breakdown(report: model.Report) -> RenderableType:

@@ -105,3 +105,16 @@ SERVERS = (Part.VLLM, Part.SGLANG, Part.TENSORRT_LLM)
 INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
 OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
 """Frameworks that call the model themselves, so that the user's code has no loop to change."""
+
+
+SPLITS_THE_MODEL = frozenset(
+    part.label
+    for part in (
+        Part.TENSOR_PARALLEL,
+        Part.PIPELINE_PARALLEL,
+        Part.EXPERT_PARALLEL,
+        Part.CONTEXT_PARALLEL,
+        Part.SHARDED,
+    )
+)
+"""With these, ranks do not each process samples of their own."""

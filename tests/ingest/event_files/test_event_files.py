@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 
-from tb_perfadvisor.errors import NothingFoundError
+from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files import records
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.records import read_records
-from tb_perfadvisor.ingest.event_files.runs import find_event_runs, read_run
+from tb_perfadvisor.ingest.event_files.runs import event_runs, read_run, run_of_capture
 from tests.support.event_files import Value, event, framed, write_scalar
 
 
@@ -77,12 +77,27 @@ def test_event_without_a_time_is_left_out() -> None:
 def test_runs_are_directories_and_keras_parts_belong_together(tmp_path: Path) -> None:
     for directory in ("keras/train", "keras/validation", "torch", "torch/perf_advisor"):
         write_scalar(tmp_path / directory, "epoch_loss", {1: 1.0})
-    keras, torch = find_event_runs(tmp_path)
+    keras, torch = event_runs(discover(tmp_path)).values()
     assert (keras.run, torch.run) == ("keras", "torch")
     assert set(read_run(keras).series) == {"train/epoch_loss", "validation/epoch_loss"}
     assert set(read_run(torch).series) == {"epoch_loss"}
 
 
-def test_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NothingFoundError, match="nowhere"):
-        find_event_runs(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("capture", "run"),
+    [
+        ("keras", "keras"),
+        ("keras/train", "keras"),  # Keras profiles beside the scalars of training
+        ("megatron/rank0", "megatron"),
+        ("megatron", "megatron"),
+        ("other", None),
+        (".", None),
+    ],
+)
+def test_capture_belongs_to_the_run_of_its_directory_or_above(
+    tmp_path: Path, capture: str, run: str | None
+) -> None:
+    for directory in ("keras/train", "megatron", "other/below"):
+        write_scalar(tmp_path / directory, "loss", {1: 1.0})
+    found = run_of_capture(event_runs(discover(tmp_path)), capture)
+    assert (found.run if found else None) == run
