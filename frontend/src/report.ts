@@ -48,6 +48,8 @@ export interface Report {
   not_checked: RecordingGap[];
   is_start_up: boolean;
   notes: NoteInfo[];
+  recorded?: RecordedInfo | null;
+  whole_run?: WholeRunInfo | null;
   views?: {} | null;
 }
 /**
@@ -494,6 +496,64 @@ export interface NoteInfo {
   remedy: string;
 }
 /**
+ * When a profile was recorded, by the clock of its reference worker, in Unix time.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RecordedInfo".
+ */
+export interface RecordedInfo {
+  start_unix_ns: number;
+  end_unix_ns: number;
+}
+/**
+ * What the scalars that the run logged say about the steps that are not profiled.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "WholeRunInfo".
+ */
+export interface WholeRunInfo {
+  run: string;
+  tag: string;
+  step_ns: number;
+  profiled_step_ns: number;
+  slowdown: number | null;
+  first_step: number;
+  last_step: number;
+  elapsed_ns: number;
+  steps_left: number | null;
+  saving: RealSaving | null;
+  cost: CostInfo | null;
+  sentences: string[];
+}
+/**
+ * What all findings together save in a run that is not profiled.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RealSaving".
+ */
+export interface RealSaving {
+  low_ns: number;
+  expected_ns: number;
+  high_ns: number;
+  logged_ns: number;
+  rest_ns: number | null;
+}
+/**
+ * What a run costs at the price that the user gave, in the currency of that price.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CostInfo".
+ */
+export interface CostInfo {
+  price_per_device_hour: number;
+  devices: number;
+  per_day: number;
+  logged: number;
+  saved_per_day: number | null;
+  per_million_tokens: number | null;
+  per_million_samples: number | null;
+}
+/**
  * A file that was not read, and why.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -693,6 +753,35 @@ export interface ComparisonDocument {
   generator: Generator;
   comparisons: Comparison[];
   notes: string[];
+}
+/**
+ * A logged value over steps; columns of equal length. Of many points, the extremes.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Curve".
+ */
+export interface Curve {
+  label: string;
+  tag: string;
+  unit: string;
+  per_device: boolean | null;
+  step: number[];
+  value: number[];
+}
+/**
+ * Time beyond that of usual steps, by reason.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "DelayInfo".
+ */
+export interface DelayInfo {
+  reason: string;
+  label: string;
+  count: number;
+  cost_ns: number;
+  share: number;
+  first_step: number;
+  last_step: number;
 }
 /**
  * What `perfadvisor analyze --format json` prints.
@@ -919,6 +1008,19 @@ export interface RanksView {
   critical: number[];
 }
 /**
+ * A profile of the run.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RecordingInfo".
+ */
+export interface RecordingInfo {
+  capture_id: string;
+  session: string;
+  first_step: number | null;
+  sentence: string;
+  whole_run: WholeRunInfo | null;
+}
+/**
  * A step that takes much longer than the others, and the part that grew.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -929,6 +1031,19 @@ export interface SlowStep {
   kind: "outlier" | "periodic" | "warm-up";
   part: string;
   excess_ns: number;
+}
+/**
+ * Time per step over the run; columns of equal length. Of many intervals, the extremes.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "StepTimes".
+ */
+export interface StepTimes {
+  step: number[];
+  last_step: number[];
+  per_step_ns: number[];
+  reason: string[];
+  part: number[];
 }
 /**
  * The breakdown of each used step: `total_ns[cause][step]`.
@@ -944,4 +1059,36 @@ export interface StepsView {
   total_ns: number[][];
   longest: [number, number][][];
   slow?: SlowStep[];
+}
+/**
+ * A whole run, by its scalars.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "TrainingView".
+ */
+export interface TrainingView {
+  run: string;
+  headline: string;
+  facts: string[];
+  unit: string;
+  step_ns: number;
+  elapsed_ns: number;
+  delays: DelayInfo[];
+  recordings: RecordingInfo[];
+  unknown_profiles: UnknownProfile[];
+  times: StepTimes;
+  loss: Curve | null;
+  rates: Curve[];
+  devices: number | null;
+}
+/**
+ * A profile of the run whose place in it is unknown, and why.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "UnknownProfile".
+ */
+export interface UnknownProfile {
+  capture_id: string;
+  session: string;
+  reason: string;
 }
