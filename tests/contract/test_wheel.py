@@ -117,13 +117,14 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
     assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
-    # Code grows, and with it the wheel's list of its files; a stray data file would show at once.
+    # Code grows, and with it the wheel's list of its files. Besides, there are the bundle, the schema
+    # and tables, which grow with each view by about 10 kB; a stray data file would show at once.
     data = [
         entry
         for entry in wheel.infolist()
         if entry.filename.startswith("tb_perfadvisor/") and not entry.filename.endswith(".py")
     ]
-    assert sum(entry.file_size for entry in data) < 700_000
+    assert sum(entry.file_size for entry in data) < 800_000
     assert sum(entry.compress_size for entry in wheel.infolist()) < 1_500_000
 
 

@@ -37,14 +37,18 @@ def check_training(root: Path, *, exports: bool) -> int:
     """
     try:
         with _no_logged_bugs():
-            runs = [(run, found) for run, found in describe_runs(root) if found is not None]
+            runs = [
+                (described.run, described.training, described.reports)
+                for described in describe_runs(root)
+                if described.training is not None
+            ]
     except PerfAdvisorError as error:
         raise_bugs(error)
         return 0
-    for _, training in runs:
+    for _, training, _ in runs:
         _check(training)
     if exports:
-        check_json(json.dumps([msgspec.to_builtins(training) for _, training in runs]))
+        check_json(json.dumps([msgspec.to_builtins(training) for _, training, _ in runs]))
         printed = io.StringIO()
         print_trainings(runs, Console(file=printed, width=100))
         check_text(printed.getvalue(), "text")
