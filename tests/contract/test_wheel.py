@@ -117,8 +117,8 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
     assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
-    # Code grows, and with it the wheel's list of its files. Besides, there are the bundle, the schema
-    # and tables, which grow with each view by about 10 kB; a stray data file would show at once.
+    # Code grows, and with it the wheel's list of its files. The bundle and the schema grow by some
+    # 10 kB with each view; a stray data file would show at once.
     data = [
         entry
         for entry in wheel.infolist()
