@@ -23,9 +23,9 @@ from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_lin
 from tb_perfadvisor.ingest.xplane.interpret.devices import Place, describe_device, place_devices
 from tb_perfadvisor.ingest.xplane.interpret.framework import FrameworkClues
 from tb_perfadvisor.ingest.xplane.interpret.gpu_planes import ApiCopies, add_gpu_plane, has_streams
+from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
-from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
 from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import threads_of_api_lines
 from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations

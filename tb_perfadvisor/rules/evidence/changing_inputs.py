@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals.core.operator_shapes import Shape
-from tb_perfadvisor.signals.host.compiled_regions import ChangingInput
+from tb_perfadvisor.signals.launch.compiled_regions import ChangingInput
 
 _MOST_INPUTS, _MOST_SHAPES, _SHAPES_IN_SUMMARY = 20, 8, 3
 

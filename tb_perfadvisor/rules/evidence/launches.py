@@ -7,8 +7,8 @@ import numpy as np
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.host.device_graphs import graph_replays
-from tb_perfadvisor.signals.host.launch_queue import LaunchQueue
+from tb_perfadvisor.signals.launch.device_graphs import graph_replays
+from tb_perfadvisor.signals.launch.queue import LaunchQueue
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costli
 from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
 from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import COMPILED_STEP
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.whatif import Remove

@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.launch.compiled_regions import graph_breaks
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import total_ns
 

@@ -10,13 +10,13 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.launch_delays import (
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.launch.delays import (
     KernelDelays,
     LaunchDelays,
     compare_by_kernel,
     launch_delays,
 )
-from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 

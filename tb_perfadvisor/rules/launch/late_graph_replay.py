@@ -13,9 +13,9 @@ from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
 from tb_perfadvisor.rules.remedies.launch.graphs import REPLAY_INPUTS
 from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.device_graphs import ReplayPreparation, replay_preparation
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.self_time import self_time
+from tb_perfadvisor.signals.launch.device_graphs import ReplayPreparation, replay_preparation
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import total_ns
 

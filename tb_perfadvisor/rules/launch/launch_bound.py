@@ -20,7 +20,6 @@ from tb_perfadvisor.rules.remedies.launch.graphs import GRAPH_SIZES, GRAPHS, MOR
 from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.device_graphs import in_graphs, runs_graphs
 from tb_perfadvisor.signals.host.idle_owners import (
     LAUNCHING,
     OVERRIDING,
@@ -28,9 +27,10 @@ from tb_perfadvisor.signals.host.idle_owners import (
     idle_owners,
     idle_without,
 )
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
-from tb_perfadvisor.signals.host.launch_queue import launch_queue
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
+from tb_perfadvisor.signals.launch.device_graphs import in_graphs, runs_graphs
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
+from tb_perfadvisor.signals.launch.queue import launch_queue
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import (

@@ -23,8 +23,8 @@ from tb_perfadvisor.rules.remedies.launch.host_work import MOVE_HOST_WORK
 from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_without
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.trace import EventKind

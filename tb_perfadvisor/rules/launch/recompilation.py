@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
-from tb_perfadvisor.signals.host.compiled_regions import changing_inputs
+from tb_perfadvisor.signals.launch.compiled_regions import changing_inputs
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union

@@ -21,8 +21,8 @@ from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
 from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import LARGER_KERAS_BATCH, STEPS_PER_CALL
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.host.self_time import self_time
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
 from tb_perfadvisor.trace.intervals import (
     Intervals,

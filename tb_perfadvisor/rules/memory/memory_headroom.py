@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
-from tb_perfadvisor.signals.host.launch_queue import launch_queue
+from tb_perfadvisor.signals.launch.queue import launch_queue
 from tb_perfadvisor.trace.intervals import minus, total_ns
 from tb_perfadvisor.units import format_bytes
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from enum import Enum
 
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
-from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
-from tb_perfadvisor.signals.host.device_graphs import graph_captures, replay_preparation
-from tb_perfadvisor.signals.host.eager_calls import eager_calls
-from tb_perfadvisor.signals.host.first_calls import first_calls
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
+from tb_perfadvisor.signals.launch.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.launch.device_graphs import graph_captures, replay_preparation
+from tb_perfadvisor.signals.launch.eager_calls import eager_calls
+from tb_perfadvisor.signals.launch.first_calls import first_calls
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind

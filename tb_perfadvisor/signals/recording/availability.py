@@ -9,10 +9,10 @@ import numpy as np
 
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
-from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.input.input_stages import input_stages
 from tb_perfadvisor.signals.input.loader_workers import has_loader_workers
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.host.first_calls import first_calls
+from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.completeness import compiling
 from tb_perfadvisor.signals.signals import Signals

@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind, server_annotations
-from tb_perfadvisor.signals.host.device_graphs import in_graphs
+from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.trace import Trace
 from tests.support.hlo_programs import program

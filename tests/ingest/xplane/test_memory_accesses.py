@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xplane.interpret.memory_accesses import device_memory_bytes
+from tb_perfadvisor.ingest.xplane.interpret.hlo.memory_accesses import device_memory_bytes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.ingest.xplane.interpret import programs
+from tb_perfadvisor.ingest.xplane.interpret.hlo import programs
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 from tests.support.hlo_programs import program
 from tests.support.xspaces import Drawing, Reference

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.decode.planes import Line
-from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import Int64
 

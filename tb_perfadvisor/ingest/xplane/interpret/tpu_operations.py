@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.decode.metadata import Metadata, Value
-from tb_perfadvisor.ingest.xplane.interpret.fused_operations import FusedOperations
-from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation, parse_operation
-from tb_perfadvisor.ingest.xplane.interpret.memory_accesses import device_memory_bytes
-from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.hlo.fused_operations import FusedOperations
+from tb_perfadvisor.ingest.xplane.interpret.hlo.memory_accesses import device_memory_bytes
+from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation, parse_operation
 from tb_perfadvisor.trace import Assembler, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import Int64
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
 from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.interpret.device_clock import on_device_clock
-from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation
+from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation
 from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations, interned
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind

@@ -6,8 +6,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import unique_inverse

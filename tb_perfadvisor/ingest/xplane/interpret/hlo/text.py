@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xplane.interpret.replica_groups import group_axes
+from tb_perfadvisor.ingest.xplane.interpret.hlo.replica_groups import group_axes
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 
 _OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")

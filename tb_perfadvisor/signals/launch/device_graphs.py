@@ -9,8 +9,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.event_names import named
-from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

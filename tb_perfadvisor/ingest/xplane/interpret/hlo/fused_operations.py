@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xplane.interpret.instruction_text import decoded, product_line
+from tb_perfadvisor.ingest.xplane.interpret.hlo.instruction_text import decoded, product_line
 
 # Operations that move nothing and compute nothing.
 _PLUMBING: Final = frozenset(

@@ -11,12 +11,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.decode.planes import Plane
-from tb_perfadvisor.ingest.xplane.interpret.fused_operations import (
+from tb_perfadvisor.ingest.xplane.interpret.hlo.fused_operations import (
     FusedOperations,
     fused_operations,
 )
-from tb_perfadvisor.ingest.xplane.interpret.hlo_text import Operation, parse_operation
-from tb_perfadvisor.ingest.xplane.interpret.instruction_text import decoded, instruction_line
+from tb_perfadvisor.ingest.xplane.interpret.hlo.instruction_text import decoded, instruction_line
+from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation, parse_operation
 
 _FUSIONS: Final = {
     "kLoop": "loop fusion",

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.core.steps.steps import LOADS_CODE
-from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
+from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.first_calls import FirstCall, FirstCalls, first_calls
+from tb_perfadvisor.signals.launch.first_calls import FirstCall, FirstCalls, first_calls
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder
 from tb_perfadvisor.trace import EventKind

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.compiled_regions import (
+from tb_perfadvisor.signals.launch.compiled_regions import (
     ChangingInput,
     changing_inputs,
     compiled_regions,

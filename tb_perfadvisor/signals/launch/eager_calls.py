@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.core.steps.jitted_calls import (
     program_name,
     top_level_calls,
 )
-from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

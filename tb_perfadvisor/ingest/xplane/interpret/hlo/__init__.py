@@ -1,0 +1,1 @@
+"""Reads XLA programs: opcodes, shapes, layouts, device groups, and what fusions contain."""
