@@ -12,6 +12,7 @@ import { InputPage } from "./pages/input";
 import { KernelsPage } from "./pages/kernels";
 import { MemoryPage } from "./pages/memory";
 import { OperatorsPage } from "./pages/operators";
+import { ParallelismPage } from "./pages/parallelism";
 import { Picker } from "./pages/picker";
 import { RanksPage } from "./pages/ranks";
 import { ReportPage } from "./pages/report/page";
@@ -78,6 +79,8 @@ function CapturePage(): JSX.Element {
       return <StepsPage {...shared} />;
     case "ranks":
       return <RanksPage {...shared} />;
+    case "parallelism":
+      return <ParallelismPage {...shared} />;
     case "input":
       return <InputPage {...shared} />;
     case "kernels":

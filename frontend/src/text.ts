@@ -89,3 +89,14 @@ export function causeNames(report: Report): (cause: string) => string {
   const labels = new Map(report.overview.breakdown.map(({ cause, label }) => [cause, label]));
   return (cause) => labels.get(cause) ?? asWords(cause);
 }
+
+/** The names of the ranks: by number, else by host. */
+export const rankNames = ({ workers }: Pick<Report, "workers">): string[] =>
+  workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `process ${index}`));
+
+/** Whether the program uses more than one device, or communicates. */
+export const isParallel = ({ world_size: size, workers, overview }: Report): boolean =>
+  (size ?? 1) > 1 ||
+  workers.length > 1 ||
+  workers.some(({ device }) => (device?.used ?? 0) > 1) ||
+  overview.breakdown.some(({ cause }) => cause === "communication");

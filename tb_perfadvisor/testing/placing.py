@@ -13,8 +13,8 @@ from tb_perfadvisor.trace import Assembler, Device, EventKind, Note, Source, Tra
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 
 _STRINGS = {
-    "operation", "dtype", "group", "description", "shapes", "dtypes", "values", "frame", "module",
-    "category", "text", "source_line", "path", "dataset", "types",
+    "operation", "dtype", "group", "description", "ranks", "shapes", "dtypes", "values", "frame",
+    "module", "category", "text", "source_line", "path", "dataset", "types",
     "inside_opcodes", "inside_paths", "product",
 }  # fmt: skip
 _LAUNCH_NAMES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tb_perfadvisor.trace.note import Note
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
 Stream = tuple[str, str, int]
 """Group, operation, and count. The count is -1 if the collectives have sequence numbers. Otherwise
@@ -33,6 +33,8 @@ class RankCollectives(Struct, frozen=True):
     sent_bytes: Int64
     """Bytes that this rank sends; -1 if unknown."""
     group_size: Int32
+    role: UInt8
+    """What each is for: an index into `Role` of the signals."""
     left_out: int
     """Number of collectives at the end that are not included."""
 

@@ -106,7 +106,11 @@ class CollectiveTable(Struct, frozen=True):
     """Members next to each in a torus: two along each axis of the mesh that the group spans, one
     along an axis of two; -1 if unknown."""
     description: Int32
-    """String: what the program calls the group, such as `mesh_tp`; `default_pg` is all ranks."""
+    """String: what the program calls the group, such as `mesh_tp`; `default_pg` is all ranks. In
+    XLA programs, the axes of the mesh that the group spans, such as `data,fsdp`."""
+    ranks: Int32
+    """String: the group's ranks as the file lists them, such as `[0, 1]`; in XLA programs, all
+    groups: `{{0,1},{2,3}}`."""
     sequence: Int64
     waiting_ns: Int64
     """The part of the duration spent waiting for other ranks, if the recorder separates it."""

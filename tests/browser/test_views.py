@@ -237,6 +237,7 @@ VIEWS = {
     "steps": "pytorch_input_slow",
     "compare": "pytorch_input_slow",
     "ranks": "pytorch_ddp_straggler",
+    "parallelism": "synthetic_gpu_allreduce_8rank",
     "input": "tensorflow_input_slow",
     "kernels": "synthetic_gpu_allreduce_8rank",
     "operators": "pytorch_input_slow",

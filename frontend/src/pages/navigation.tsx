@@ -1,7 +1,8 @@
 // The row of pages below the picker.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { CAPTURE_PAGES, type PageName, captures, page, pageLink, selectedId } from "../state/store";
+import { CAPTURE_PAGES, type PageName, captures, page, pageLink, report, selectedId } from "../state/store";
+import { isParallel } from "../text";
 import { PageLink } from "../widgets/page-link";
 
 const LABELS: Record<PageName, string> = {
@@ -13,17 +14,22 @@ const LABELS: Record<PageName, string> = {
   operators: "Operators",
   memory: "Memory",
   ranks: "Ranks",
+  parallelism: "Parallelism",
   compare: "Compare",
   rules: "Rules",
   files: "Files",
 };
+
+/** Whether the capture has more than one device or communicates, or a link leads to the page. */
+const showsParallelism = (): boolean =>
+  page.value === "parallelism" || (report.value.state === "ready" && isParallel(report.value.value));
 
 /** The pages that have something to show. */
 function namesOf(): PageName[] {
   const isOnly = captures.value.state === "ready" && captures.value.value.captures.length === 1;
   return [
     ...(isOnly ? [] : (["runs"] as const)),
-    ...(selectedId.value === null ? [] : CAPTURE_PAGES),
+    ...(selectedId.value === null ? [] : CAPTURE_PAGES.filter((name) => name !== "parallelism" || showsParallelism())),
     "compare",
     "rules",
     "files",

@@ -7,7 +7,7 @@ import { median } from "../charts/median";
 import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, strongest } from "../charts/ranks-charts";
 import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
 import type { RanksView, Report } from "../report";
-import { causeNames } from "../text";
+import { causeNames, rankNames } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched, Nothing } from "../widgets/fetched";
 
@@ -42,10 +42,6 @@ export function RanksPage({ report, captureId }: Props): JSX.Element {
     </Fetched>
   );
 }
-
-/** The names of the ranks: by number, else by host. */
-export const rankNames = ({ workers }: Report): string[] =>
-  workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `process ${index}`));
 
 /** Collectives take about this share of a step to start, so shorter waits mean nothing. */
 const NEGLIGIBLE_WAIT_SHARE = 0.02;

@@ -1,5 +1,7 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
-import type { Comparison, InputView, KernelsView, MemoryView, OperatorsView, RanksView, Report, StepsView } from "../report";
+import type {
+  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, StepsView,
+} from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
@@ -70,6 +72,7 @@ export const fetchDoctor = (signal?: AbortSignal): Promise<Doctor> => get<Doctor
 interface Views {
   steps: StepsView;
   ranks: RanksView | null;
+  parallelism: ParallelismView | null;
   input: InputView;
   kernels: KernelsView | null;
   operators: OperatorsView | null;

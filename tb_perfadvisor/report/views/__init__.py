@@ -15,6 +15,7 @@ from tb_perfadvisor.report.views.input import InputView, make_input_view
 from tb_perfadvisor.report.views.kernels import KernelsView, make_kernels_view
 from tb_perfadvisor.report.views.memory import MemoryView, make_memory_view
 from tb_perfadvisor.report.views.operators import OperatorsView, make_operators_view
+from tb_perfadvisor.report.views.parallelism import ParallelismView, make_parallelism_view
 from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
 from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
 from tb_perfadvisor.signals import Signals
@@ -23,6 +24,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
     StepsView,
     InputView,
     RanksView,
+    ParallelismView,
     MemoryView,
     KernelsView,
     OperatorsView,
@@ -32,6 +34,7 @@ _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
     "steps": make_steps_view,
     "input": make_input_view,
     "ranks": make_ranks_view,
+    "parallelism": make_parallelism_view,
     "memory": make_memory_view,
     "kernels": make_kernels_view,
     "operators": make_operators_view,

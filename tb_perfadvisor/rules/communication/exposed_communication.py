@@ -24,12 +24,13 @@ from tb_perfadvisor.rules.remedies.communication.tensor_parallel import (
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
-from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.collective_uses import (
     dominant_collective,
     exposed_by_role,
     gradient_messages,
 )
+from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share

@@ -14,7 +14,8 @@ from tb_perfadvisor.rules.remedies.communication.model_parallel import KEEP_SHAR
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
-from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.ranks.collective_roles import Role
+from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.trace.intervals import last_before
 
 

@@ -15,8 +15,9 @@ from tb_perfadvisor.rules.remedies.communication.gradients import SMALLER_BUCKET
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import longest_transfer_ns
-from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.step_messages import launched_ns, step_at
+from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.tables import Int64
 

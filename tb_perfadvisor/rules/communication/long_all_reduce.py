@@ -23,7 +23,8 @@ from tb_perfadvisor.signals.ranks.collective_costs import (
     wire_bytes,
     wire_time_ns,
 )
-from tb_perfadvisor.signals.ranks.collective_roles import Role, has_role
+from tb_perfadvisor.signals.ranks.collective_roles import Role
+from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_rate
 

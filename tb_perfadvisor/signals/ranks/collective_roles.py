@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
@@ -174,19 +173,6 @@ def collective_roles(signals: Signals) -> CollectiveRoles:
     """What each collective of the trace is for, by row of its table of collectives."""
     trace = signals.trace
     return _Search(trace).result() if len(trace.collectives.row) else _none()
-
-
-@memoized
-def window_roles(signals: Signals) -> CollectiveRoles:
-    """What each collective of the used window is for, by row of `collectives_of`."""
-    roles = collective_roles(signals)
-    slot = np.searchsorted(signals.trace.collectives.row, collectives_of(signals).row)
-    return CollectiveRoles(roles.role[slot], roles.evidence[slot], roles.texts)
-
-
-def has_role(signals: Signals, *roles: Role) -> Mask:
-    """Which collectives of the used window are for one of some things; shape (n,)."""
-    return window_roles(signals).is_for(*roles)
 
 
 class _Search:

@@ -9,13 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.collective_roles import (
-    Role,
-    collective_roles,
-    window_roles,
-)
+from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.ranks.step_messages import step_messages
+from tb_perfadvisor.signals.ranks.window_roles import window_roles
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import last_before

@@ -10,6 +10,7 @@ from tb_perfadvisor.signals.core.collectives import collective_rows_of
 from tb_perfadvisor.signals.core.device import device_facts
 from tb_perfadvisor.signals.core.devices_in_use import existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
+from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import Trace
@@ -92,6 +93,7 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
         exposed_ns=overlap_ns(exposed, start, start + duration),
         sent_bytes=table.sent_bytes[stored],
         group_size=table.group_size[stored],
+        role=collective_roles(signals).role[stored],
         left_out=len(on_rank) - len(stored),
     )
 

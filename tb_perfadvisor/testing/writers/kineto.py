@@ -273,6 +273,8 @@ class _Writer(Struct, frozen=True):
                 found["Process Group Name"] = text(table.group[index])
             if table.description[index] >= 0:
                 found["Process Group Description"] = text(table.description[index])
+            if table.ranks[index] >= 0:
+                found["Process Group Ranks"] = text(table.ranks[index])
 
 
 def _threads(trace: Trace) -> tuple[tuple[int, int], ...]:

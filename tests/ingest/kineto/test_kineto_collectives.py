@@ -33,10 +33,12 @@ def test_groups_are_described_by_the_kernel_or_by_the_header() -> None:
         "backend": "nccl",
         "pg_config": [
             {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8},
-            {"pg_name": "7", "pg_desc": "mesh_dp", "pg_size": 4},
+            {"pg_name": "7", "pg_desc": "mesh_dp", "pg_size": 4, "ranks": [0, 2, 4, 6]},
         ],
     }
-    described = {**_COMMS, "Process Group Description": "mesh_tp"}
+    described = {
+        **_COMMS, "Process Group Description": "mesh_tp", "Process Group Ranks": "[0, 1, ..., 7]"
+    }  # fmt: skip
     name = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"
     events = [
         kernel(name, 1, 5, **_COMMS),
@@ -46,6 +48,7 @@ def test_groups_are_described_by_the_kernel_or_by_the_header() -> None:
     ]
     trace = read(to_bytes(events, distributedInfo=info))
     assert trace.texts(trace.collectives.description) == ("mesh_dp", "mesh_tp", "", "")
+    assert trace.texts(trace.collectives.ranks) == ("[0, 2, 4, 6]", "[0, 1, ..., 7]", "", "")
 
 
 def test_collectives_without_arguments_use_those_of_their_call() -> None:

@@ -84,6 +84,33 @@ def test_size_of_a_group(groups: str, size: int, neighbors: int) -> None:
     assert (operation.group_size, operation.neighbors) == (size, neighbors)
 
 
+@pytest.mark.parametrize(
+    ("groups", "names", "members"),
+    [
+        ("replica_groups=mesh['data'=2,'model'=4] {'model'}", "model", ""),
+        ("replica_groups=mesh['x'=2,'y'=4,'z'=16] {'x','z'}", "x,z", ""),
+        ("replica_groups=mesh['x'=8] {'x':(2)4}", "x", ""),
+        ("replica_groups={{0,1,2},{3,4,5}}", "", "{{0,1,2},{3,4,5}}"),
+        ("replica_groups=[32,2]<=[2,4,8]T(1,2,0)", "", "[32,2]<=[2,4,8]T(1,2,0)"),
+        ("replica_groups={}", "", ""),
+    ],
+)
+def test_names_and_members_of_a_group(groups: str, names: str, members: str) -> None:
+    operation = parse_operation(
+        f"%all-reduce.1 = f32[1024] all-reduce(f32[1024] %x), channel_id=1, {groups}, to_apply=%add"
+    )
+    assert (operation.group_names, operation.group_members) == (names, members)
+
+
+def test_long_lists_of_groups_are_shortened() -> None:
+    pairs = ",".join(f"{{{number},{number + 1}}}" for number in range(0, 100, 2))
+    operation = parse_operation(
+        f"%all-reduce.1 = f32[8] all-reduce(f32[8] %x), replica_groups={{{pairs}}}"
+    )
+    assert len(operation.group_members) == 80
+    assert operation.group_members.endswith("…")
+
+
 def test_the_wait_for_a_collective_has_the_group_of_its_start() -> None:
     drawing = Drawing()
     tpu = drawing.plane("/device:TPU:0", device_type_string="TPU v6 Lite")

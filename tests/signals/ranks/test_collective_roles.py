@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles, has_role
+from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
+from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import Trace
 

@@ -242,6 +242,7 @@ class Collector:
                     self._texts, [None if a.group is None else str(a.group) for a in chosen]
                 ),
                 "description": indices(self._texts, [a.description for a in chosen]),
+                "ranks": indices(self._texts, [a.ranks for a in chosen]),
                 "in_elements": to_integers([a.in_elements for a in chosen]),
                 "out_elements": to_integers([a.out_elements for a in chosen]),
                 "group_size": to_integers([a.group_size for a in chosen]),
@@ -317,6 +318,7 @@ _COLLECTIVE_COLUMNS = (
     "dtype",
     "group",
     "description",
+    "ranks",
     "in_elements",
     "out_elements",
     "group_size",

@@ -43,6 +43,7 @@ _SPELLING = {
     "group_size": "Group size",
     "group": "Process Group Name",
     "description": "Process Group Description",
+    "ranks": "Process Group Ranks",
     "collective_sequence": "Seq",
 }
 
@@ -90,6 +91,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     dtype: Any = None
     group: Any = None
     description: Any = None
+    ranks: Any = None
     collective_sequence: Any = None
 
 

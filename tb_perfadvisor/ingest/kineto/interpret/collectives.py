@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -148,7 +148,7 @@ def _add_device_collectives(
     dtype = np.where(has_type, assembler.intern_all(dtype_of)[of_row], -1)
     operation = _interned_operations(assembler, described["operation"], texts)
     group, description = described_or("group", -1), described_or("description", -1)
-    in_header = _descriptions(assembler, group, texts, groups)
+    listed = described_or("ranks", -1)
     assembler.add_collectives(
         rows,
         operation=np.where(has, operation[slot] if operation.size else -1, by_name),
@@ -157,7 +157,12 @@ def _add_device_collectives(
         dtype=described_or("dtype", dtype),
         group_size=described_or("group_size", groups.only_size),
         group=group,
-        description=np.where(description >= 0, description, in_header),
+        description=np.where(
+            description >= 0,
+            description,
+            _from_header(assembler, group, texts, groups.descriptions),
+        ),
+        ranks=np.where(listed >= 0, listed, _from_header(assembler, group, texts, groups.ranks)),
         sequence=described_or("sequence", -1),
     )
 
@@ -194,14 +199,14 @@ def _add_host_collectives(
     )
 
 
-def _descriptions(
-    assembler: Assembler, group: Int64, texts: Sequence[str], groups: ProcessGroups
+def _from_header(
+    assembler: Assembler, group: Int64, texts: Sequence[str], stated: Mapping[str, str]
 ) -> NDArray[np.int32]:
-    """What the header calls each collective's group; -1 where it is silent."""
+    """What the header states about each collective's group, by its name; -1 for nothing."""
     unique, of_row = unique_inverse(group)
-    names = [groups.descriptions.get(texts[index], "") for index in unique.tolist()]
-    interned = assembler.intern_all(names)
-    return np.where([*map(bool, names)], interned, -1).astype(np.int32)[of_row]
+    found = [stated.get(texts[index], "") for index in unique.tolist()]
+    interned = assembler.intern_all(found)
+    return np.where([*map(bool, found)], interned, -1).astype(np.int32)[of_row]
 
 
 def _interned_operations(

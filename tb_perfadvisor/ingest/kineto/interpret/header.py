@@ -84,6 +84,8 @@ class ProcessGroups(Struct, frozen=True):
     """The size of the only group; -1 if there are several or the size is unknown."""
     descriptions: dict[str, str]
     """What the program calls each group, by the group's name."""
+    ranks: dict[str, str]
+    """The ranks of each group, by the group's name: `[0, 1]`."""
 
 
 def process_groups_of(envelope: Envelope) -> ProcessGroups:
@@ -93,12 +95,19 @@ def process_groups_of(envelope: Envelope) -> ProcessGroups:
     listed = listed if isinstance(listed, list) else []
     groups = [group for group in listed if isinstance(group, dict)]
     only_size = _whole(groups[0].get("pg_size")) if len(groups) == len(listed) == 1 else None
+    named = {str(group["pg_name"]): group for group in groups if "pg_name" in group}
     return ProcessGroups(
         only_size or -1,
         {
-            str(group["pg_name"]): text
-            for group in groups
-            if "pg_name" in group and isinstance(text := group.get("pg_desc"), str)
+            name: text
+            for name, group in named.items()
+            if isinstance(text := group.get("pg_desc"), str)
+        },
+        {
+            name: str(ranks)
+            for name, group in named.items()
+            if isinstance(ranks := group.get("ranks"), list)
+            and all(isinstance(rank, int) for rank in ranks)
         },
     )
 

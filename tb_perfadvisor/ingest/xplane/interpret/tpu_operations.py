@@ -168,8 +168,15 @@ def _with_groups_of_starts(operations: list[Operation], facts: list[_Facts]) -> 
         names = _LAST_OPERAND.search(fact.text) if operation.opcode.endswith("-done") else None
         start = starts.get((fact.module, names[1])) if names else None
         if operation.collective and operation.group_size < 0 and start is not None:
-            groups = {"group_size": start.group_size, "neighbors": start.neighbors}
-            found.append(replace(operation, **groups))
+            found.append(
+                replace(
+                    operation,
+                    group_size=start.group_size,
+                    neighbors=start.neighbors,
+                    group_names=start.group_names,
+                    group_members=start.group_members,
+                )
+            )
         else:
             found.append(operation)
     return found

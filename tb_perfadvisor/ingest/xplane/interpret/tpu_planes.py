@@ -147,6 +147,12 @@ def _add_attributes(
         ],
         group_size=_column(operations, "group_size")[of_collective],
         neighbors=_column(operations, "neighbors")[of_collective],
+        description=interned(assembler, (operation.group_names for operation in operations))[
+            of_collective
+        ],
+        ranks=interned(assembler, (operation.group_members for operation in operations))[
+            of_collective
+        ],
     )
 
 

@@ -18,6 +18,10 @@ _IOTA: Final = re.compile(
 )
 _MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _MESH_AXIS: Final = re.compile(r"'?([^,'=]+)'?=(\d{1,9})")
+_GROUPS: Final = re.compile(
+    r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
+)
+_MOST_CHARACTERS: Final = 80
 _GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,9}\)(\d{1,9}))?")
 
 
@@ -35,6 +39,31 @@ def group_axes(text: str) -> tuple[int, ...]:
         return _last_axes(int(match[2]), match[3], match[4])
     match = _LIST.search(text)
     return (len(match[1].split(",")),) if match and match[1] else ()
+
+
+def group_names(text: str) -> str:
+    """The mesh axes that a group of a collective spans, such as `data,fsdp`; empty if unnamed.
+
+    Args:
+        text: The HLO text of the collective.
+    """
+    match = _MESH.search(text) if "replica_groups=mesh" in text else None
+    if match is None:
+        return ""
+    return ",".join(name.strip() for name, _ in _GROUP_AXIS.findall(match[2]))
+
+
+def group_members(text: str) -> str:
+    """The groups of a collective as the text has them, shortened; empty if they are unknown.
+
+    Args:
+        text: The HLO text of the collective.
+    """
+    match = _GROUPS.search(text) if "replica_groups=" in text else None
+    if match is None:
+        return ""
+    whole = match[1]
+    return whole if len(whole) <= _MOST_CHARACTERS else f"{whole[: _MOST_CHARACTERS - 1]}…"
 
 
 def _axes_by_name(mesh: str, group: str) -> tuple[int, ...]:

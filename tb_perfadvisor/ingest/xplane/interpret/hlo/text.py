@@ -13,7 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xplane.interpret.hlo.replica_groups import group_axes
+from tb_perfadvisor.ingest.xplane.interpret.hlo.replica_groups import (
+    group_axes,
+    group_members,
+    group_names,
+)
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 
 _OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
@@ -80,6 +84,10 @@ class Operation(Struct, frozen=True):
     group_size: int
     neighbors: int
     """Members next to each in a torus, by the mesh axes that the group spans; -1 if unknown."""
+    group_names: str
+    """The mesh axes that the group spans; empty if they have no names."""
+    group_members: str
+    """The groups as the text has them; empty if unknown."""
     copy_direction: CopyDirection
     copy_bytes: int
     memory_bytes: int
@@ -137,6 +145,8 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         collective_dtype=next((shape.dtype for shape in (*operands, *results)), ""),
         group_size=min(prod(axes), 2**31 - 1) if axes else -1,
         neighbors=sum(1 if size == 2 else 2 for size in axes if size > 1) if axes else -1,
+        group_names=group_names(text),
+        group_members=group_members(text),
         copy_direction=_copy_direction(opcode or name, results, operands),
         copy_bytes=-1
         if is_start or not results

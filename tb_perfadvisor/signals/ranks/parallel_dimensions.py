@@ -1,0 +1,292 @@
+"""What communication costs by parallel dimension: data, tensor, pipeline and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.collectives import KNOWN_SHARE, Mask
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
+from tb_perfadvisor.signals.ranks.dimension_of import (
+    DIMENSION_OF_ROLE,
+    DIMENSIONS,
+    Dimension,
+    dimension_of_collectives,
+)
+from tb_perfadvisor.signals.ranks.ranks import Ranks, collectives_of, ranks_of
+from tb_perfadvisor.signals.ranks.step_messages import step_messages
+from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in
+from tb_perfadvisor.trace.intervals import intersect, total_ns, union
+from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.units import NS_PER_S
+
+MAX_GROUPS = 8
+"""Of a dimension. A rank is in one group of most dimensions."""
+
+
+class ProcessGroup(Struct, frozen=True):
+    """The ranks that take part in a collective together."""
+
+    name: str
+    """Empty if the file has no name; likewise for the other texts."""
+    description: str
+    """What the program calls it, such as `mesh_tp`, or the axes of the mesh that it spans."""
+    ranks: str
+    """As the file lists them: `[0, 1]`."""
+    size: int | None
+    """None if unknown."""
+
+
+class Cost(Struct, frozen=True):
+    """What some collectives cost in the used window; times are totals over it."""
+
+    count: int
+    time_ns: int
+    """Time in which any of them runs."""
+    exposed_ns: int
+    """The part of it that no compute covers."""
+    hidden_ns: int
+    """The rest; of asynchronous collectives on a TPU also the compute between start and done."""
+    bytes_per_step: int | None
+    """Of whole steps; None if unknown."""
+    algorithm_bytes_per_s: float | None
+    """Size of the buffers ÷ time; None where sizes are unknown."""
+    bus_bytes_per_s: float | None
+    """Bytes on the wire ÷ time, as nccl-tests defines it; None where they are unknown."""
+
+
+class OperationCost(Struct, frozen=True):
+    """The cost of one operation in a dimension."""
+
+    operation: str
+    cost: Cost
+
+
+class WorkerCosts(Struct, frozen=True):
+    """A dimension on every rank of the run; columns of shape (workers,), totals over the steps."""
+
+    exposed_ns: Int64
+    """Where collectives overlap, each counts; -1 if not all collectives were kept."""
+    waiting_ns: Int64 | None
+    """Waiting for other ranks that no compute covers; None if no collectives were matched."""
+    sent_bytes: Int64 | None
+    """What each rank puts into the matched collectives; None if any size is unknown."""
+
+
+class ParallelDimension(Struct, frozen=True):
+    """The collectives of one dimension, or of one group whose purpose is unknown."""
+
+    dimension: Dimension
+    evidence: str
+    """What most are recognized by; empty if unknown."""
+    groups: tuple[ProcessGroup, ...]
+    """The busiest first."""
+    groups_left_out: int
+    cost: Cost
+    operations: tuple[OperationCost, ...]
+    """The most exposed first."""
+    is_transfer_known: bool
+    """Whether bandwidths are those of the transfer. If not, times include waiting for other ranks,
+    and bandwidths are lower limits."""
+    link_bytes_per_s: float | None
+    """Bandwidth of the link; None if unknown."""
+    workers: WorkerCosts | None
+    """None with a single worker, and for collectives of unknown purpose."""
+
+
+@memoized
+def parallel_dimensions(signals: Signals) -> tuple[ParallelDimension, ...]:
+    """The dimensions of the used window, the most exposed first.
+
+    Where collectives of two dimensions overlap, both count that time.
+    """
+    collectives, table = collectives_of(signals), signals.trace.collectives
+    if not len(collectives) or signals.trace.totals is not None:
+        return ()
+    slot = np.searchsorted(table.row, collectives.row)
+    dimension = dimension_of_collectives(signals)[slot]
+    # Each unknown group is a row of its own; what is known belongs together.
+    unknown = dimension == DIMENSIONS.index(Dimension.UNKNOWN)
+
+    def where_unknown(column: NDArray[np.int32] | Int64) -> NDArray[np.int64]:
+        return np.where(unknown, column, -1).astype(np.int64)
+
+    first, of_row = group_rows(
+        dimension.astype(np.int64),
+        where_unknown(table.group[slot]),
+        where_unknown(table.ranks[slot]),
+        where_unknown(collectives.group_size),
+    )
+    ranks = ranks_of(signals)
+    found = [
+        _dimension(signals, DIMENSIONS[int(dimension[row])], of_row == index, slot, ranks)
+        for index, row in enumerate(first.tolist())
+    ]
+    return tuple(sorted(found, key=lambda row: (-row.cost.exposed_ns, -row.cost.time_ns)))
+
+
+def _dimension(
+    signals: Signals, dimension: Dimension, chosen: Mask, slot: NDArray[np.intp], ranks: Ranks
+) -> ParallelDimension:
+    collectives = collectives_of(signals)
+    uses = collective_roles(signals).uses(slot[chosen])
+    evidence = next((use.evidence for use in uses if use.evidence), "")
+    groups = _groups(signals, chosen, slot)
+    if not evidence and dimension is not Dimension.UNKNOWN:
+        evidence = f"along the mesh axis `{groups[0].description}`"
+    operations = [
+        OperationCost(name, _cost(signals, chosen & collectives.of(name), (name,), dimension))
+        for name in collectives.operation.texts
+        if (chosen & collectives.of(name)).any()
+    ]
+    links = link_of_group(signals)[chosen]
+    links = links[np.isfinite(links)]
+    is_known = dimension is not Dimension.UNKNOWN
+    return ParallelDimension(
+        dimension=dimension,
+        evidence=evidence,
+        groups=groups[:MAX_GROUPS],
+        groups_left_out=max(len(groups) - MAX_GROUPS, 0),
+        cost=_cost(signals, chosen, [entry.operation for entry in operations], dimension),
+        operations=tuple(sorted(operations, key=lambda entry: -entry.cost.exposed_ns)),
+        is_transfer_known=bool((collectives.transfer_ns[chosen] >= 0).all()),
+        link_bytes_per_s=float(np.median(links)) if len(links) else None,
+        workers=_worker_costs(ranks, dimension) if len(ranks) > 1 and is_known else None,
+    )
+
+
+def _groups(signals: Signals, chosen: Mask, slot: NDArray[np.intp]) -> tuple[ProcessGroup, ...]:
+    trace, table = signals.trace, signals.trace.collectives
+    columns = [column[slot] for column in (table.group, table.description, table.ranks)]
+    collectives = collectives_of(signals)
+    rows = np.flatnonzero(chosen)
+    sizes = collectives.group_size
+    first, of_row = group_rows(*(column[rows] for column in columns), sizes[rows])
+    time_ns = np.bincount(of_row, weights=collectives.duration_ns[rows])
+    found = []
+    for row in rows[first[np.argsort(-time_ns, kind="stable")]].tolist():
+        name, description, ranks = (trace.text(int(column[row])) for column in columns)
+        size = int(sizes[row]) if sizes[row] > 0 else None
+        if name or description or ranks or size:
+            found.append(ProcessGroup(name, description, ranks, size))
+    return tuple(found)
+
+
+def _cost(signals: Signals, chosen: Mask, operations: Sequence[str], dimension: Dimension) -> Cost:
+    collectives, attribution = collectives_of(signals), signals.attribution
+    events = signals.trace.events
+    rows = collectives.row[chosen]
+    window = np.array([[attribution.window_start_ns, attribution.window_end_ns]])
+    time = intersect(union(events.start_ns[rows], events.end_ns[rows]), window)
+    exposed_ns = total_ns(intersect(time, attribution.intervals[Cause.COMMUNICATION]))
+    algorithm, bus = _bandwidths(signals, chosen & ~collectives.is_start)
+    return Cost(
+        count=int((chosen & ~collectives.is_start).sum()),
+        time_ns=total_ns(time),
+        exposed_ns=exposed_ns,
+        hidden_ns=total_ns(time) - exposed_ns + _hidden_between(signals, chosen),
+        bytes_per_step=_bytes_per_step(signals, chosen, operations, dimension),
+        algorithm_bytes_per_s=algorithm,
+        bus_bytes_per_s=bus,
+    )
+
+
+def _hidden_between(signals: Signals, chosen: Mask) -> int:
+    """Compute between the start and the done operation of asynchronous collectives."""
+    collectives = collectives_of(signals)
+    if not (chosen & collectives.is_start).any():
+        return 0
+    pairs = async_pairs(signals)
+    return int(pairs.hidden_ns[is_in(pairs.done, collectives.row[chosen])].sum())
+
+
+def _bytes_per_step(
+    signals: Signals, chosen: Mask, operations: Sequence[str], dimension: Dimension
+) -> int | None:
+    """Bytes of whole steps; without any, of the window, if it has the sizes of all."""
+    collectives = collectives_of(signals)
+    if dimension is not Dimension.UNKNOWN and not (chosen & collectives.is_start).any():
+        messages = [step_messages(signals, operation) for operation in operations]
+        whole = [found for found in messages if found is not None]
+        if whole and len(whole) == len(messages):
+            of_trace = dimension_of_collectives(signals)
+            table, code = signals.trace.collectives, DIMENSIONS.index(dimension)
+            total = 0
+            for found in whole:
+                slot = np.searchsorted(table.row, found.collectives.row)
+                sizes = found.collectives.size_bytes[of_trace[slot] == code]
+                total += int(sizes.sum()) // found.steps
+            return total
+    sizes = collectives.size_bytes[chosen & ~collectives.is_start]
+    if not len(sizes) or (sizes < 0).any():
+        return None
+    return int(sizes.sum()) // signals.steps.count
+
+
+def _bandwidths(signals: Signals, chosen: Mask) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth of some collectives; None where sizes are unknown."""
+    collectives = collectives_of(signals)
+    if (collectives.is_start & collectives.of(*_texts(signals, chosen))).any():
+        return None, None  # a done operation's duration is only the rest of the transfer
+    taken_ns = np.where(
+        collectives.transfer_ns >= 0, collectives.transfer_ns, collectives.duration_ns
+    )
+    wire, size = wire_bytes(signals), collectives.size_bytes.astype(np.float64)
+
+    def rate(moved: NDArray[np.float64], is_sized: Mask) -> float | None:
+        time_ns = int(taken_ns[is_sized].sum())
+        if not time_ns or time_ns < KNOWN_SHARE * int(taken_ns[chosen].sum()):
+            return None
+        return float(moved[is_sized].sum() / time_ns * NS_PER_S)
+
+    return rate(size, chosen & (size >= 0)), rate(wire, chosen & np.isfinite(wire))
+
+
+def _texts(signals: Signals, chosen: Mask) -> list[str]:
+    operation = collectives_of(signals).operation
+    return [operation.texts[code] for code in np.unique(operation.code[chosen]).tolist()]
+
+
+def _worker_costs(ranks: Ranks, dimension: Dimension) -> WorkerCosts:
+    """What a dimension costs on each rank, by what each rank's own file says."""
+    code = DIMENSIONS.index(dimension)
+    of_worker = [DIMENSION_OF_ROLE[summary.collectives.role] == code for summary in ranks.summaries]
+    exposed = np.array(
+        [
+            -1 if table.left_out else int(table.exposed_ns[is_of].sum())
+            for table, is_of in zip(
+                (summary.collectives for summary in ranks.summaries), of_worker, strict=True
+            )
+        ],
+        dtype=np.int64,
+    )
+    matched = ranks.matched
+    is_of = np.zeros(len(matched.rank), dtype=bool)
+    sent = np.zeros(len(matched.rank), dtype=np.int64)
+    for worker, rows in ranks.rows_by_worker():
+        position = matched.position[rows]
+        is_of[rows] = of_worker[worker][position]
+        sent[rows] = ranks.summaries[worker].collectives.sent_bytes[position]
+    if len(matched):
+        is_of &= (steps_of(ranks) >= 0)[matched.collective]
+    if not is_of.any():
+        return WorkerCosts(exposed, None, None)
+
+    def by_worker(values: Int64) -> Int64:
+        total = np.bincount(matched.rank[is_of], weights=values[is_of], minlength=len(ranks))
+        return total.astype(np.int64)
+
+    return WorkerCosts(
+        exposed,
+        by_worker(uncovered_waits(ranks)),
+        by_worker(sent) if sent[is_of].min() >= 0 else None,
+    )
