@@ -595,6 +595,22 @@ export interface Change {
   high_share: number | null;
 }
 /**
+ * What some collectives cost; times are totals over the used steps.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CommunicationCost".
+ */
+export interface CommunicationCost {
+  operation: string | null;
+  count: number;
+  time_ns: number;
+  exposed_ns: number;
+  hidden_ns: number;
+  bytes_per_step: number | null;
+  algorithm_bytes_per_s: number | null;
+  bus_bytes_per_s: number | null;
+}
+/**
  * A run's row in the table of runs. Shares are of its used window.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -782,6 +798,37 @@ export interface DelayInfo {
   share: number;
   first_step: number;
   last_step: number;
+}
+/**
+ * One parallel dimension, or one process group whose purpose is unknown.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "DimensionInfo".
+ */
+export interface DimensionInfo {
+  dimension: string;
+  evidence: string | null;
+  groups: GroupInfo[];
+  groups_truncated: number;
+  cost: CommunicationCost;
+  operations: CommunicationCost[];
+  is_transfer_known: boolean;
+  link_bytes_per_s: number | null;
+  rank_exposed_ns: (number | null)[] | null;
+  rank_waiting_ns: number[] | null;
+  rank_sent_bytes: number[] | null;
+}
+/**
+ * A process group.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "GroupInfo".
+ */
+export interface GroupInfo {
+  name: string | null;
+  description: string | null;
+  ranks: string | null;
+  size: number | null;
 }
 /**
  * What `perfadvisor analyze --format json` prints.
@@ -985,6 +1032,17 @@ export interface OperatorsView {
   by_module: OperatorTable | null;
   by_line: OperatorTable | null;
   by_call_site: OperatorTable | null;
+}
+/**
+ * Where the collectives of the reference worker go, by parallel dimension.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ParallelismView".
+ */
+export interface ParallelismView {
+  exposed_ns: number;
+  dimensions: DimensionInfo[];
+  truncated: number;
 }
 /**
  * All ranks in the order of the report's `workers`; unknown values are null.
