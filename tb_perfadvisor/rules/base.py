@@ -10,6 +10,8 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import ClassVar, Literal, overload
 
 from msgspec import Struct
@@ -101,14 +103,9 @@ class Rule(ABC):
         vars(self).update(values, **(settings or {}))
 
     @classmethod
-    def limits(cls) -> dict[str, Limit]:
+    def limits(cls) -> Mapping[str, Limit]:
         """The rule's limits by name."""
-        return {
-            name: value
-            for owner in reversed(cls.__mro__)
-            for name, value in vars(owner).items()
-            if isinstance(value, Limit)
-        }
+        return _limits_of(cls)
 
     @classmethod
     def sections(cls) -> dict[str, str]:
@@ -128,3 +125,14 @@ class Rule(ABC):
     @abstractmethod
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield findings; none is a pass."""
+
+
+@cache
+def _limits_of(rule: type[Rule]) -> Mapping[str, Limit]:
+    limits = {
+        name: value
+        for owner in reversed(rule.__mro__)
+        for name, value in vars(owner).items()
+        if isinstance(value, Limit)
+    }
+    return MappingProxyType(limits)

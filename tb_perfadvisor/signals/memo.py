@@ -37,7 +37,11 @@ class Memo(Generic[Subject, Arguments, Value]):
         self, subject: Subject, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Value:
         """Return the value; compute it if this is the first call."""
-        slot = self._slot(subject, (*args, *kwargs.items()))
+        arguments = (*args, *kwargs.items())
+        known = self._slots.get(subject)
+        slot = known.get(arguments) if known is not None else None
+        if slot is None:
+            slot = self._slot(subject, arguments)
         if not hasattr(slot, "value"):
             with slot.lock:
                 if not hasattr(slot, "value"):  # another thread may have computed it meanwhile
