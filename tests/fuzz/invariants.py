@@ -17,8 +17,8 @@ from tests.fuzz.values import MARKUP
 
 _MAX_INTEGER = 2**63
 _WRONG_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xcf[\x80-\xff]")
-"""MessagePack's code of a float that is infinite or no number, or of an integer of 2^63 and more. Text
-may look the same, so what is found is looked at again."""
+"""MessagePack's code of a float that is infinite or no number, or of an integer of 2^63 and more.
+Text may look the same, so what is found is looked at again."""
 _ROUNDING = 1e-6
 
 
