@@ -222,7 +222,12 @@ def analyze(
 
         (print_overview if is_overview else print_document)(content, console)
 
-    write_result(partial(render, content), print_reports, format, output)
+    if format is ReportFormat.BRIEF:
+        from tb_perfadvisor.report.formats.brief import render_brief
+
+        write_result(lambda name: render_brief(content, path), print_reports, format, output)
+    else:
+        write_result(partial(render, content), print_reports, format, output)
     if is_overview and format is ReportFormat.TEXT and output is None:
         note("whole reports: name one run with --run, or print all with --full.")
         _suggest_comparison(listing.root, captures)

@@ -38,6 +38,9 @@ _IN_ASCII = {
 """What to print for characters of ours that an encoding lacks; others become escapes."""
 
 
+_JSON_FORMATS = frozenset({"json", "sarif", "brief"})
+
+
 class Format(str, Enum):
     """Output formats of comparisons."""
 
@@ -61,6 +64,7 @@ class ReportFormat(str, Enum):
     MARKDOWN = "markdown"
     HTML = "html"
     SARIF = "sarif"
+    BRIEF = "brief"
 
 
 def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
@@ -152,7 +156,7 @@ def _write(text: str, format: str) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())
     else:
-        sys.stdout.write(ascii_json(text) if format in ("json", "sarif") else text)
+        sys.stdout.write(ascii_json(text) if format in _JSON_FORMATS else text)
 
 
 class ProgressDisplay:

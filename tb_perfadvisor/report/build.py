@@ -14,6 +14,7 @@ from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
+from tb_perfadvisor.report.places import places_of
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
@@ -71,6 +72,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         ],
         combined_saving=_combined(analysis.combined, signals),
         outcomes=[_outcome(outcome) for outcome in analysis.outcomes],
+        missing_signals=_missing_signals(analysis.outcomes),
         not_checked=_not_checked(analysis.outcomes),
         is_start_up=is_start_up(signals),
         notes=[
@@ -190,6 +192,7 @@ def _finding(
     ranks = finding.ranks or (
         (signals.trace.source.rank,) if signals.trace.source.rank is not None else ()
     )
+    evidence = [encode_evidence(item, workers) for item in finding.evidence]
     return model.FindingInfo(
         rule_id=rule.id,
         refines=ranked.refines,
@@ -206,7 +209,8 @@ def _finding(
             first_step=int(steps.number[0]) if len(steps) else None,
             last_step=int(steps.number[-1]) if len(steps) else None,
         ),
-        evidence=[encode_evidence(evidence, workers) for evidence in finding.evidence],
+        evidence=evidence,
+        places=places_of(evidence),
         remedies=[
             model.Remedy(
                 text=remedy.text,
@@ -313,14 +317,21 @@ def _not_checked(outcomes: Sequence[RuleOutcome]) -> list[model.RecordingGap]:
     return sorted(found, key=lambda gap: -len(gap.rule_ids))
 
 
+def _missing_signals(outcomes: Sequence[RuleOutcome]) -> list[model.Missing]:
+    """What the profile lacks, each signal once."""
+    missing = {gap.need: gap for outcome in outcomes for gap in outcome.missing}
+    return [
+        model.Missing(signal=need.value, reason=gap.reason, remedy=gap.remedy)
+        for need, gap in missing.items()
+    ]
+
+
 def _outcome(outcome: RuleOutcome) -> model.Outcome:
     return model.Outcome(
         rule_id=outcome.rule.id,
         status=outcome.status,
-        missing=[
-            model.Missing(signal=missing.need.value, reason=missing.reason, remedy=missing.remedy)
-            for missing in outcome.missing
-        ],
-        reason=outcome.reason,
+        missing=[missing.need.value for missing in outcome.missing],
+        # What is missing says why.
+        reason=None if outcome.missing else outcome.reason,
         elapsed_ms=round(outcome.elapsed_ms, 3),
     )

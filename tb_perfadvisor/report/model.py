@@ -301,6 +301,16 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """URL of the documentation."""
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's code, as the profile names it."""
+
+    file: str
+    """The last two parts of its path: `models/net.py`."""
+    line: int
+    function: str
+    """Empty if it is unknown."""
+
+
 class LargerBatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that takes about as long: more samples in the same time, not less time per step."""
 
@@ -332,6 +342,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Set if the change brings more samples in the same time."""
     scope: Scope
     evidence: list[Evidence]
+    places: list[Place] = []
+    """The lines of code that it is about, the costliest first; empty if the profile has none."""
     remedies: list[Remedy]
     when_to_ignore: str
     how_to_verify: str
@@ -356,20 +368,22 @@ class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal that a rule needs and the profile lacks, and how to record it."""
+    """A signal that rules need and the profile lacks, and how to record it."""
 
     signal: str
     reason: str
     remedy: str
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one rule."""
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of one rule. What has its default is left out of the JSON."""
 
     rule_id: str
     status: Status
-    missing: list[Missing]
-    reason: str | None
+    missing: list[str] = []
+    """The signals that the rule needs and the profile lacks: see the report's `missing_signals`."""
+    reason: str | None = None
+    """Why the rule failed, or why what it found is not shown."""
     elapsed_ms: float
 
 
@@ -506,6 +520,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Best first."""
     combined_saving: CombinedSaving | None
     outcomes: list[Outcome]
+    missing_signals: list[Missing]
+    """What outcomes name as missing, each once."""
     not_checked: list[RecordingGap]
     """What to record so that more checks can run. Checks that cannot concern this program are not
     listed."""

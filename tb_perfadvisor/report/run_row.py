@@ -31,7 +31,7 @@ def run_row(report: model.Report) -> RunRow:
     finding = report.findings[report.first.index] if report.first is not None else None
     return RunRow(
         framework=report.framework,
-        device=_device(report),
+        device=device_name(report),
         is_synthetic=report.is_synthetic,
         step_time_ns=report.overview.step_time_ns,
         headline=report.headline,
@@ -42,7 +42,8 @@ def run_row(report: model.Report) -> RunRow:
     )
 
 
-def _device(report: model.Report) -> str:
+def device_name(report: model.Report) -> str:
+    """`CPU`, or the accelerator with the number in use."""
     device = report.workers[report.reference_worker].device
     if device is None:
         return "CPU"

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.report.comparison.model import ComparisonDocument
+from tb_perfadvisor.report.formats.brief import BriefDocument
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
 from tb_perfadvisor.report.views import STRUCTS
 from tb_perfadvisor.report.whole_run.view_model import TrainingView
@@ -25,10 +26,12 @@ COMMAND = "python -m tb_perfadvisor.report.schema"
 def build_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of `Document`.
 
-    Its `$defs` also contain the views and comparisons, which the tab requests separately.
+    Its `$defs` also contain the short form, `BriefDocument`, and the views and comparisons, which
+    the tab requests separately.
     """
     _, definitions = msgspec.json.schema_components(
-        (Document, *STRUCTS, ComparisonDocument, TrainingView), ref_template="#/$defs/{name}"
+        (Document, BriefDocument, *STRUCTS, ComparisonDocument, TrainingView),
+        ref_template="#/$defs/{name}",
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

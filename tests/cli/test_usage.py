@@ -28,7 +28,7 @@ def test_help_shows_types_and_defaults() -> None:
     for line in (
         "analyze [OPTIONS] PATH",
         "PATH <str> A logdir, a run or one file. [required]",
-        "--format -f <text|json|markdown|html|sarif> Output format. [default: text]",
+        "--format -f <text|json|markdown|html|sarif|brief> Output format. [default: text]",
         "--select <list[str]> Run only this rule. Can be repeated.",
         "--workers <int range> [x>=1] Number of processes that read files.",
         "Reuse the reports of unchanged files. [default: cache]",

@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import Report, build_report, document
 from tb_perfadvisor.report.comparison import compare_facts, make_facts
+from tb_perfadvisor.report.formats.brief import MAX_BYTES
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt
 from tb_perfadvisor.report.timeline.stored_events import (

@@ -192,7 +192,7 @@ function RulePage({ page: { id, title, page } }: { page: Page }): JSX.Element {
           <code>{id}</code>
         </p>
       </header>
-      {current && outcome && <InCapture outcome={outcome} findings={current.findings} />}
+      {current && outcome && <InCapture outcome={outcome} report={current} />}
       <Markdown text={withoutTitle(page)} />
     </article>
   );
@@ -201,10 +201,11 @@ function RulePage({ page: { id, title, page } }: { page: Page }): JSX.Element {
 /** Removes the heading and the title, which the page already shows. */
 const withoutTitle = (page: string): string => page.replace(/^\s*# .*\n+(?:\*\*[^*]+\*\* )?/, "");
 
-function InCapture({ outcome, findings }: { outcome: Outcome } & Pick<Report, "findings">): JSX.Element {
-  const found = findings.filter(({ rule_id: id }) => id === outcome.rule_id);
+function InCapture({ outcome, report }: { outcome: Outcome; report: Report }): JSX.Element {
+  const found = report.findings.filter(({ rule_id: id }) => id === outcome.rule_id);
   // Signals missing for the same reason are listed once.
-  const gaps = new Map(outcome.missing.map((gap) => [`${gap.reason}\n${gap.remedy}`, gap]));
+  const missing = report.missing_signals.filter(({ signal }) => outcome.missing?.includes(signal));
+  const gaps = new Map(missing.map((gap) => [`${gap.reason}\n${gap.remedy}`, gap]));
   return (
     <section class="card in-capture" aria-label="In this capture">
       {found.length === 0 && (

@@ -185,8 +185,8 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         peak_allocated_bytes=overview.memory.peak_allocated_bytes if overview.memory else None,
         findings=[_finding(ranked, signals) for ranked in analysis.findings],
         outcomes={
-            outcome.rule_id: OutcomeFacts(status=outcome.status, reason=outcome.reason)
-            for outcome in report.outcomes
+            outcome.rule.id: OutcomeFacts(status=outcome.status, reason=outcome.reason)
+            for outcome in analysis.outcomes
         },
         kernels=_kernels(signals),
         operators=_operators(signals),

@@ -43,6 +43,12 @@ def _html(content: model.Document) -> str:
     return render_html(content)
 
 
+def _brief(content: model.Document) -> str:
+    from tb_perfadvisor.report.formats.brief import render_brief
+
+    return render_brief(content)
+
+
 def _sarif(content: model.Document) -> str:
     from tb_perfadvisor.report.formats.sarif import render_sarif
 
@@ -56,6 +62,7 @@ FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
         "markdown": render_markdown,
         "html": _html,
         "sarif": _sarif,
+        "brief": _brief,
     }
 )
 

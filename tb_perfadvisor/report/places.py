@@ -1,0 +1,48 @@
+"""The lines of the user's code that a finding is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.signals.core.origins import user_line
+
+MAX_PLACES = 5
+_LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<function>\S.*))?$")
+"""`models/net.py:57 forward`, as evidence names a source line."""
+
+
+def parse_place(text: str) -> model.Place | None:
+    """The place that a text names: `models/net.py:57 forward`; None if it names none.
+
+    Of the path, only the last two parts are kept: directories of another machine say nothing here.
+    """
+    found = _LINE.match(user_line(text) or text)
+    if found is None:
+        return None
+    file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
+    return model.Place(file=file, line=int(found["line"]), function=found["function"] or "")
+
+
+def places_of(evidence: Sequence[model.Evidence]) -> list[model.Place]:
+    """The places that evidence names, the costliest first; at most `MAX_PLACES`."""
+    places: dict[tuple[str, int], model.Place] = {}
+    for text in _texts(evidence):
+        place = parse_place(text)
+        if place is not None:
+            places.setdefault((place.file, place.line), place)
+        if len(places) == MAX_PLACES:
+            break
+    return list(places.values())
+
+
+def _texts(evidence: Iterable[model.Evidence]) -> Iterator[str]:
+    """The texts of evidence that may name a place: rows are the costliest first."""
+    for item in evidence:
+        if isinstance(item, model.EventsEvidence):
+            for row in item.rows:
+                yield row.source or row.name
+        elif isinstance(item, model.TableEvidence):
+            for cells in item.rows:
+                yield from (cell for cell in cells if isinstance(cell, str))
