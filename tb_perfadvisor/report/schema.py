@@ -44,7 +44,7 @@ def build_schema() -> dict[str, Any]:
 
 def encode_schema() -> str:
     """Return the text of `schema.json`."""
-    return json.dumps(build_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(build_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str]) -> int:
