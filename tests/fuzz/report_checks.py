@@ -115,8 +115,10 @@ def _check_report(report: Report) -> None:
 
 def _check_exports(report: Report, analysis: Analysis) -> None:
     content = document([report])
-    for form in ("json", "sarif"):
+    for form in ("json", "sarif", "brief"):
         check_json(render(content, form))
+    if len(render(content, "brief").encode()) >= MAX_BYTES:
+        raise BrokenError("the short form is too long")
     for form in ("text", "markdown", "html"):
         check_text(render(content, form), form)
     stored = collect_events(
