@@ -17,7 +17,9 @@ from tb_perfadvisor.cli.help import (
     CONFIG,
     PATH,
     PRICE,
+    REPO,
     RUN,
+    SOURCE_LINK,
     TIME_LIMIT,
     TOTAL_STEPS,
     WORKERS,
@@ -113,6 +115,8 @@ Examples:
     is_flag=True,
     help="Ask XLA's TPU compiler about the sizes that findings propose. Needs the extra `tpu`.",
 )
+@REPO
+@SOURCE_LINK
 @WORKERS
 @click.option(
     "--scheduler",
@@ -143,6 +147,8 @@ def analyze(
     full: bool,
     views: bool,
     ask_tpu_compiler: bool,
+    repo: Path | None,
+    source_link: str | None,
     workers: int | None,
     scheduler: str | None,
     time_limit: float | None,
@@ -160,6 +166,7 @@ def analyze(
     from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.model import Rejected
     from tb_perfadvisor.report.report_cache import open_report_cache
+    from tb_perfadvisor.sources import Repository, with_sources
 
     settings = _settings(
         config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
@@ -167,6 +174,7 @@ def analyze(
     settings = with_run_options(settings, price_per_device_hour, total_steps)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
+    repository = None if repo is None else Repository(repo)
     settings.check()  # complain about unknown names before reading anything
     if not captures:
         raise api.nothing_found(path, listing)
@@ -212,6 +220,8 @@ def analyze(
             for place, report in enumerate(reports):
                 reports[place] = with_answers(report, time_limit_s=_COMPILER_LIMIT_S)
                 progress.advance()
+    if repository is not None:
+        reports = [with_sources(report, repository, source_link) for report in reports]
     note_incomplete_scan(path, listing)
     content = document(reports, rejected)
 

@@ -45,6 +45,16 @@ TOTAL_STEPS = click.option(
     type=click.IntRange(min=1),
     help="The step at which the run will end, to show what is saved until then.",
 )
+REPO = click.option(
+    "--repo",
+    type=PATH,
+    help="The directory of the program's code, to show the lines that findings are about.",
+)
+SOURCE_LINK = click.option(
+    "--source-link",
+    help="Links to these lines: `vscode`, or a URL with {path} and {line}, such as "
+    "https://github.com/me/repo/blob/main/{path}#L{line}.",
+)
 
 
 def choice_option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from tensorboard.plugins import base_plugin
@@ -12,6 +13,22 @@ if TYPE_CHECKING:
 
 class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoard has no types
     """Loads the plugin, or logs why it cannot."""
+
+    def define_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the flags that show the user's code."""
+        group = parser.add_argument_group("Perf Advisor")
+        group.add_argument(
+            "--perfadvisor_repo",
+            metavar="DIR",
+            default="",
+            help="directory of the program's code, to show the lines that findings are about",
+        )
+        group.add_argument(
+            "--perfadvisor_source_link",
+            metavar="URL",
+            default="",
+            help="links to these lines: vscode, or a URL with {path} and {line}",
+        )
 
     def load(self, context: base_plugin.TBContext) -> PerfAdvisorPlugin | None:
         """Load the plugin; log a warning and return None if an import is broken."""

@@ -11,6 +11,7 @@ from tensorboard.plugins import base_plugin
 
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
+from tb_perfadvisor.plugin.code import Code
 from tb_perfadvisor.plugin.log_directories import roots_of
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
@@ -29,6 +30,10 @@ class Sources:
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._logdir = str(context.logdir or "")
         logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
+        repo = str(getattr(context.flags, "perfadvisor_repo", "") or "")
+        link = str(getattr(context.flags, "perfadvisor_source_link", "") or "")
+        self.code = Code(repo, link) if repo else None
+        """The user's code, if TensorBoard was started with it."""
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
         self.catalog = Catalog(roots_of(self._logdir, logdir_spec))
         self._lock = threading.Lock()

@@ -301,6 +301,22 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """URL of the documentation."""
 
 
+class SourceExcerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines around a place, from the user's repository."""
+
+    path: str | None
+    """Relative to the repository; None if several files match."""
+    first_line: int | None
+    """The number of the first of `lines`; None without lines."""
+    lines: list[str]
+    link: str | None
+    """By the user's URL pattern."""
+    candidates: list[str]
+    """The files that match equally well, if there are several."""
+    note: str
+    """What is uncertain: several files match, or the file has changed; otherwise empty."""
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the user's code, as the profile names it."""
 
@@ -309,6 +325,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     function: str
     """Empty if it is unknown."""
+    source: SourceExcerpt | None = None
+    """Its code; None if no repository was named, or has no such file."""
 
 
 class LargerBatchInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ def test_json_round_trip_is_the_identity(name: str) -> None:
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="Formats: html, json, markdown, sarif, text"):
+    with pytest.raises(UsageError, match="Formats: brief, html, json, markdown, sarif, text"):
         render(document([]), "pdf")
 
 

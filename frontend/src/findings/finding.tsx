@@ -13,6 +13,7 @@ import { EvidenceList } from "./evidence";
 import { ExcerptLink } from "./excerpt-link";
 import { ChevronIcon, LinkIcon } from "../widgets/icons";
 import { PreviewBadge } from "./preview-badge";
+import { Places } from "./places";
 import { Prose } from "../widgets/prose";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
@@ -70,6 +71,7 @@ export function Finding(props: Props): JSX.Element {
 
 function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
   const findingIndex = report.findings.indexOf(finding);
+  const places = finding.places?.filter(({ source }) => source) ?? [];
   return (
     <div class="finding-content">
       <p class="summary">
@@ -78,6 +80,11 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
       {finding.remedies.length > 0 && (
         <Part title="What to change">
           <Remedies remedies={finding.remedies} framework={report.framework} />
+        </Part>
+      )}
+      {places.length > 0 && (
+        <Part title="Your code">
+          <Places places={places} />
         </Part>
       )}
       {finding.evidence.length > 0 && (

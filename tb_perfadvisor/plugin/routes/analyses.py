@@ -18,7 +18,7 @@ def report(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     results = sources.results()
     content = results.read(entry, REPORT)
     if content is not None:
-        return respond(request, content)
+        return respond(request, sources.code.attach(content) if sources.code else content)
     return respond(request, ensure_started(request, results, entry), status=202)
 
 

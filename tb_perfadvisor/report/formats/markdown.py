@@ -14,9 +14,11 @@ from tb_perfadvisor.report.formats.wording import (
     format_cell,
     marginal_text,
     number_rows,
+    place_line,
     remaining_notes,
     report_name,
     saving_text,
+    source_lines,
 )
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -25,6 +27,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNOREC
 # At the start of a line: a list, a rule or the underline of a heading.
 _BEGINNING = re.compile(r"^(\d*)([-+=.)])")
 _EVIDENCE_ROWS = 10
+_MOST_PLACES = 3
 
 
 def escape(text: str) -> str:
@@ -140,9 +143,21 @@ def finding_blocks(
             for row in table.rows[:_EVIDENCE_ROWS]
         ]
         blocks.append(grid(tuple(column.label for column in table.columns), rows))
+    blocks += _code_blocks(finding)
     blocks += _remedy_blocks(remedies)
     blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
     blocks.append(f"*How to verify:* {finding.how_to_verify}")
+    return blocks
+
+
+def _code_blocks(finding: model.FindingInfo) -> list[str]:
+    """The lines of the user's code that a finding is about, if a repository was named."""
+    blocks = []
+    for place in finding.places[:_MOST_PLACES]:
+        if place.source is not None:
+            blocks.append(escape(place_line(place)))
+            if lines := source_lines(place):
+                blocks.append("\n".join(f"    {line}" for line in lines))
     return blocks
 
 

@@ -23,6 +23,8 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema
 _LEVELS = {"high": "error", "medium": "warning", "low": "note"}
 _NOTE_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _ROOT = "LOGDIR"
+_REPOSITORY = "%SRCROOT%"
+"""The name that code scanning resolves to the root of the repository."""
 
 
 def render_sarif(document: model.Document) -> str:
@@ -41,7 +43,10 @@ def render_sarif(document: model.Document) -> str:
             }
         },
         # The reader resolves the log directory: no absolute path leaves the machine (3.14.14).
-        "originalUriBaseIds": {_ROOT: {"description": {"text": "The log directory."}}},
+        "originalUriBaseIds": {
+            _ROOT: {"description": {"text": "The log directory."}},
+            _REPOSITORY: {"description": {"text": "The repository that --repo names."}},
+        },
         "invocations": [
             {
                 "executionSuccessful": not document.rejected,
@@ -94,7 +99,7 @@ def _result(
             f"{report_name(report)}: {finding.title}. {finding.summary}"
             f" ({saving_text(saving, report)})"
         ),
-        "locations": [_location(worker.file)],
+        "locations": [_code_location(finding) or _location(worker.file)],
         # Must not depend on session or numbers, so that the next recording matches.
         "partialFingerprints": {"ruleAndRun/v1": _digest(finding.rule_id, report.run)},
         "properties": {
@@ -119,6 +124,16 @@ def _result(
     if saving is not None:
         result["rank"] = round(100 * min(max(saving.share_expected, 0.0), 1.0), 3)  # 3.27.25
     return result
+
+
+def _code_location(finding: model.FindingInfo) -> dict[str, Any] | None:
+    """The costliest line of code that was found in the user's repository; None for none."""
+    for place in finding.places:
+        if place.source is not None and place.source.path is not None:
+            artifact = {"uri": quote(place.source.path), "uriBaseId": _REPOSITORY}
+            region = {"startLine": place.line}
+            return {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    return None
 
 
 def _location(path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
@@ -22,10 +22,12 @@ from tb_perfadvisor.report.formats.wording import (
     checks_lines,
     marginal_text,
     number_rows,
+    place_line,
     recordable_checks,
     remaining_notes,
     report_name,
     saving_text,
+    source_lines,
 )
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
@@ -34,6 +36,7 @@ WIDTH = 100
 _BAR = 30
 _EVIDENCE_ROWS = 5
 _MOST_REMEDIES = 2
+_MOST_PLACES = 2
 _INDENT = 3
 _NOTES = {"info": "Note", "warning": "Warning", "error": "Problem"}
 
@@ -169,8 +172,19 @@ def _finding(
     tables = [item for item in finding.evidence if isinstance(item, model.TableEvidence)]
     for table in tables[:1]:
         parts += [Text(), WrappedText(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
-    content = Group(*parts, *remedies)
+    content = Group(*parts, *_code(finding), *remedies)
     return Group(WrappedText(heading), Padding(content, (0, 0, 0, _INDENT)))
+
+
+def _code(finding: model.FindingInfo) -> list[RenderableType]:
+    """The lines of the user's code that a finding is about, if a repository was named."""
+    parts: list[RenderableType] = []
+    for place in finding.places[:_MOST_PLACES]:
+        if place.source is not None:
+            code = "\n".join(source_lines(place))
+            parts += [Text(), WrappedText(plain(place_line(place)), style="dim")]
+            parts += [WrappedText(plain_lines(code))] if code else []
+    return parts
 
 
 def _remedies(remedies: Sequence[model.Remedy]) -> list[RenderableType]:

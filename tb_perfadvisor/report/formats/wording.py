@@ -90,6 +90,31 @@ def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
     ]
 
 
+def place_line(place: model.Place) -> str:
+    """Where a place is: `models/net.py:57 in forward`, and what is uncertain about it."""
+    source = place.source
+    path = source.path if source is not None and source.path is not None else place.file
+    name = f" in {place.function}" if place.function else ""
+    if source is None:
+        return f"{path}:{place.line}{name}"
+    uncertain = f" ({source.note}: {', '.join(source.candidates)})" if source.candidates else ""
+    if source.note and not uncertain:
+        uncertain = f" ({source.note})"
+    link = f"  {source.link}" if source.link else ""
+    return f"{path}:{place.line}{name}{uncertain}{link}"
+
+
+def source_lines(place: model.Place) -> list[str]:
+    """The lines of code around a place, numbered; the place itself is marked."""
+    source = place.source
+    if source is None or source.first_line is None:
+        return []
+    return [
+        f"{'>' if number == place.line else ' '} {number:4d}  {plain(line)}".rstrip()
+        for number, line in enumerate(source.lines, start=source.first_line)
+    ]
+
+
 def checks_lines(report: model.Report) -> list[str]:
     """How many checks passed, failed, or cannot concern the program."""
     of = {

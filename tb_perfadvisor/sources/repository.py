@@ -1,0 +1,146 @@
+"""The Python files below a directory, and how paths of other machines map to them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from tb_perfadvisor.errors import UsageError
+
+MAX_ENTRIES = 200_000
+"""Files and directories that are listed: more than the largest frameworks' repositories have."""
+MAX_FILES = 20_000
+MAX_FILE_BYTES = 2_000_000
+MAX_DEPTH = 40
+_NOT_CODE = frozenset({"node_modules", "__pycache__", "site-packages", "dist-packages", "build"})
+_CLASS = re.compile(r"^class[ \t]+(\w+)\b", re.MULTILINE)
+
+
+class Repository:
+    """The Python files below a directory, listed when they are first asked for.
+
+    Hidden directories, installed packages and symbolic links are left out, so that nothing outside
+    the directory is ever read.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Open a directory.
+
+        Args:
+            root: The directory.
+
+        Raises:
+            UsageError: If it is no directory.
+        """
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise UsageError("is not a directory.", where=str(root))
+        self.is_complete = True
+        """Whether everything was listed; false beyond `MAX_ENTRIES` or `MAX_FILES`."""
+        self._texts: dict[str, str | None] = {}
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The files, relative to the root, with `/`; sorted."""
+        return tuple(sorted(self._listed()))
+
+    def candidates(self, file: str) -> list[str]:
+        """The files that a path of another machine may mean: those with the longest common tail.
+
+        Args:
+            file: A path, or only the end of one.
+        """
+        parts = PurePosixPath(file.replace("\\", "/")).parts
+        named = self._by_name.get(parts[-1], []) if parts else []
+        lengths = [_common_tail(parts, PurePosixPath(path).parts) for path in named]
+        longest = max(lengths, default=0)
+        return [path for path, length in zip(named, lengths, strict=True) if length == longest]
+
+    def text(self, path: str) -> str | None:
+        """The text of one of `files`; None if it cannot be read, or is no text."""
+        if path not in self._texts:
+            self._texts[path] = self._read(path)
+        return self._texts[path]
+
+    def classes(self, name: str) -> list[tuple[str, int]]:
+        """The files and lines that define a class at the top level."""
+        return self._classes.get(name, [])
+
+    def _read(self, path: str) -> str | None:
+        try:
+            # A file may have become a link since it was listed.
+            handle = os.open(self.root / path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            with open(handle, "rb") as file:  # noqa: PTH123 - of a handle
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError:
+            return None
+        if len(data) > MAX_FILE_BYTES or b"\0" in data:
+            return None
+        try:
+            return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        except UnicodeDecodeError:
+            return None
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        named: dict[str, list[str]] = defaultdict(list)
+        for path in self.files:
+            named[path.rpartition("/")[2]].append(path)
+        return named
+
+    @cached_property
+    def _classes(self) -> dict[str, list[tuple[str, int]]]:
+        found: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for path in self.files:
+            text = self.text(path)
+            for match in _CLASS.finditer(text or ""):
+                found[match[1]].append((path, (text or "").count("\n", 0, match.start()) + 1))
+        return found
+
+    def _listed(self) -> Iterator[str]:
+        folders: list[tuple[str, int]] = [("", 0)]
+        entries = files = 0
+        while folders:
+            folder, depth = folders.pop()
+            try:
+                with os.scandir(self.root / folder) as found:
+                    inside = sorted(found, key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in inside:
+                entries += 1
+                if entries > MAX_ENTRIES or files >= MAX_FILES:
+                    self.is_complete = False
+                    return
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                try:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    is_file = entry.is_file(follow_symlinks=False)
+                except OSError:
+                    continue
+                if is_folder and _may_hold_code(entry) and depth < MAX_DEPTH:
+                    folders.append((path, depth + 1))
+                elif is_file and entry.name.endswith(".py"):
+                    files += 1
+                    yield path
+
+
+def _may_hold_code(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(".") or entry.name in _NOT_CODE:
+        return False
+    # A virtual environment, whatever it is called.
+    return not Path(entry.path, "pyvenv.cfg").exists()
+
+
+def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many parts at the end of two paths are equal."""
+    length = 0
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if one != other:
+            break
+        length += 1
+    return length
