@@ -45,6 +45,7 @@ export interface Report {
   findings: FindingInfo[];
   combined_saving: CombinedSaving | null;
   outcomes: Outcome[];
+  missing_signals: Missing[];
   not_checked: RecordingGap[];
   is_start_up: boolean;
   notes: NoteInfo[];
@@ -298,6 +299,7 @@ export interface FindingInfo {
   larger_batch?: LargerBatchInfo | null;
   scope: Scope;
   evidence: (EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence)[];
+  places?: Place[];
   remedies: Remedy[];
   when_to_ignore: string;
   how_to_verify: string;
@@ -423,6 +425,32 @@ export interface SeriesEvidence {
   points: [number, number][];
 }
 /**
+ * A line of the user's code, as the profile names it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Place".
+ */
+export interface Place {
+  file: string;
+  line: number;
+  function: string;
+  source?: SourceExcerpt | null;
+}
+/**
+ * The lines around a place, from the user's repository.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SourceExcerpt".
+ */
+export interface SourceExcerpt {
+  path: string | null;
+  first_line: number | null;
+  lines: string[];
+  link: string | null;
+  candidates: string[];
+  note: string;
+}
+/**
  * What to change, with the code to write.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -448,7 +476,7 @@ export interface CombinedSaving {
   share_expected: number;
 }
 /**
- * The outcome of one rule.
+ * The outcome of one rule. What has its default is left out of the JSON.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Outcome".
@@ -456,12 +484,12 @@ export interface CombinedSaving {
 export interface Outcome {
   rule_id: string;
   status: "failed" | "found" | "not_applicable" | "passed";
-  missing: Missing[];
-  reason: string | null;
+  missing?: string[];
+  reason?: string | null;
   elapsed_ms: number;
 }
 /**
- * A signal that a rule needs and the profile lacks, and how to record it.
+ * A signal that rules need and the profile lacks, and how to record it.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Missing".
@@ -562,6 +590,95 @@ export interface CostInfo {
 export interface Rejected {
   path: string;
   reason: string;
+}
+/**
+ * What `perfadvisor analyze --format brief` prints.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefDocument".
+ */
+export interface BriefDocument {
+  schema_version: number;
+  generator: string;
+  reports: BriefReport[];
+  reports_truncated: number;
+  rejected: number;
+}
+/**
+ * One capture.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefReport".
+ */
+export interface BriefReport {
+  run: string;
+  session: string;
+  framework: string;
+  device: string;
+  mode: string;
+  trainer: string;
+  parallelism: string[];
+  input: string[];
+  step: BriefStep;
+  headline: string;
+  breakdown: BriefPart[];
+  first: string | null;
+  findings: BriefFinding[];
+  findings_truncated: number;
+  warnings: string[];
+  more: string;
+}
+/**
+ * The step time of the reference worker.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefStep".
+ */
+export interface BriefStep {
+  mean_ns: number | null;
+  count: number;
+  source: string;
+}
+/**
+ * One cause's part of the step, or of the profile if it has no steps.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefPart".
+ */
+export interface BriefPart {
+  cause: string;
+  ns: number;
+  share: number;
+}
+/**
+ * One change to make.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefFinding".
+ */
+export interface BriefFinding {
+  number: string;
+  rule_id: string;
+  title: string;
+  severity: "high" | "low" | "medium";
+  saving: BriefSaving | null;
+  place: string | null;
+  remedy: string;
+  snippet: string | null;
+  more: string;
+}
+/**
+ * What a change would save: wall-clock time per step, or of the profile without steps.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefSaving".
+ */
+export interface BriefSaving {
+  low_ns: number;
+  expected_ns: number;
+  high_ns: number;
+  expected_share: number;
+  basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
  * One cause's part of the change; each column sums exactly to that of `Change`.
