@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
+from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS, Cause
@@ -38,6 +39,9 @@ def headline(
         combined: What they save together; None when none has a saving.
     """
     steps, attribution = signals.steps, signals.attribution
+    log = signals.trace.compile_log
+    if log is not None:
+        return f"torch.compile: {log_in_short(log)}"
     if attribution.window_ns == 0:
         return "The profile is empty: nothing was recorded"
     if is_start_up(signals):

@@ -8,10 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.engine.compile_log_notes import ONLY_LOG, on_compile_log
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
+from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
 from tb_perfadvisor.signals.workload.workload import workload
@@ -61,10 +63,13 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, tuple[Hint, ...]
 
 def profile_notes(signals: Signals) -> tuple[Note, ...]:
     """Notes on a profile: first those of its reader, last those on other workers' files."""
+    if is_only_log(signals):
+        return (*signals.trace.notes, ONLY_LOG, *_on_other_workers(signals))
     return (
         *signals.trace.notes,
         *_on_steps(signals),
         *on_stated_results(signals),
+        *on_compile_log(signals),
         *recording_notes(signals),
         *_on_clocks(signals),
         *_on_device(signals),

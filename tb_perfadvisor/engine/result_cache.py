@@ -63,7 +63,7 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
     return result_key(
         [
             FileStamp(file.system_path, file.size_bytes, file.version or str(file.mtime_ns))
-            for file in (*capture.files, *capture.results)
+            for file in (*capture.files, *capture.attached)
         ],
         config=json.dumps([root, config]),
         code=code_fingerprint(),

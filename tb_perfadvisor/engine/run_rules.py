@@ -47,6 +47,8 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
     try:
         answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
         missing = tuple(answer for answer in answers if answer is not None)
+        if rule.suffices is not None and why_missing(signals, rule.suffices) is None:
+            missing = ()
         if missing:
             status = "not_applicable"
             reason = "; ".join(dict.fromkeys(need.reason for need in missing))

@@ -43,8 +43,15 @@ class Capture(Struct, frozen=True):
     results: tuple[ProfileFile, ...] = ()
     """Results of the recorder's tools beside the events of the same recording: not needed, but
     compared with them."""
+    compile_logs: tuple[ProfileFile, ...] = ()
+    """Logs of torch.compile in the same directory: not needed, but they explain what it did."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
+
+    @property
+    def attached(self) -> tuple[ProfileFile, ...]:
+        """Files beside those of the profile that its report depends on."""
+        return (*self.results, *self.compile_logs)
 
     @property
     def workers(self) -> tuple[tuple[ProfileFile, ...], ...]:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from tb_perfadvisor.ingest import other_recorders
 from tb_perfadvisor.ingest.captures import Listing, Rejected
 from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.files.access import list_tree
@@ -18,9 +19,8 @@ from tb_perfadvisor.plain_text import printable_name
 
 # PyTorch's own names say what a file is wherever it lies.
 _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
-# Nsight Systems exports its profiles as databases. They are not read, but named.
-_LOOKED_INTO = re.compile(r"\.json(?:\.gz)?$|\.sqlite$")
-_SUFFIXES = (".json", ".json.gz", ".pb", ".sqlite")
+_LOOKED_INTO = re.compile(r"\.(?:json|log)(?:\.gz)?$")
+_SUFFIXES = (".json", ".json.gz", ".pb", ".log", ".log.gz")
 _SESSIONS = "plugins/profile/"
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
@@ -59,7 +59,12 @@ def discover(root: str | os.PathLike[str]) -> Listing:
 
 def _may_matter(path: str) -> bool:
     """Whether a file can be of interest by its name; most of a logdir's cannot."""
-    return path.endswith(_SUFFIXES) or _SESSIONS in path or is_event_file(path)
+    return (
+        path.endswith(_SUFFIXES)
+        or _SESSIONS in path
+        or is_event_file(path)
+        or other_recorders.LOOKED_INTO.search(path) is not None
+    )
 
 
 def _sort_by_name(tree: Tree) -> tuple[dict[str, list[FoundFile]], list[FoundFile]]:
@@ -90,7 +95,8 @@ def _is_candidate(file: FoundFile) -> bool:
     """Whether a file may be a trace of any name; in a session only those that are called so."""
     if file.session is not None:
         return claims_trace(file.entry.path)
-    return file.is_only_file or _LOOKED_INTO.search(file.entry.path) is not None
+    patterns = (_LOOKED_INTO, other_recorders.LOOKED_INTO)
+    return file.is_only_file or any(each.search(file.entry.path) for each in patterns)
 
 
 def _add_sniffed(
@@ -110,6 +116,8 @@ def _add_sniffed(
         found = sniffed.get(file.entry)
         if found is None:  # too many files
             continue
+        if found.format is None and not found.is_profile:
+            found = other_recorders.by_name(file.entry.path) or found
         if found.format is not None:
             files[found.format].append(
                 FoundFile(file.entry, file.session, found.rank, file.is_only_file)

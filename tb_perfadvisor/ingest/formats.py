@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tb_perfadvisor.ingest.chrome.format import CHROME
+from tb_perfadvisor.ingest.compile_log.format import COMPILE_LOG
 from tb_perfadvisor.ingest.format import Format, Sniffed
 from tb_perfadvisor.ingest.kineto.format import KINETO
-from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign, is_nsight_export
+from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign
+from tb_perfadvisor.ingest.other_recorders import by_content
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
 from tb_perfadvisor.ingest.xplane.format import XPLANE
 
 # Formats further down give way to those above that hold the same recording.
-FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO)
+FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO, COMPILE_LOG)
 
 _BY_NAME = {format.name: format for format in FORMATS}
 
@@ -47,7 +49,8 @@ def sniff(head: bytes, *, is_claimed: bool) -> Sniffed:
             if found.is_certain:
                 return found
             uncertain = uncertain or found
-    if uncertain is not None:
-        return uncertain
+    recognized = by_content(head) or uncertain
+    if recognized is not None:
+        return recognized
     message, hint = describe_foreign(head)
-    return Sniffed(None, f"{message} {hint}".strip(), is_profile=is_nsight_export(head))
+    return Sniffed(None, f"{message} {hint}".strip(), is_profile=False)

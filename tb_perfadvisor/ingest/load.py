@@ -19,6 +19,7 @@ from tb_perfadvisor.errors import (
     contained,
     log_bug,
 )
+from tb_perfadvisor.ingest.attached_logs import read_compile_logs
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
@@ -161,6 +162,7 @@ def load_capture(
     ordered = sorted(zip(sources, workers, strict=True), key=lambda pair: _order(pair[0]))
     sources, workers = [source for source, _ in ordered], [worker for _, worker in ordered]
     stated, notes_on_results = read_stated_results(listing.root, capture)
+    compile_logs, notes_on_logs = read_compile_logs(listing.root, capture)
     return Run(
         id=capture.id,
         name=_name(listing.root, capture),
@@ -170,10 +172,12 @@ def load_capture(
             *notes,
             *_missing_ranks(sources),
             *notes_on_results,
+            *notes_on_logs,
             *_changed(listing.root, capture),
         ),
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
         stated=stated,
+        compile_logs=compile_logs,
     )
 
 

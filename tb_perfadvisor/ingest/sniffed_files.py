@@ -66,7 +66,7 @@ def sniff_files(
     gap = ""
     if left_out:
         gap = (
-            f"of {len(unclaimed):,} JSON files whose names do not end in .pt.trace.json, "
+            f"of {len(unclaimed):,} files that may be profiles, but whose names do not say so, "
             f"{limit:,} were looked into"
         )
     return result, gap

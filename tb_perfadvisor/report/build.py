@@ -10,7 +10,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
 from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.captions import make_caption
+from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
@@ -18,6 +18,7 @@ from tb_perfadvisor.report.places import places_of
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
+from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.parts import Aspect
 from tb_perfadvisor.signals.workload.workload import workload
@@ -52,7 +53,9 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         is_synthetic=any(source.is_synthetic for source in run.sources),
         world_size=source.world_size,
         reference_worker=signals.worker,
-        caption=make_caption(
+        caption=COMPILE_LOG_CAPTION
+        if is_only_log(signals)
+        else make_caption(
             source.framework, program, workers, signals.worker, source.world_size, steps
         ),
         workload=program,

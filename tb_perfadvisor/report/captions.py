@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.report import model
 
+COMPILE_LOG_CAPTION = "PyTorch · log of torch.compile"
+"""In place of a caption: the log says nothing of the device or the steps."""
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 

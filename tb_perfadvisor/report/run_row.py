@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,8 @@ def run_row(report: model.Report) -> RunRow:
 def device_name(report: model.Report) -> str:
     """`CPU`, or the accelerator with the number in use."""
     device = report.workers[report.reference_worker].device
+    if report.caption == COMPILE_LOG_CAPTION:
+        return "unknown"
     if device is None:
         return "CPU"
     name = device.name or device.kind.upper()

@@ -19,7 +19,7 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, why_missing
 
 Category = Literal[
     "input",
@@ -73,6 +73,9 @@ class Rule(ABC):
     category: ClassVar[Category]
     needs: ClassVar[tuple[Need, ...]] = ()
     """Signals without which the rule is not applicable."""
+    suffices: ClassVar[Need | None] = None
+    """A signal that makes the rule applicable where some of `needs` are missing. Then `check` asks
+    `meets_needs`."""
     reads_sums: ClassVar[bool] = False
     """Whether it also works from a recorder's own sums (`Trace.totals`), without single events."""
     needs_of_sums: ClassVar[tuple[Need, ...] | None] = None
@@ -121,6 +124,10 @@ class Rule(ABC):
     def is_minor(self, total_ns: int, signals: Signals) -> bool:
         """Whether a total is too small a part of the used steps to report."""
         return total_ns <= 0 or share_of_window(total_ns, signals) < self.minimum_share
+
+    def meets_needs(self, signals: Signals) -> bool:
+        """Whether the profile meets all of `needs`, so that nothing else has to suffice."""
+        return all(why_missing(signals, need) is None for need in self.needs)
 
     @abstractmethod
     def check(self, signals: Signals) -> Iterable[Finding]:

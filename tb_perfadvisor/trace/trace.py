@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.rank_summary import RankSummary
@@ -104,6 +105,8 @@ class Trace(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None
     """Set if the file holds sums instead of events; the events are made from those sums."""
+    compile_log: CompileLog | None = None
+    """Set if the file is a log of torch.compile; the events are the compiler's phases."""
 
     @property
     def duration_ns(self) -> int:
@@ -166,6 +169,8 @@ class Run(Struct, frozen=True):
     """The summary of each trace, if they were made when the traces were read."""
     stated: tuple[StatedResults, ...] = ()
     """What results of the recorder's tools beside the events state, one entry per host."""
+    compile_logs: tuple[CompileLog, ...] = ()
+    """The logs of torch.compile that lie beside the profile."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -11,8 +11,6 @@ from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC, container_of
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
 _SQLITE = b"SQLite format 3\0"
-# Tables that only Nsight Systems writes.
-_NSIGHT = re.compile(rb"CUPTI_ACTIVITY_KIND_|ENUM_NSYS_|TARGET_INFO_NIC|TARGET_INFO_GPU")
 _UNKNOWN_EVENTS = "these are Chrome trace events of an unknown profiler."
 _MOST_CATEGORIES = 3
 
@@ -50,11 +48,6 @@ def ascend_error(where: str) -> UnreadableProfileError:
     return UnreadableProfileError(message, where=where, hint=hint)
 
 
-def is_nsight_export(data: bytes) -> bool:
-    """Whether a file is a database that Nsight Systems exported."""
-    return data.startswith(_SQLITE) and _NSIGHT.search(data) is not None
-
-
 def foreign_events_error(
     data: bytes, categories: Sequence[str], where: str
 ) -> UnreadableProfileError:
@@ -88,8 +81,6 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
         container = "compressed more than twice"
     if container is not None:
         return f"the file is {container}.", "Unpack it first; only gzip is read directly."
-    if is_nsight_export(data):
-        return "this is an export of Nsight Systems (an SQLite database).", _RECORD
     if head.startswith(_SQLITE):
         return "this is an SQLite database, not a trace.", _RECORD
     if head.startswith(b"version https://git-lfs"):

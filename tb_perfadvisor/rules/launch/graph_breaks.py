@@ -6,13 +6,27 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.compile_log import (
+    breaks_clause,
+    breaks_table,
+    counted,
+    distinct_breaks,
+)
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.launch.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.recording.compile_log import compile_log
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.intervals import total_ns
 
+_CHANGE_LINES = Remedy(
+    text="Change these lines as the compiler suggests. Then compile with fullgraph=True, which "
+    "raises at the next break.",
+    framework="pytorch",
+    reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
+)
 _REMEDIES = (
     Remedy(
         text="Let the compiler list where it breaks, then fix those lines: prints, .item(), "
@@ -54,7 +68,11 @@ class GraphBreaks(Rule):
     The idle time, in gaps of up to two milliseconds, that ends with the first launch of a resumed
     region, minus what synchronizations induce; launch-bound does not count it again. High is all
     of it; expected is half, because a whole graph has launches, too; low is 0. On the CPU, no
-    event separates compiled code from the Python around it, so nothing is reported.
+    event separates compiled code from the Python around it, so nothing can be measured.
+
+    A log of torch.compile (`TORCH_TRACE`) beside the profile adds the line and the reason of each
+    break. Where the breaks cannot be measured, on the CPU or with a log alone, they are listed
+    without a saving.
 
     When to ignore
     --------------
@@ -73,12 +91,18 @@ class GraphBreaks(Rule):
     title = "Compile the model as one graph"
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.COMPILED_REGIONS)
+    suffices = Need.COMPILE_LOG
     is_preview = True
 
     minimum_share = Limit(0.02, "share", "A few breaks cost up to 1 % of a long step.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits after graph breaks."""
+        """Yield a finding when the device waits after graph breaks, or the log lists some."""
+        log = compile_log(signals)
+        if not self.meets_needs(signals):
+            if log is not None and log.breaks:
+                yield _from_log(log)
+            return
         breaks = graph_breaks(signals)
         total = total_ns(breaks.idle)
         if self.is_minor(total, signals):
@@ -91,9 +115,11 @@ class GraphBreaks(Rule):
             summary=(
                 f"The device idles for {per_step(total, signals)} after graph breaks in compiled"
                 f" code ({count_per_step(len(breaks.row), 'break', signals)})."
+                f"{breaks_clause(log)}"
             ),
             saving=Saving(0, min(total // 2, high), total, breaks.idle, "heuristic"),
             evidence=(
+                *((breaks_table(log),) if log is not None and log.breaks else ()),
                 events_by_name(
                     "Compiled regions after a break",
                     "Region",
@@ -103,5 +129,28 @@ class GraphBreaks(Rule):
                 ),
                 costliest("Longest of these regions", signals.worker, breaks.row, duration),
             ),
-            remedies=_REMEDIES,
+            remedies=_remedies(log),
         )
+
+
+def _remedies(log: CompileLog | None) -> tuple[Remedy, ...]:
+    """To change the lines that the log names, or to let the compiler name them."""
+    return (_CHANGE_LINES, *_REMEDIES[1:]) if log is not None and log.breaks else _REMEDIES
+
+
+def _from_log(log: CompileLog) -> Finding:
+    """A finding without a saving: nothing tells what the breaks cost."""
+    lines = len(distinct_breaks(log))
+    first = log.breaks[0]
+    at = f" at {first.place}" if first.place else ""
+    eager = any(graph_break.is_uncompiled for graph_break in log.breaks)
+    return Finding(
+        instance=f"{counted(lines, 'graph break')}, the first{at}",
+        summary=(
+            f"torch.compile broke off at {counted(lines, 'place')}, in "
+            f"{counted(len(log.breaks), 'compilation')}.{breaks_clause(log)}"
+        ),
+        severity="medium" if eager else "low",
+        evidence=(breaks_table(log),),
+        remedies=_remedies(log),
+    )

@@ -10,15 +10,25 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.changing_inputs import changing_inputs_table, shapes_clause
+from tb_perfadvisor.rules.evidence.compile_log import (
+    counted,
+    gave_up,
+    guard_clause,
+    recompilations,
+    recompilations_table,
+)
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.launch.compiled_regions import changing_inputs
+from tb_perfadvisor.signals.recording.compile_log import compile_log
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
 _JITTED = "PjitFunction("
@@ -96,6 +106,9 @@ class Recompilation(Rule):
     because it may not recur. If shapes were recorded, inputs of compiled regions whose shapes
     change between calls are listed.
 
+    A log of torch.compile (`TORCH_TRACE`) beside the profile adds the guards that failed. With a
+    log alone, recompilations are listed without a saving.
+
     When to ignore
     --------------
     When the profile begins with the program: the first steps compile once. Skip them with the
@@ -116,6 +129,7 @@ class Recompilation(Rule):
     category = "launch"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
+    suffices = Need.COMPILE_LOG
     is_preview = False
 
     minimum_share = Limit(
@@ -125,11 +139,16 @@ class Recompilation(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when steady steps compile."""
+        """Yield a finding when steady steps compile, or the log says so."""
+        log = compile_log(signals)
         attribution = signals.attribution
         compiling_time = attribution.intervals[Cause.COMPILING]
         compiling_ns = total_ns(compiling_time)
-        if self.is_minor(compiling_ns, signals):
+        is_measured = self.meets_needs(signals)
+        if not is_measured or self.is_minor(compiling_ns, signals):
+            # Measured steps that don't compile are fine, unless they run what was not compiled.
+            if log is not None and (gave_up(log) or not is_measured) and recompilations(log):
+                yield _from_log(log)
             return
         trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
         events, rows = trace.events, trace.rows(EventKind.COMPILE)
@@ -153,7 +172,7 @@ class Recompilation(Rule):
             instance=f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}",
             summary=(
                 f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
-                f" steps compile{shapes_clause(changing)}."
+                f" steps compile{shapes_clause(changing)}.{guard_clause(log)}"
             ),
             saving=Saving(
                 max(compiling_ns - _standard_error_ns(by_step), 0) if recurs else 0,
@@ -175,9 +194,32 @@ class Recompilation(Rule):
                 ),
                 costliest("Longest compilations", signals.worker, rows, idle),
                 *changing_inputs_table(changing),
+                *((recompilations_table(log),) if log is not None and recompilations(log) else ()),
             ),
             remedies=_REMEDIES,
         )
+
+
+def _from_log(log: CompileLog) -> Finding:
+    """A finding without a saving: nothing tells how often the steps compile."""
+    found, given_up = recompilations(log), gave_up(log)
+    total = format_duration(sum(each.known_ns for each in found))
+    consequence = (
+        f" {counted(len(given_up), 'function')} reached the limit of recompilations and "
+        f"run{'s' if len(given_up) == 1 else ''} uncompiled from then on."
+        if given_up
+        else ""
+    )
+    return Finding(
+        title=f"Compile each function once: {counted(len(found), 'recompilation')} took {total}",
+        summary=(
+            f"torch.compile compiled functions again {len(found):,} times, which took {total}."
+            f"{consequence}{guard_clause(log)}"
+        ),
+        severity="medium" if given_up else "low",
+        evidence=(recompilations_table(log),),
+        remedies=_REMEDIES,
+    )
 
 
 def _of(trace: Trace, rows: Int32, idle_ns: Int64) -> str:

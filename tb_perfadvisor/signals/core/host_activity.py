@@ -67,6 +67,7 @@ def busiest_host_track(trace: Trace) -> int:
         (EventKind.OPERATOR,),
         (EventKind.ANNOTATION,),
         (EventKind.PYTHON,),
+        (EventKind.COMPILE,),
     ):
         rows = trace.rows(*kinds)
         rows = rows[trace.tracks.kind[trace.events.track[rows]] == TrackKind.HOST_THREAD]

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
+from tb_perfadvisor.signals.recording.compile_log import compile_log
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
 from tb_perfadvisor.signals.recording.visibility import (
@@ -147,6 +148,9 @@ CHECKS: dict[Need, Check] = {
     Need.COMPILED_REGIONS: Check(
         lambda s: len(compiled_regions(s).row) > 0,
         "the profile has no regions of torch.compile",
+    ),
+    Need.COMPILE_LOG: Check(
+        lambda s: compile_log(s) is not None, "no log of torch.compile lies beside the profile"
     ),
     Need.PYTHON_FRAMES: Check(
         lambda s: len(s.trace.rows(EventKind.PYTHON)) > 0,

@@ -143,6 +143,14 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         *_NONE,
     ),
     Need.FILE_READS: (*STACKS, *_NONE),
+    Need.COMPILE_LOG: (
+        pytorch_hint(
+            "Set TORCH_TRACE to the run's directory before the program starts: torch.compile then "
+            "logs why it breaks off and compiles again.",
+            Part.TORCH_COMPILE,
+        ),
+        *_NONE,
+    ),
     Need.ITERATORS: (
         hint(
             "tf.data records its iterators with host_tracer_level=2. Other input shows no stages.",

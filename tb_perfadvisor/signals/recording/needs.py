@@ -29,6 +29,8 @@ class Need(Enum):
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
     COMPILED_REGIONS = "compiled-regions"
     """Calls of regions that torch.compile has compiled."""
+    COMPILE_LOG = "compile-log"
+    """What torch.compile logs of itself."""
     ALL_DEVICES = "all-devices"
     """All processes that may use the listed devices."""
     INPUT = "input"
@@ -105,6 +107,7 @@ RECORDABLE = frozenset(
         Need.MEMORY,
         Need.MEMORY_CHANGES,
         Need.MEMORY_CAPACITY,
+        Need.COMPILE_LOG,
     }
 )
 """What another recording of the same program, or an option, provides. If one of the other needs is

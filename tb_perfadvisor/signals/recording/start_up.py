@@ -5,6 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.completeness import compiling
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
@@ -30,4 +31,6 @@ def start_up(signals: Signals) -> Intervals:
 
 def is_start_up(signals: Signals) -> bool:
     """Whether most of the used window is start-up."""
+    if is_only_log(signals):
+        return False
     return total_ns(start_up(signals)) > MINIMUM_SHARE * signals.attribution.window_ns

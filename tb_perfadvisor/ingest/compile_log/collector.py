@@ -1,0 +1,294 @@
+"""Collects what the records of one log say.
+
+Sources: torch/_dynamo/utils.py (chromium events, CompilationMetrics), torch/_dynamo/guards.py
+(recompile_reasons), torch/_dynamo/symbolic_convert.py and exc.py (dynamo_graph_break_reason),
+torch/_inductor/codecache.py and torch/_functorch/_aot_autograd/autograd_cache.py (caches).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.compile_log.break_texts import (
+    first_line,
+    is_recompile_limit,
+    parse_break,
+    parse_guard,
+    short_place,
+)
+from tb_perfadvisor.ingest.compile_log.records import LogRecord
+from tb_perfadvisor.ingest.compile_log.spans import SpanCollector, Spans
+from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.trace import Source
+from tb_perfadvisor.trace.compile_log import CacheUse, Compilation, CompileLog, GraphBreak
+
+_NS_PER_US: Final = 1_000
+_NS_PER_S: Final = 1_000_000_000
+_MOST_EVENT_BYTES: Final = 65_536
+"""Events of phases have a kilobyte. Those on caches repeat the whole graph, and are not needed."""
+_MOST_REASONS: Final = 20
+_CACHE = re.compile(r"^(fx_graph|aotautograd|autograd|dynamo|precompile)_cache_(hit|miss|bypass)$")
+_CACHES: Final = {
+    "fx_graph": "Inductor (FX graphs)",
+    "aotautograd": "AOTAutograd",
+    "autograd": "AOTAutograd",
+    "dynamo": "Dynamo",
+    "precompile": "Precompilation",
+}
+_COUNTED: Final = {"hit": "hits", "miss": "misses", "bypass": "bypasses"}
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """The fields of a header that are used. Others are skipped without decoding."""
+
+    chromium_event: dict[str, Any] | None = None
+    artifact: dict[str, Any] | None = None
+    dynamo_start: dict[str, Any] | None = None
+    compilation_metrics: dict[str, Any] | None = None
+    bwd_compilation_metrics: dict[str, Any] | None = None
+    rank: Any = None
+    frame_id: Any = None
+    frame_compile_id: Any = None
+
+    @property
+    def compile_id(self) -> str:
+        """`FRAME/VERSION`; empty outside of compilations."""
+        if not isinstance(self.frame_id, int) or not isinstance(self.frame_compile_id, int):
+            return ""
+        return f"{self.frame_id}/{self.frame_compile_id}"
+
+
+class _Event(msgspec.Struct, frozen=True):
+    name: str
+    ts: float
+    ph: str
+    tid: int = 0
+    pid: int = 0
+
+
+_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_event = msgspec.json.Decoder(_Event, strict=False).decode
+
+
+class Collector:
+    """Takes records in the order of the file."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Records that torch.compile wrote."""
+        self._spans = SpanCollector()
+        self._finished_spans: Spans | None = None
+        self._compilations: dict[str, Compilation] = {}
+        self._earlier: list[Compilation] = []
+        self._breaks: list[GraphBreak] = []
+        self._broken: set[str] = set()
+        self._caches: dict[str, CacheUse] = {}
+        self._version = ""
+        self._rank: int | None = None
+        self._process: int | None = None
+
+    def add(self, record: LogRecord) -> None:
+        """Add one record; one that cannot be read is skipped."""
+        try:
+            header = _decode_header(record.header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        self.count += 1
+        self._process = record.process
+        if isinstance(header.rank, int) and header.rank >= 0:
+            self._rank = header.rank
+        if header.chromium_event is not None:
+            self._add_event(record)
+        elif header.artifact is not None:
+            self._add_artifact(header, record)
+        elif header.dynamo_start is not None:
+            self._started(header.compile_id)
+        elif header.compilation_metrics is not None:
+            self._add_metrics(header.compile_id, header.compilation_metrics)
+        elif header.bwd_compilation_metrics is not None:
+            self._add_backward(header.compile_id, header.bwd_compilation_metrics)
+
+    @property
+    def spans(self) -> Spans:
+        """The phases, once all records were added."""
+        if self._finished_spans is None:
+            self._finished_spans = self._spans.finish()
+        return self._finished_spans
+
+    def finish(self, source: Source) -> CompileLog:
+        """The log, once all records were added."""
+        latest = tuple(map(self._with_function, self._compilations.values()))
+        spans = self._spans
+        return CompileLog(
+            path=source.path,
+            version=self._version,
+            rank=self._rank if self._rank is not None else source.rank,
+            process=self._process,
+            start_unix_ns=_ns(spans.first_us, _NS_PER_US),
+            end_unix_ns=_ns(spans.last_us, _NS_PER_US),
+            compilations=(*self._earlier, *latest),
+            breaks=tuple(self._breaks),
+            caches=tuple(self._caches.values()),
+            phases=self.spans.phases,
+            by_id=MappingProxyType({each.id: each for each in latest}),
+        )
+
+    def _with_function(self, compilation: Compilation) -> Compilation:
+        """A compilation that failed early names no function; an earlier version does."""
+        if compilation.function:
+            return compilation
+        frame = compilation.id.partition("/")[0]
+        first = self._compilations.get(f"{frame}/0", compilation)
+        return replace(compilation, function=first.function, place=first.place)
+
+    def _started(self, compile_id: str) -> Compilation | None:
+        """The compilation that is going on; None outside of any.
+
+        `torch._dynamo.reset()` begins to count again. Then an id that has finished comes again.
+        """
+        if not compile_id:
+            return None
+        last = self._compilations.get(compile_id)
+        if last is None or last.total_ns is not None or last.failure:
+            if last is not None:
+                self._earlier.append(last)
+                self._broken.discard(compile_id)
+            last = self._compilations[compile_id] = Compilation(compile_id)
+        return last
+
+    def _add_event(self, record: LogRecord) -> None:
+        if len(record.rest) > _MOST_EVENT_BYTES:
+            return
+        try:
+            event = _decode_event(record.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        thread = (event.pid, event.tid)
+        if event.ph == "B":
+            self._spans.begin(plain(event.name), event.ts, thread)
+        elif event.ph == "E":
+            self._spans.end(plain(event.name), event.ts, thread)
+
+    def _add_artifact(self, header: _Header, record: LogRecord) -> None:
+        name = (header.artifact or {}).get("name")
+        if not isinstance(name, str):
+            return
+        if name == "dynamo_graph_break_reason":
+            text = record.payload.decode("utf-8", "replace")
+            self._breaks.append(parse_break(text, header.compile_id))
+            self._broken.add(header.compile_id)
+        elif name == "recompile_reasons":
+            self._add_guards(header.compile_id, record.payload)
+        elif name == "torch_version":
+            found = re.search(rb'"pytorch_version": "([\w.+-]{1,40})"', record.payload)
+            self._version = found[1].decode() if found else ""
+        elif (use := _CACHE.match(name)) is not None:
+            self._add_cache_use(_CACHES[use[1]], _COUNTED[use[2]], record)
+
+    def _add_guards(self, compile_id: str, payload: bytes) -> None:
+        compilation = self._started(compile_id)
+        if compilation is None:
+            return
+        # One reason is written as text, several as a list in JSON.
+        text = payload.decode("utf-8", "replace")
+        try:
+            decoded = msgspec.json.decode(payload) if text.startswith("[") else text
+        except (msgspec.DecodeError, RecursionError):
+            decoded = text
+        reasons = decoded if isinstance(decoded, list) else [decoded]
+        guards = [parse_guard(reason) for reason in reasons[:_MOST_REASONS] if reason]
+        self._compilations[compile_id] = replace(compilation, failed_guards=tuple(guards))
+
+    def _add_cache_use(self, cache: str, counted: str, record: LogRecord) -> None:
+        use = self._caches.get(cache, CacheUse(cache))
+        reasons = use.reasons
+        if counted == "bypasses" and len(reasons) < _MOST_REASONS:
+            found = re.search(rb'"cache_bypass_reason": "((?:[^"\\]|\\.){1,2000})"', record.rest)
+            reason = first_line(found[1].decode("utf-8", "replace")) if found else ""
+            reasons = tuple(dict.fromkeys([*reasons, *([reason] if reason else [])]))
+        more = {counted: getattr(use, counted) + 1}
+        self._caches[cache] = replace(use, reasons=reasons, **more)
+
+    def _add_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        compilation = self._started(compile_id)
+        if compilation is None:
+            return
+        failure = _failure(metrics)
+        line = metrics.get("co_firstlineno")
+        reason = metrics.get("recompile_reason")
+        guards = compilation.failed_guards
+        if not guards and isinstance(reason, str) and reason:
+            guards = (parse_guard(reason),)
+        started = self._compilations[compile_id] = replace(
+            compilation,
+            function=plain(str(metrics.get("co_name") or "")),
+            place=short_place(str(metrics.get("co_filename") or ""), line),
+            start_unix_ns=_time_ns(metrics, "start_time_us", "start_time"),
+            total_ns=_time_ns(
+                metrics,
+                "duration_us",
+                "dynamo_cumulative_compile_time_us",
+                "entire_frame_compile_time_s",
+            ),
+            backend_ns=_time_ns(
+                metrics, "aot_autograd_cumulative_compile_time_us", "backend_compile_time_s"
+            ),
+            inductor_ns=_time_ns(
+                metrics, "inductor_cumulative_compile_time_us", "inductor_compile_time_s"
+            ),
+            failed_guards=guards,
+            failure=failure,
+            reached_limit=is_recompile_limit(failure),
+        )
+        if failure and not is_recompile_limit(failure) and compile_id not in self._broken:
+            # The compiler could not do anything with this function, not even a part.
+            place = short_place(
+                str(metrics.get("fail_user_frame_filename") or ""),
+                metrics.get("fail_user_frame_lineno"),
+            )
+            self._breaks.append(
+                GraphBreak(compile_id, place or started.place, failure, is_uncompiled=True)
+            )
+
+    def _add_backward(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        compilation = self._compilations.get(compile_id)
+        took_ns = _time_ns(metrics, "duration_us", "inductor_compile_time_s")
+        if compilation is not None and took_ns is not None:
+            self._compilations[compile_id] = replace(compilation, backward_ns=took_ns)
+
+
+def _failure(metrics: dict[str, Any]) -> str:
+    kind, reason = metrics.get("fail_type"), metrics.get("fail_reason")
+    if not isinstance(kind, str) or not kind:
+        return ""
+    text = first_line(reason) if isinstance(reason, str) else ""
+    if text.endswith(":"):  # "backend='…' raised:", and what it raised on the next line
+        text = f"{text} {first_line(str(reason).partition(text)[2])}".strip()
+    name = plain(kind.rsplit(".", 1)[-1])
+    return f"{name}: {text}" if text else name
+
+
+def _time_ns(metrics: dict[str, Any], *keys: str) -> int | None:
+    """The first of some times that is known. Newer versions of PyTorch write microseconds."""
+    for key in keys:
+        found = _ns(metrics.get(key), _NS_PER_US if key.endswith("_us") else _NS_PER_S)
+        if found is not None:
+            return found
+    return None
+
+
+def _ns(value: object, factor: int) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not math.isfinite(value) or not 0 <= value * factor < _LATEST_NS:
+        return None
+    return round(value * factor)
+
+
+_LATEST_NS: Final = 2**63
