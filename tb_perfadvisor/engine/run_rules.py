@@ -45,10 +45,7 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
     reason = None
     status: Status
     try:
-        answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
-        missing = tuple(answer for answer in answers if answer is not None)
-        if rule.suffices is not None and why_missing(signals, rule.suffices) is None:
-            missing = ()
+        missing = missing_of(rule, signals)
         if missing:
             status = "not_applicable"
             reason = "; ".join(dict.fromkeys(need.reason for need in missing))
@@ -61,6 +58,14 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
         reason = f"{type(error).__name__}: {error}"
     elapsed_ms = (time.perf_counter() - begun) * 1e3
     return RuleOutcome(rule, status, findings, missing, reason, elapsed_ms)
+
+
+def missing_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Missing, ...]:
+    """What this profile lacks for a rule; empty if the rule is applicable."""
+    if rule.suffices is not None and why_missing(signals, rule.suffices) is None:
+        return ()
+    answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
+    return tuple(answer for answer in answers if answer is not None)
 
 
 def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:

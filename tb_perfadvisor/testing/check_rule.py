@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.run_rules import completed, needs_of
+from tb_perfadvisor.engine.run_rules import completed, missing_of
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import simulate
 from tb_perfadvisor.rules.base import Rule
@@ -140,7 +140,7 @@ def _apply(
 ) -> Checked | None:
     """Run a rule as the engine does, but let exceptions through."""
     signals = reference_worker(run, options)
-    if any(why_missing(signals, need) is not None for need in needs_of(rule, signals)):
+    if missing_of(rule, signals):
         return None
     configured = rule(settings)
     findings = tuple(configured.check(signals))

@@ -100,5 +100,5 @@ def test_data_files_do_not_use_up_the_budget(
     assert [capture.run for capture in listing.captures] == ["run"]
     assert len(read) == 3
     assert listing.gaps == (
-        "of 41 JSON files whose names do not end in .pt.trace.json, 3 were looked into",
+        "of 41 files that may be profiles, but whose names do not say so, 3 were looked into",
     )

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import io
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.graph_breaks import GraphBreaks
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, run_of
 from tb_perfadvisor.testing.builder import us
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import Source, Trace
+from tests.support.compile_logs import example_log
 
 
 def steps(breaks: int, *, nested: bool = True) -> Trace:
@@ -66,3 +74,46 @@ def test_without_torch_compile_it_is_not_applicable() -> None:
     builder.operator("aten::mm", 0, us(10))
     builder.kernel("sgemm", us(10), us(20))
     assert find(GraphBreaks, builder.build()) is None
+
+
+def log_trace() -> Trace:
+    source = Source(path="run/log", format="torch-compile-log")
+    return read_compile_log(io.BytesIO(example_log()), source)
+
+
+def test_a_log_alone_lists_the_lines() -> None:
+    (finding,) = find(GraphBreaks, log_trace()) or ()
+    assert finding.saving is None
+    assert finding.severity == "low"
+    assert finding.instance == "1 graph break, the first at project/train.py:11"
+    (table,) = finding.evidence
+    assert isinstance(table, Table)
+    # Both compilations broke off at this line.
+    assert table.rows == (
+        (
+            "project/train.py:11",
+            "Failed to trace builtin operator",
+            "forward",
+            "Avoid calling builtin `print`.",
+            2,
+        ),
+    )
+
+
+def test_a_log_beside_the_profile_names_the_line_in_what_is_measured() -> None:
+    log = log_trace().compile_log
+    assert log is not None
+    trace = replace(steps(10), source=replace(steps(10).source, rank=0))
+    run = replace(run_of(trace), compile_logs=(replace(log, rank=0, start_unix_ns=None),))
+    (finding,) = GraphBreaks().check(Signals(run))
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * 300_000  # the same as without the log
+    assert "the first is at project/train.py:11" in finding.summary
+
+
+def test_the_log_of_another_process_is_not_used() -> None:
+    log = log_trace().compile_log
+    assert log is not None
+    run = replace(run_of(steps(10)), compile_logs=(log,))
+    (finding,) = GraphBreaks().check(Signals(run))
+    assert "torch.compile's log" not in finding.summary

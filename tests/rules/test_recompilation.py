@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import io
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, run_of
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.testing.symbols import Symbol
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind, Source, Trace
+from tests.support.compile_logs import artifact, compiled, example_log, ids, record
 
 SLOW = """
     cell 1ms
@@ -169,3 +176,30 @@ def test_names_changing_shapes() -> None:
     table = finding.evidence[-1]
     assert isinstance(table, Table)
     assert table.rows == (("0", "1", 4, "34 × 64, 35 × 64, 36 × 64, 37 × 64"),)
+
+
+def test_a_log_alone_lists_what_was_compiled_again() -> None:
+    source = Source(path="run/log", format="torch-compile-log")
+    trace = read_compile_log(io.BytesIO(example_log()), source)
+    (finding,) = find(Recompilation, trace) or ()
+    assert finding.saving is None
+    assert finding.title == "Compile each function once: 1 recompilation took 500 ms"
+    assert "tensor 'x' size mismatch at index 0. expected 16, actual 17" in finding.summary
+    assert "forward (project/train.py:9)" in finding.summary
+
+
+def test_a_function_that_runs_uncompiled_is_named_although_no_step_compiles() -> None:
+    limit = {"fail_type": "Unsupported", "fail_reason": "Dynamo recompile limit exceeded"}
+    data = (
+        compiled("0/0", "f", 3, duration_us=1)
+        + artifact("recompile_reasons", "0/8", "0/7: n == 7")
+        + record({"compilation_metrics": limit, **ids("0/8")})
+    )
+    source = Source(path="run/log", format="torch-compile-log", rank=0)
+    log = read_compile_log(io.BytesIO(data), source).compile_log
+    assert log is not None
+    steady = draw(FIXED, framework="pytorch", rank=0)
+    run = replace(run_of(steady), compile_logs=(log,))
+    (finding,) = Recompilation().check(Signals(run))
+    assert "1 function reached the limit of recompilations" in finding.summary
+    assert finding.severity == "medium"

@@ -128,7 +128,7 @@ class Collector:
         return CompileLog(
             path=source.path,
             version=self._version,
-            rank=self._rank if self._rank is not None else source.rank,
+            rank=source.rank if source.rank is not None else self._rank,
             process=self._process,
             start_unix_ns=_ns(spans.first_us, _NS_PER_US),
             end_unix_ns=_ns(spans.last_us, _NS_PER_US),

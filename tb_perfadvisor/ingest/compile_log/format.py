@@ -83,7 +83,8 @@ def _captures(directory: str, logs: Sequence[FoundFile]) -> list[Capture]:
 
 
 def _rank(log: FoundFile) -> int | None:
-    return log.rank if log.rank is not None else rank_of_name(log.entry.path.rsplit("/", 1)[-1])
+    named = rank_of_name(log.entry.path.rsplit("/", 1)[-1])
+    return named if named is not None else log.rank
 
 
 def _reader() -> Reader:
