@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.recording.compile_log import compile_log
 from tb_perfadvisor.trace.compile_log import CompileLog
-from tb_perfadvisor.units import NS_PER_S, format_duration
+from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
@@ -76,12 +76,12 @@ class LongCompilation(Rule):
     needs = (Need.COMPILE_LOG,)
     is_preview = False
 
-    minimum_s = Limit(2.0, "s", "Importing PyTorch takes as long.")
+    minimum_ns = Limit(2e9, "ns", "Importing PyTorch takes as long.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when compiling takes long."""
         log = compile_log(signals)
-        if log is None or log.known_ns < self.minimum_s * NS_PER_S:
+        if log is None or log.known_ns < self.minimum_ns:
             return
         duration = format_duration(log.known_ns)
         yield Finding(
