@@ -375,6 +375,87 @@ TUNED_PAIRS = (
         "broadcast-overhead",
         "unfused-elementwise",
     ),
+    _cause(
+        "head-major-keys",
+        "tuned.head_major_keys",
+        "keys by position and head; fixed: by head and position",
+        "transpose-overhead",
+    ),
+    _cause(
+        "time-major",
+        "tuned.time_major",
+        "a recurrence over arrays by sample and time; fixed: by time and sample",
+        "transpose-overhead",
+    ),
+    _cause(
+        "transposed-input",
+        "tuned.transposed_input",
+        "an input that is transposed first; fixed: given as it is used",
+        "transpose-overhead",
+    ),
+    _cause(
+        "transposed-layers",
+        "tuned.transposed_layers",
+        "weights by output and input; fixed: by input and output",
+        "transpose-overhead",
+    ),
+    _cause(
+        "overlapping-pool",
+        "tuned.overlapping_pool",
+        "training with maximum pooling of overlapping windows; fixed: average pooling",
+        "max-pool-gradient",
+    ),
+    _cause(
+        "ranked-scores",
+        "tuned.ranked_scores",
+        "the best scores by a full sort; fixed: by an approximate maximum",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "clipped-at-quantile",
+        "tuned.clipped_at_quantile",
+        "rows are sorted for a quantile; fixed: their deviation",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "rows-in-loop",
+        "tuned.rows_in_loop",
+        "rows are gathered in each step of a loop; fixed: all at once",
+        *_SHUFFLING,
+        "short-loop-trips",
+    ),
+    _cause(
+        "scanned-blocks",
+        "tuned.scanned_blocks",
+        "a scan over twelve layers stacks their gradients; fixed: three layers in each step",
+        *_SHUFFLING,
+        "short-loop-trips",
+    ),
+    _cause(
+        "expanded-product",
+        "tuned.expanded_product",
+        "a product by an expanded factor; fixed: by einsum",
+        "broadcast-overhead",
+    ),
+    _cause(
+        "nearest-codes",
+        "tuned.nearest_codes",
+        "distances by differences of all pairs; fixed: by products",
+        "broadcast-overhead",
+    ),
+    _cause(
+        "wide-activations",
+        "tuned.wide_activations",
+        "activations in 32 bits; fixed: in 16",
+        "full-precision-compute",
+    ),
+    _healthy("greedy-tokens", "tuned.greedy_tokens", "each word is looked up for the next one"),
+    _cause(
+        "recomputed-attention",
+        "tuned.recomputed_attention",
+        "attention is recomputed although memory is free; fixed: kept",
+        "recompute",
+    ),
 )
 
 PAIRS = (*DRAWN_PAIRS, *TUNED_PAIRS)

@@ -15,7 +15,8 @@ from math import prod
 from msgspec import Struct
 
 from tb_perfadvisor.tpu_compiler.generations import Generation
-from tb_perfadvisor.tpu_compiler.optimized_hlo import HloInstruction, HloModule
+from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
+from tb_perfadvisor.tpu_compiler.optimized_hlo import HloModule
 
 # These name or view memory and take no time.
 _FREE = {

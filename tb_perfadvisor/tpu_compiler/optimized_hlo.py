@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import zip_longest
 from math import prod
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction
+from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
+from tb_perfadvisor.tpu_compiler.fused_traffic import (
+    PARTIAL_READS,
+    FusedTraffic,
+    is_off_chip,
+    off_chip_bytes,
+)
+from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
 
 # `%fused_computation.1 (param_0: bf16[8,128]) -> bf16[8,128] {`
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -26,34 +32,7 @@ _LIMIT = r" constant\((\d{1,18})\)"
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
 _WINDOW = r"window=\{([^}]*)\}"
 
-_OFF_CHIP = (0, 5)
-"""Memory spaces that are not on the chip: main memory, and the host's. On-chip memory is 1, on v4
-also 3."""
 _ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")
-_PARTIAL_READS = ("slice", "dynamic-slice", "gather")
-
-
-class HloInstruction(Struct, frozen=True, dict=True):
-    """An instruction of an optimized module."""
-
-    name: str
-    line: str
-    """As the module has it, from its name on."""
-    text: str
-    """The same with the shapes of the operands, as profiles show it."""
-    parsed: Instruction
-    called: str
-    """The computation of a fusion, or the body of a loop; empty if none."""
-    trips: int | None
-    """How often a loop runs; None if unknown or if it is no loop."""
-    estimated_cycles: int | None
-    """What the compiler notes in the instruction; None if nothing."""
-    is_root: bool
-
-    @property
-    def opcode(self) -> str:
-        """Its HLO opcode."""
-        return self.parsed.opcode
 
 
 class HloModule(Struct, frozen=True, dict=True):
@@ -94,64 +73,20 @@ class HloModule(Struct, frozen=True, dict=True):
             # The result holds source and target in either order; one may be a part of the other.
             sides = parsed.results[:2]
             moved = min((shape.padded_bytes for shape in sides), default=0)
-            return moved * sum(shape.memory_space in _OFF_CHIP for shape in sides)
-        members = self.computations.get(instruction.called, ())
-        if instruction.opcode == "fusion" and members:
-            return self._fusion_bytes(instruction, members)
-        if instruction.opcode in _PARTIAL_READS:
-            return 2 * sum(_bytes(shape) for shape in parsed.results)
+            return moved * sum(is_off_chip(shape) for shape in sides)
+        if instruction.opcode == "fusion" and self.computations.get(instruction.called):
+            return self._fused_traffic.size_bytes(instruction)
+        if instruction.opcode in PARTIAL_READS:
+            return 2 * sum(off_chip_bytes(shape) for shape in parsed.results)
         if instruction.opcode == "dynamic-update-slice":
-            return 2 * sum(_bytes(shape) for shape in parsed.operands[1:2])
+            return 2 * sum(off_chip_bytes(shape) for shape in parsed.operands[1:2])
         if instruction.opcode == "scatter":
-            return 3 * sum(_bytes(shape) for shape in parsed.operands[2:3])
-        return sum(_bytes(shape) for shape in (*parsed.results, *parsed.operands))
+            return 3 * sum(off_chip_bytes(shape) for shape in parsed.operands[2:3])
+        return sum(off_chip_bytes(shape) for shape in (*parsed.results, *parsed.operands))
 
-    def _fusion_bytes(
-        self, instruction: HloInstruction, members: tuple[HloInstruction, ...]
-    ) -> int:
-        """Bytes of a fusion: of operands that it only slices, or updates in place, those parts."""
-        by_name = {member.name: member for member in members}
-
-        def origin(name: str) -> str:
-            while name in by_name and by_name[name].opcode == "bitcast":
-                name = by_name[name].parsed.operand_names[0]
-            return name
-
-        root = next((member for member in members if member.is_root), members[-1])
-        names = root.parsed.operand_names if root.opcode == "tuple" else (root.name,)
-        outputs = [by_name.get(origin(name)) for name in names]
-        total, updated = 0, set()
-        for shape, output in zip_longest(instruction.parsed.results, outputs):
-            if shape is None:
-                continue
-            if output is not None and output.opcode == "dynamic-update-slice":
-                updated.add((output.name, origin(output.parsed.operand_names[0])))
-                total += sum(_moved(part, shape) for part in output.parsed.operands[1:2])
-            else:
-                total += _bytes(shape)
-        uses: dict[str, list[HloInstruction]] = {}
-        for member in members:
-            if member.opcode not in ("bitcast", "tuple"):
-                for name in {origin(name) for name in member.parsed.operand_names}:
-                    if (member.name, name) not in updated:
-                        uses.setdefault(name, []).append(member)
-        in_place = {name for _, name in updated}
-        for position, shape in enumerate(instruction.parsed.operands):
-            parameter = next(
-                (m for m in members if m.opcode == "parameter" and f"({position})" in m.line), None
-            )
-            readers = uses.get(parameter.name, []) if parameter else []
-            if parameter is None or not (readers or parameter.name in in_place):
-                total += _bytes(shape)
-            elif all(
-                reader.opcode in _PARTIAL_READS
-                and origin(reader.parsed.operand_names[0]) == parameter.name
-                for reader in readers
-            ):
-                total += sum(_moved(part, shape) for r in readers for part in r.parsed.results)
-            else:
-                total += _bytes(shape)
-        return total
+    @cached_property
+    def _fused_traffic(self) -> FusedTraffic:
+        return FusedTraffic(self.computations)
 
 
 def parse_module(text: str) -> HloModule:
@@ -234,16 +169,6 @@ def _instruction(
         estimated_cycles=int(estimate[1]) if estimate else None,
         is_root=is_root,
     )
-
-
-def _bytes(shape: Shape) -> int:
-    """Bytes of an array in main memory; 0 if it is on the chip."""
-    return shape.padded_bytes if shape.memory_space in _OFF_CHIP else 0
-
-
-def _moved(part: Shape, whole: Shape) -> int:
-    """Bytes of a part of an array that may be in main memory; parts have no memory space."""
-    return part.padded_bytes if whole.memory_space in _OFF_CHIP else 0
 
 
 def product_flop(instruction: Instruction) -> float:

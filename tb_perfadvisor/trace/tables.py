@@ -212,6 +212,12 @@ class HloTable(Struct, frozen=True):
     """String: HLO text of the matrix product or convolution inside a fusion; -1 if unknown."""
     one_hot: Int8
     """1 if an operand of that product is a one-hot matrix, 0 if not, -1 if unknown."""
+    transposed: Int8
+    """1 if a copy is there because the program transposes an argument or a result, 0 if it has
+    another reason, -1 if unknown."""
+    before_loop: Int8
+    """1 if an operation in a loop depends on nothing that a trip changes but the counter, so that
+    it could run before the loop; 0 if not, -1 if unknown."""
 
 
 class HloEventTable(Struct, frozen=True):

@@ -22,6 +22,26 @@ def shaped(added: Any, type_: int, *dimensions: int) -> None:
     added.shape.layout.minor_to_major.extend(reversed(range(len(dimensions))))
 
 
+def added(
+    computation: Any, id_: int, opcode: str, *reads: int, shape: str = "", **fields: Any
+) -> Any:
+    """Add an instruction named `opcode.id`, with a shape such as `8,32{0,1}`.
+
+    Fields are numbers: `parameter_number`, `tuple_index`.
+    """
+    result = instruction(computation, id_, f"{opcode}.{id_}", opcode)
+    result.operand_ids.extend(reads)
+    if shape:
+        dims, _, order = shape.partition("{")
+        shaped(result, BF16, *map(int, dims.split(",")))
+        if order:
+            result.shape.layout.ClearField("minor_to_major")
+            result.shape.layout.minor_to_major.extend(map(int, order.strip("}").split(",")))
+    for field, value in fields.items():
+        setattr(result, field, value)
+    return result
+
+
 def program() -> bytes:
     """f32[8,64] = fusion(bf16[8,32] a, bf16[32,64] b), whose body is a dot."""
     proto = HloProto()

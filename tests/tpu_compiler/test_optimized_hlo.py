@@ -180,3 +180,58 @@ def test_a_fusion_that_updates_one_of_its_results_in_place_moves_only_the_update
     # It reads one row of 8 x 128 16-bit numbers and writes one. The state is in S(1) and the index in
     # S(6), both on the chip.
     assert module.hbm_bytes(fusion) == 2 * 8 * 128 * 2
+
+
+# As libtpu 0.0.52 nests fusions in a scan over layers: the layer is sliced inside an inner one.
+NESTED = """\
+HloModule jit_scan, is_scheduled=true
+
+%slices (param_0.4: bf16[12,2048,1024], param_1.4: s32[]) -> bf16[2048,1024] {
+  %param_0.4 = bf16[12,2048,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1.4 = s32[]{:T(128)S(6)} parameter(1)
+  %constant.4 = s32[]{:T(128)} constant(0)
+  %dynamic-slice.4 = bf16[1,2048,1024]{2,1,0:T(8,128)(2,1)} dynamic-slice(%param_0.4, %param_1.4, %constant.4, %constant.4), dynamic_slice_sizes={1,2048,1024}
+  ROOT %bitcast.4 = bf16[2048,1024]{1,0:T(8,128)(2,1)} bitcast(%dynamic-slice.4)
+}
+
+%updates (param_0.5: bf16[12,1024,256], param_1.5: bf16[1024,256], param_2.5: s32[]) -> bf16[12,1024,256] {
+  %param_0.5 = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1.5 = bf16[1024,256]{1,0:T(8,128)(2,1)} parameter(1)
+  %param_2.5 = s32[]{:T(128)S(6)} parameter(2)
+  %constant.5 = s32[]{:T(128)} constant(0)
+  %bitcast.5 = bf16[1,1024,256]{2,1,0:T(8,128)(2,1)} bitcast(%param_1.5)
+  ROOT %dynamic-update-slice.5 = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} dynamic-update-slice(%param_0.5, %bitcast.5, %param_2.5, %constant.5, %constant.5)
+}
+
+%outer (param_0.6: bf16[12,1024,256], param_1.6: s32[], param_2.6: bf16[2048,256], param_3.6: bf16[12,2048,1024]) -> bf16[12,1024,256] {
+  %param_0.6 = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1.6 = s32[]{:T(128)S(6)} parameter(1)
+  %param_2.6 = bf16[2048,256]{1,0:T(8,128)(2,1)S(1)} parameter(2)
+  %param_3.6 = bf16[12,2048,1024]{2,1,0:T(8,128)(2,1)} parameter(3)
+  %fusion.61 = bf16[2048,1024]{1,0:T(8,128)(2,1)} fusion(%param_3.6, %param_1.6), kind=kLoop, calls=%slices
+  %convolution.6 = bf16[1024,256]{1,0:T(8,128)(2,1)} convolution(%fusion.61, %param_2.6), dim_labels=fb_io->bf
+  ROOT %fusion.62 = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} fusion(%param_0.6, %convolution.6, %param_1.6), kind=kLoop, calls=%updates
+}
+
+ENTRY %main.6 (gradients: bf16[12,1024,256], index: s32[], x: bf16[2048,256], layers: bf16[12,2048,1024]) -> bf16[12,1024,256] {
+  %gradients = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %index = s32[]{:T(128)S(6)} parameter(1)
+  %x = bf16[2048,256]{1,0:T(8,128)(2,1)S(1)} parameter(2)
+  %layers = bf16[12,2048,1024]{2,1,0:T(8,128)(2,1)} parameter(3)
+  ROOT %fusion.6 = bf16[12,1024,256]{2,1,0:T(8,128)(2,1)} fusion(%gradients, %index, %x, %layers), kind=kOutput, calls=%outer
+}
+"""
+
+
+def test_what_fusions_inside_a_fusion_slice_and_update_counts_in_parts() -> None:
+    module = parse_module(NESTED)
+    (fusion,) = [i for i, _ in module.executed if i.name == "fusion.6"]
+    # One layer of 2048 x 1024 is read and one gradient of 1024 x 256 written, 16 bits each.
+    assert module.hbm_bytes(fusion) == 2 * (2048 * 1024 + 1024 * 256)
+
+
+def test_a_fusion_inside_a_fusion_that_reads_everything_counts_in_whole() -> None:
+    whole = NESTED.replace("dynamic-slice(%param_0.4, ", "reduce(%param_0.4, ")
+    module = parse_module(whole)
+    (fusion,) = [i for i, _ in module.executed if i.name == "fusion.6"]
+    assert module.hbm_bytes(fusion) == 2 * (12 * 2048 * 1024 + 1024 * 256)

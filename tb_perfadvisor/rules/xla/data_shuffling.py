@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
+from tb_perfadvisor.signals.tpu.readers import operands_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
@@ -22,8 +23,23 @@ _MOVING = frozenset(
         *("custom-call", "pad", "reshape", "select", "slice", "transpose"),
     }
 )
+# How JAX names what `approx_max_k` does: a reduction to some maxima, and a sort of them.
+_APPROXIMATE = "approx_top_k"
 
 _REMEDIES = (
+    Remedy(
+        text="Replace a sort by what needs fewer comparisons: the largest few elements, or an "
+        "approximate maximum.",
+        snippet="values, places = jax.lax.approx_max_k(scores, 64)  # not jnp.argsort(scores)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.approx_max_k.html",
+    ),
+    Remedy(
+        text="Gather all rows before a loop, if it looks up a row in each step.",
+        snippet="carry, out = jax.lax.scan(step, carry, table[ids])  # not table[i] in the step",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+    ),
     Remedy(
         text="Unroll scans over layers, so that stacked results are written in whole layers.",
         snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=4)",
@@ -61,10 +77,14 @@ class DataShuffling(CostlyOperations):
     How it is measured
     ------------------
     High is the time in which the core executes only these operations, minus what their bytes need
-    at the bandwidth of the memory. For a gather, it is also no more than a product with a one-hot
-    matrix would save, because nothing else replaces it. Expected is at most half of the time,
+    at the bandwidth of the memory; of a sort, nothing has to remain, because what replaces it
+    returns a few elements. For a gather, it is also no more than a product with a one-hot
+    matrix would save, because nothing else replaces it, unless it runs in a loop and depends on
+    nothing that the loop computes: then all rows can be gathered before the loop. Expected is at
+    most half of the time,
     because the algorithm needs some of these operations; low is 0. If an operation takes several
-    times what its bytes need, the finding names it with that ratio.
+    times what its bytes need, the finding names it with that ratio. The small sort at the end of an
+    approximate maximum does not count.
 
     When to ignore
     --------------
@@ -94,18 +114,36 @@ class DataShuffling(CostlyOperations):
     remedies = _REMEDIES
     moves_data = True
 
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """What moves elements, and what prepares gathers that could run before their loop."""
+        found = {o.op: o for o in super().selected(signals)}
+        pending = [o for o in found.values() if o.is_known_before_loop and _gathers(o)]
+        while pending:
+            # What is known before the loop depends on nothing else.
+            for operation in operands_of(signals, pending.pop()):
+                if operation.op not in found:
+                    found[operation.op] = operation
+                    pending.append(operation)
+        return list(found.values())
+
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation only moves elements between positions that the data determine."""
+        if "sort" in (operation.opcode, operation.category) and _APPROXIMATE in operation.path:
+            return False
         if operation.opcode in _SHUFFLING or operation.category in _SHUFFLING:
             return True
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
     def best_ns(self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
         """The time that the bytes of the elements need, or a product that does the same."""
+        if at_peak and operation.opcode == "sort":
+            return 0.0
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
+        if operation.is_known_before_loop:
+            return memory_ns
         instruction = operation.instruction
         tables = [shape for shape in instruction.operands if len(shape.dims) > 1]
-        if "gather" not in (operation.opcode, *operation.inside) or not tables:
+        if not _gathers(operation) or not tables:
             return memory_ns
         # Only a product with a one-hot matrix replaces a gather.
         table = max(tables, key=lambda shape: shape.elements)
@@ -113,3 +151,7 @@ class DataShuffling(CostlyOperations):
         elements = sum(shape.elements for shape in instruction.results)
         product_ns = flop_time_ns(signals, 2.0 * elements * rows, at_peak=at_peak)
         return memory_ns if product_ns is None else float(np.fmax(memory_ns, product_ns))
+
+
+def _gathers(operation: XlaOperation) -> bool:
+    return "gather" in (operation.opcode, *operation.inside)

@@ -7,9 +7,16 @@ from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.grouped_convolutions import rearranging_copies
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
+    Remedy(
+        text="Take arguments and return results in the order of dimensions in which the program "
+        "computes with them, and transpose on the host if other code needs another order.",
+        snippet="return y  # not jnp.swapaxes(y, 0, 1): the caller indexes y[batch, time]",
+        framework="jax",
+    ),
     Remedy(
         text="Let einsum choose the dimension order instead of transposing by hand.",
         snippet="scores = jnp.einsum('bqhd,bkhd->bhqk', q, k)  # no transpose before it",
@@ -44,10 +51,15 @@ class TransposeOverhead(CostlyOperations):
     How it is measured
     ------------------
     High is all the time in which the core executes only these operations; low is 0. Expected is
-    half of the time of transposes, because the algorithm needs some of them. XLA itself inserts the
-    copies, and needs most of them: between a matrix product and an array with other tiles, for
-    example. Nothing in a profile tells which ones, so nothing is expected of copies, and if there
-    are only copies, there is no estimate.
+    half of the time of transposes, because the algorithm needs some of them. It is also half of the
+    time of copies that move an argument or a result because the program transposes it: the
+    embedded program shows that without the transposition, the array has the layout that its caller
+    uses. The caller may need that order, though. Such a copy may also be what brings the array to
+    or from memory on the chip, so no more is expected than its time beyond what its bytes need.
+
+    XLA itself inserts the other copies, and needs most of them: between a matrix product and an
+    array with other tiles, for example. Nothing in a profile tells which ones, so nothing is
+    expected of them, and if there are no others, there is no estimate.
 
     When to ignore
     --------------
@@ -78,8 +90,16 @@ class TransposeOverhead(CostlyOperations):
     moves_data = True
 
     def remains(self, operation: XlaOperation) -> float:
-        """Nothing is known of copies, and half of a transpose is expected to go."""
-        return 1.0 if operation.opcode == "copy" else self.remaining_share
+        """Nothing is known of XLA's copies, and half of a transpose is expected to go."""
+        is_of_program = operation.opcode == "transpose" or operation.is_transposed
+        return self.remaining_share if is_of_program else 1.0
+
+    def best_ns(self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
+        """What bringing an array to or from memory on the chip takes, which remains."""
+        instruction = operation.instruction
+        spaces = {s.memory_space for s in (*instruction.operands, *instruction.results) if s.dims}
+        # At best, the transfer runs beside other operations, as XLA's prefetches do.
+        return 0.0 if at_peak or len(spaces) == 1 else needed_ns(signals, operation)
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
         """Layout changes, without those that a grouped convolution needs for its groups."""

@@ -30,6 +30,19 @@ def _readers_by_operand(
     return dict(readers)
 
 
+@memoized
+def _by_name(signals: Signals) -> dict[tuple[int, str], XlaOperation]:
+    """Each operation by its module and name."""
+    return {(_module(signals, o), o.name): o for o in xla_operations(signals)}
+
+
+def operands_of(signals: Signals, operation: XlaOperation) -> list[XlaOperation]:
+    """The operations whose results an operation reads."""
+    module, by_name = _module(signals, operation), _by_name(signals)
+    names = dict.fromkeys(operation.instruction.operand_names)
+    return [by_name[module, name] for name in names if (module, name) in by_name]
+
+
 def readers_of(
     signals: Signals, operations: Iterable[XlaOperation]
 ) -> list[tuple[XlaOperation, Shape]]:

@@ -38,6 +38,10 @@ class XlaOperation(Struct, frozen=True):
     """The matrix product or convolution that it is or contains; None if it is none, or unknown."""
     is_one_hot: bool = False
     """Whether an operand of the product is seen to be a one-hot matrix."""
+    is_transposed: bool = False
+    """Whether it is a copy of an argument or result that the program is seen to transpose."""
+    is_known_before_loop: bool = False
+    """Whether it is seen to run in a loop although it depends on no other trip."""
 
     @property
     def opcode(self) -> str:
@@ -87,6 +91,8 @@ def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
                 inside_elements=max(int(hlo.inside_elements[op]), 0),
                 product=_product(instruction, product),
                 is_one_hot=bool(hlo.one_hot[op] == 1),
+                is_transposed=bool(hlo.transposed[op] == 1),
+                is_known_before_loop=bool(hlo.before_loop[op] == 1),
             )
         )
     return tuple(operations)

@@ -24,8 +24,8 @@ _STATS: Final = (
     *("hlo_category", "tf_op", "flops", "bytes_accessed", "source"),
     "memory_access_breakdown",
 )
-# Look into the fusions that take this share of a core's time, the costliest first. The others are
-# too many and too short to matter to any advice.
+# Look into the operations that take this share of a core's time, the costliest first. The others
+# are too many and too short to matter to any advice.
 _INSPECTED_SHARE: Final = 0.99
 _MAX_INSPECTED: Final = 500
 
@@ -45,6 +45,8 @@ class _Facts(Struct, frozen=True):
     source: str
     path: str
     inside: FusedOperations | None = None
+    is_transposed: bool | None = None
+    is_known_before_loop: bool | None = None
 
 
 class TpuOperations:
@@ -117,6 +119,12 @@ class TpuOperations:
             facts = replace(facts, traffic_bytes=min(facts.traffic_bytes, operation.memory_bytes))
         if is_costly and operation.opcode == "fusion":
             facts = replace(facts, inside=self._programs.look_inside(module, operation.name))
+        if is_costly and operation.opcode == "copy":
+            is_transposed = self._programs.is_transposed(module, operation.name)
+            facts = replace(facts, is_transposed=is_transposed)
+        if is_costly:
+            is_known = self._programs.is_known_before_loop(module, operation.name)
+            facts = replace(facts, is_known_before_loop=is_known)
         return replace(
             operation, precision=_precision(operation, facts), family=_family(operation, facts)
         ), facts
@@ -152,6 +160,8 @@ class TpuOperations:
             product=interned(self._assembler, (i.product if i else "" for i in insides)),
             inside_elements=[i.elements if i else -1 for i in insides],
             one_hot=[int(i.is_one_hot) if i and i.product else -1 for i in insides],
+            transposed=[_answer(fact.is_transposed) for fact in facts],
+            before_loop=[_answer(fact.is_known_before_loop) for fact in facts],
         ).tolist()
         return rows
 
@@ -185,6 +195,11 @@ def _with_groups_of_starts(operations: list[Operation], facts: list[_Facts]) -> 
 def interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:
     """String indices; -1 for empty strings."""
     return np.array([assembler.intern(text) if text else -1 for text in texts], dtype=np.int32)
+
+
+def _answer(is_true: bool | None) -> int:
+    """1, 0, or -1 if unknown."""
+    return -1 if is_true is None else int(is_true)
 
 
 def _is_costly(time_ns: Int64) -> NDArray[np.bool_]:

@@ -16,7 +16,9 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo.fused_operations import (
     fused_operations,
 )
 from tb_perfadvisor.ingest.xplane.interpret.hlo.instruction_text import decoded, instruction_line
+from tb_perfadvisor.ingest.xplane.interpret.hlo.loop_dependences import known_before_loop
 from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.interpret.hlo.transpositions import Transpositions
 
 _FUSIONS: Final = {
     "kLoop": "loop fusion",
@@ -59,6 +61,17 @@ class Programs:
         """What a fusion of a module contains; None if the profile does not tell."""
         return self._program(module).look_inside(operation)
 
+    def is_transposed(self, module: str, copy: str) -> bool | None:
+        """Whether a copy moves an argument or result of the program that it transposes.
+
+        None if the profile does not contain the program.
+        """
+        return self._program(module).is_transposed(copy)
+
+    def is_known_before_loop(self, module: str, operation: str) -> bool | None:
+        """Whether an operation in a loop could run before it; None outside of loops."""
+        return self._program(module).is_known_before_loop(operation)
+
     def _program(self, module: str) -> _Program:
         if module not in self._decoded:
             self._decoded[module] = _Program(self._bytes.pop(module, b""))
@@ -83,6 +96,9 @@ class _Program:
         self._computations = {int(computation.id): computation for computation in computations}
         self._by_id: dict[int, dict[int, Any]] = {}
         self._contracts: dict[int, bool] | None = None
+        self._transpositions: Transpositions | None = None
+        self._loop_bodies: set[int] | None = None
+        self._known_before: dict[int, frozenset[bytes]] = {}
 
     def look_up(self, name: str) -> ProgramOperation | None:
         number, place = self._place.get(name.encode(), (-1, -1))
@@ -115,6 +131,37 @@ class _Program:
         if instruction.opcode != b"fusion":
             return None
         return fused_operations(instruction, self._computations)
+
+    def is_transposed(self, name: str) -> bool | None:
+        entry = self._computations.get(int(self._message.hlo_module.entry_computation_id))
+        if name.encode() not in self._place or entry is None:
+            return None
+        if self._transpositions is None:
+            self._transpositions = Transpositions(entry, self._computations)
+        return self._transpositions.explain(name)
+
+    def is_known_before_loop(self, name: str) -> bool | None:
+        number, _ = self._place.get(name.encode(), (-1, -1))
+        if number < 0 or number not in self._bodies():
+            return None
+        if number not in self._known_before:
+            body = self._message.hlo_module.computations[number]
+            self._known_before[number] = known_before_loop(body)
+        return name.encode() in self._known_before[number]
+
+    def _bodies(self) -> set[int]:
+        """The computations that loops call."""
+        if self._loop_bodies is None:
+            computations = self._message.hlo_module.computations
+            called = {
+                int(id_)
+                for computation in computations
+                for instruction in computation.instructions
+                if instruction.opcode == b"while"
+                for id_ in instruction.called_computation_ids
+            }
+            self._loop_bodies = {n for n, c in enumerate(computations) if int(c.id) in called}
+        return self._loop_bodies
 
     def _contracting(self) -> dict[int, bool]:
         """Whether each computation, by id, contains a matrix product or convolution."""
