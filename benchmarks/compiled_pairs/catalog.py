@@ -388,6 +388,12 @@ TUNED_PAIRS = (
         "transpose-overhead",
     ),
     _cause(
+        "sequences-by-sample",
+        "tuned.sequences_by_sample",
+        "a recurrence over sequences by sample and time; fixed: by time and sample",
+        "transpose-overhead",
+    ),
+    _cause(
         "transposed-input",
         "tuned.transposed_input",
         "an input that is transposed first; fixed: given as it is used",

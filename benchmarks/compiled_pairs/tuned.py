@@ -144,6 +144,21 @@ def time_major(role: Role) -> Program:
     return Program(recurrence, (Array(shape), Array((512, 512))), donated=())
 
 
+def sequences_by_sample(role: Role) -> Program:
+    """A recurrence reads sequences by sample and time, or by time and sample."""
+
+    def encode(x: Any, weights: Any) -> Any:
+        def step(state: Any, row: Any) -> Any:
+            return jnp.tanh(jnp.concatenate([row, state], axis=-1) @ weights), None
+
+        if role == "slow":
+            x = jnp.swapaxes(x, 0, 1)
+        return jax.lax.scan(step, jnp.zeros((x.shape[1], 1024), x.dtype), x)[0]
+
+    shape = (64, 512, 1024) if role == "slow" else (512, 64, 1024)
+    return Program(encode, (Array(shape), Array((2048, 1024))), donated=())
+
+
 def transposed_input(role: Role) -> Program:
     """Features by sample and sample by feature, which the program transposes."""
 
@@ -189,8 +204,9 @@ def ranked_scores(role: Role) -> Program:
     def rank(x: Any, items: Any) -> Any:
         scores = jnp.matmul(x, items, preferred_element_type=jnp.float32)
         if role == "slow":
-            return jnp.sort(scores, axis=-1)[:, -8:]
-        return jax.lax.approx_max_k(scores, 8)[0]
+            order = jnp.argsort(scores, axis=-1)[:, -8:]
+            return jnp.take_along_axis(scores, order, axis=-1), order
+        return jax.lax.approx_max_k(scores, 8)
 
     return Program(rank, (Array((256, 512)), Array((512, 8192))), donated=())
 

@@ -139,8 +139,9 @@ class FullPrecisionCompute(Rule):
     On a TPU, only products with `precision=high` or `highest` count, which multiply 32-bit
     numbers in three and six passes. By default, the matrix unit rounds them to bfloat16 and
     multiplies once.
-    Expected and high are the time of the additional passes, unless the memory is the limit. Low is
-    half of it.
+    High is the time of the additional passes, unless the memory is the limit. Expected is the same
+    for fusions that only multiply. If a fusion does other work, too, expected is the time that the
+    additional passes take by the model of shapes. Low is half of expected.
 
     Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
     profile allows it, the steps are replayed with the expected time of each kernel, since a faster
@@ -236,16 +237,19 @@ class FullPrecisionCompute(Rule):
 
     def _on_tpu(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the matrix unit multiplies 32-bit numbers in several passes."""
-        rows, passes = products_in_passes(signals)
+        rows, passes, one_pass_ns = products_in_passes(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         memory_ns = np.nan_to_num(memory_times(signals)[signals.trace.operations(rows)])
-        then_ns = np.minimum(np.maximum(now_ns / passes, memory_ns), now_ns).astype(np.int64)
+        best_ns = np.minimum(np.maximum(now_ns / passes, memory_ns), now_ns).astype(np.int64)
+        # Other work in the same fusion takes as long as now.
+        kept_ns = np.nan_to_num(now_ns - (passes - 1) * one_pass_ns)
+        then_ns = np.maximum(best_ns, kept_ns.astype(np.int64))
         saving = faster_device_work(
             signals,
             rows,
             then_ns,
             basis="modeled",
-            least_then_ns=then_ns,
+            least_then_ns=best_ns,
             most_then_ns=(then_ns + now_ns) // 2,
         )
         if self.is_minor(saving.claimed_ns, signals):

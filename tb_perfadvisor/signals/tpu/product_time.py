@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +18,14 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
 _PASSES = {"high": 3, "highest": 6}
+# What brings the factors and the result of a product into another form takes as many passes.
+_OF_PRODUCTS = frozenset(
+    {"broadcast", "convert", "convolution", "copy", "dot", "reshape", "transpose"}
+)
 # Compiled on first use; `re` caches them.
 _WINDOW = r"window=\{([^}]*)\}"
 _NUMBER = r"\d{1,9}"
@@ -35,16 +40,31 @@ def passes_of(product: Instruction) -> int:
     return max((_PASSES.get(precision, 1) for precision in product.operand_precision), default=1)
 
 
-def products_in_passes(signals: Signals) -> tuple[Int32, Int64]:
-    """Executions of products that take several passes, and how many each takes; shape (n,) each."""
+class ProductsInPasses(NamedTuple):
+    """Executions of products that take several passes; columns of shape (n,)."""
+
+    rows: Int32
+    passes: Int64
+    """How many products of 16-bit numbers each takes."""
+    one_pass_ns: Float64
+    """The expected time of one pass inside a fusion that does other work, too; else NaN."""
+
+
+def products_in_passes(signals: Signals) -> ProductsInPasses:
+    """Executions of products that take several passes."""
     passes = np.ones(len(signals.trace.hlo.name), dtype=np.int64)
+    one_pass_ns = np.full(passes.size, np.nan)
     operations = []
     for operation in xla_operations(signals):
         if operation.product is not None and passes_of(operation.product) > 1:
             passes[operation.op] = passes_of(operation.product)
             operations.append(operation)
+            time_ns = product_time_ns(signals, operation)
+            if time_ns is not None and not operation.inside <= _OF_PRODUCTS:
+                one_pass_ns[operation.op] = time_ns
     rows = executions(signals, operations)
-    return rows, passes[signals.trace.operations(rows)]
+    op = signals.trace.operations(rows)
+    return ProductsInPasses(rows, passes[op], one_pass_ns[op])
 
 
 def product_flop(product: Instruction) -> float | None:
