@@ -26,7 +26,7 @@ from processes import ROOT, environment
 from scaled_inputs import DIMENSIONS
 
 MOST_EXPONENT = 1.2
-_PROGRAM = ROOT / "benchmarks" / "programs" / "analyze_input.py"
+_PROGRAMS = ROOT / "benchmarks" / "programs"
 _SIZES = 3
 _BASE_SIZE = 4
 _TIME_LIMIT_S = 600.0
@@ -55,14 +55,14 @@ def main() -> None:
     if unknown := set(given.dimensions) - DIMENSIONS.keys():
         parser.error(f"no such dimension: {', '.join(sorted(unknown))}; see --list")
     if given.list:
-        for name, (write, largest) in DIMENSIONS.items():
-            print(f"{name:24} up to {largest:,}: {write.__doc__}")
+        for name, each in DIMENSIONS.items():
+            print(f"{name:24} up to {each.largest:,}: {each.write.__doc__}")
         return
     least_s = _measured("kineto-events", _BASE_SIZE).work_s or 0.0
     print("| dimension | items | processor time | peak memory | exponent |")
     print("|---|---|---|---|---|")
     for name in given.dimensions or DIMENSIONS:
-        largest = min(DIMENSIONS[name][1], given.most)
+        largest = min(DIMENSIONS[name].largest, given.most)
         sizes = [largest >> shift for shift in reversed(range(_SIZES))]
         results = list(_until_failure(name, sizes))
         print(_row(name, results, least_s), flush=True)
@@ -81,10 +81,11 @@ def _measured(name: str, count: int) -> Measured:
         folder = Path(made)
         profile = folder / "logdir"
         profile.mkdir()
-        DIMENSIONS[name][0](count, profile)
+        dimension = DIMENSIONS[name]
+        dimension.write(count, profile)
         try:
             done = subprocess.run(
-                [sys.executable, str(_PROGRAM), str(profile)],
+                [sys.executable, str(_PROGRAMS / dimension.program), str(profile)],
                 capture_output=True,
                 text=True,
                 env=environment(folder),

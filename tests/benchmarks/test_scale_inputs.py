@@ -6,7 +6,9 @@ import pytest
 
 from scale_inputs import exponent
 from scaled_inputs import DIMENSIONS
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor.api import analyze, describe_runs
+
+EVENT_FILES = [name for name, each in DIMENSIONS.items() if each.program == "describe_runs.py"]
 
 
 def test_the_exponent_of_growth() -> None:
@@ -16,9 +18,14 @@ def test_the_exponent_of_growth() -> None:
     assert exponent([(100, 0.01), (400, 0.04)]) is None  # too short to tell
 
 
-@pytest.mark.parametrize("name", DIMENSIONS)
+@pytest.mark.parametrize("name", [name for name in DIMENSIONS if name not in EVENT_FILES])
 def test_every_dimension_is_a_profile_without_failing_rules(name: str, tmp_path: Path) -> None:
-    write, _ = DIMENSIONS[name]
-    write(40, tmp_path)
+    DIMENSIONS[name].write(40, tmp_path)
     report = analyze(tmp_path)
     assert not [each.rule_id for each in report.outcomes if each.status == "failed"]
+
+
+@pytest.mark.parametrize("name", EVENT_FILES)
+def test_every_dimension_of_event_files_is_described(name: str, tmp_path: Path) -> None:
+    DIMENSIONS[name].write(40, tmp_path)
+    assert all(run.training is not None for run in describe_runs(tmp_path))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 from tests.fuzz.byte_changes import change_bytes
 from tests.fuzz.format import Files, Format, SeedFile
@@ -63,9 +64,11 @@ def check(of: Format, files: Files, *, exports: bool = False) -> int:
         Exception: Whatever was raised, unless it is an error for the user.
     """
     with TemporaryDirectory(prefix="perfadvisor-fuzz-", dir=_IN_MEMORY) as made:
-        root = Path(made)
+        root = Path(made) / "logdir"
+        root.mkdir()
         for file in files:
             path = root / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
-        return of.check(root, exports=exports)
+        with patch.dict(os.environ, PERFADVISOR_CACHE_DIR=str(Path(made) / "cache")):
+            return of.check(root, exports=exports)

@@ -48,6 +48,9 @@ def check_training(root: Path, *, exports: bool) -> int:
     for _, training, _ in runs:
         _check(training)
     if exports:
+        from_cache = [described.training for described in describe_runs(root)]
+        if [each for each in from_cache if each is not None] != [each for _, each, _ in runs]:
+            raise BrokenError("the cache of scalars changes what is said")
         check_json(json.dumps([msgspec.to_builtins(training) for _, training, _ in runs]))
         printed = io.StringIO()
         print_trainings(runs, Console(file=printed, width=100))
