@@ -18,6 +18,7 @@ import { RanksPage } from "./pages/ranks";
 import { ReportPage } from "./pages/report/page";
 import { RulesPage } from "./pages/rules";
 import { RunsPage } from "./pages/runs";
+import { ServingPage } from "./pages/serving";
 import { StepsPage } from "./pages/steps";
 import { Navigation } from "./pages/navigation";
 import { AnalysisProgress } from "./pages/analysis-progress";
@@ -89,6 +90,8 @@ function CapturePage(): JSX.Element {
       return <OperatorsPage {...shared} />;
     case "memory":
       return <MemoryPage {...shared} />;
+    case "serving":
+      return <ServingPage {...shared} />;
     default:
       return <ReportPage {...shared} />;
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.units import format_bytes, format_rate, format_share
+from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 _SHOWN_SHARE = 0.001
 """A smaller share rounds to 0.0 %."""
@@ -22,6 +22,7 @@ def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> lis
     of = "step time" if overview.steps else "the profile"
     return [
         *_on_time(overview),
+        *_on_serving(overview.serving),
         *(_on_device(overview, of) if on_device else _on_host(overview)),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
         *_on_memory(overview, on_device=on_device),
@@ -70,10 +71,46 @@ def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
                 unit=f"{what}/s",
                 of="",
                 share=None,
-                notes=[f"{per_step:,.10g} per step and rank"],
+                notes=[f"{round(per_step, 1):,.10g} per step and rank"],
                 definition=f"{what.capitalize()} that one rank processes in a step, divided by the "
                 f"step time. {overview.throughput_source}",
             )
+
+
+def _on_serving(serving: model.ServingInfo | None) -> Iterator[model.KeyNumber]:
+    if serving is None:
+        return
+    is_timed, requests = serving.decode_step_ns is not None, serving.decode_requests
+    yield model.KeyNumber(
+        id="decode-step",
+        label="Decode step" if is_timed else "Decode step on device",
+        value=serving.decode_step_ns if is_timed else serving.decode_device_ns,
+        unit="ns",
+        of="",
+        share=None,
+        notes=[
+            *([] if requests is None else [f"{requests:,.4g} requests"]),
+            *([f"device {format_duration(serving.decode_device_ns)}"] if is_timed else []),
+        ],
+        definition="The mean time of steps that generate tokens and read no prompts, from the "
+        "start of the step to the start of the next one."
+        if is_timed
+        else "The mean time in which the device executes a step that generates tokens and reads no "
+        "prompts. The profile has too few steps to tell how long a step takes.",
+    )
+    if serving.generated_per_s is not None:
+        yield model.KeyNumber(
+            id="generated-tokens-per-second",
+            label="Generated",
+            value=serving.generated_per_s,
+            unit="tokens/s",
+            of="",
+            share=None,
+            notes=["by decoding"],
+            definition="Tokens that decoding generates on one rank, one for each request in each "
+            "step, divided by the time of all steps. Ranks that share a model generate the same "
+            "tokens together.",
+        )
 
 
 def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:

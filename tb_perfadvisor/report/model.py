@@ -140,6 +140,21 @@ class FlopInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The same in few words: `no shapes recorded`."""
 
 
+class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How an inference server generates tokens, on one rank; null is unknown."""
+
+    decode_steps: int
+    """Steps that generate tokens and read no prompts."""
+    decode_requests: float | None
+    """Mean requests of these steps."""
+    decode_step_ns: int | None
+    """Mean time from the start of such a step to the start of the next step."""
+    decode_device_ns: int
+    """Mean time in which the device executes such a step."""
+    generated_per_s: float | None
+    """Tokens that decoding generates per second, over all steps."""
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The key numbers of the reference worker."""
 
@@ -187,6 +202,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The same per second."""
     throughput_source: str
     """How tokens or samples are known, or why neither is."""
+    serving: ServingInfo | None = None
+    """None if the program annotates no steps that decode."""
 
 
 class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):

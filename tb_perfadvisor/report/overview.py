@@ -10,6 +10,7 @@ from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.efficiency.throughput import throughput
 from tb_perfadvisor.signals.efficiency.utilization import utilization
@@ -20,6 +21,7 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_host_events,
     shows_input,
 )
+from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
 from tb_perfadvisor.trace import KernelTotal, Precision
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
@@ -109,6 +111,21 @@ def make_overview(signals: Signals) -> model.Overview:
         tokens_per_step=flow.tokens_per_step,
         tokens_per_s=_per_second(flow.tokens_per_step, signals),
         throughput_source=flow.source,
+        serving=_serving(signals),
+    )
+
+
+def _serving(signals: Signals) -> model.ServingInfo | None:
+    steps = server_steps(signals)
+    if steps is None or not (decodes := steps.is_kind(StepKind.DECODE)).any():
+        return None
+    requests, period_ns = steps.decode_requests[decodes], steps.period_ns[decodes]
+    return model.ServingInfo(
+        decode_steps=int(decodes.sum()),
+        decode_requests=float(requests.mean()) if (requests >= 0).all() else None,
+        decode_step_ns=round(float(period_ns.mean())) if steps.is_periodic else None,
+        decode_device_ns=round(float(steps.device_ns[decodes].mean())),
+        generated_per_s=generated_per_s(steps),
     )
 
 

@@ -15,21 +15,26 @@ const LABELS: Record<PageName, string> = {
   memory: "Memory",
   ranks: "Ranks",
   parallelism: "Parallelism",
+  serving: "Serving",
   compare: "Compare",
   rules: "Rules",
   files: "Files",
 };
 
-/** Whether the capture has more than one device or communicates, or a link leads to the page. */
-const showsParallelism = (): boolean =>
-  page.value === "parallelism" || (report.value.state === "ready" && isParallel(report.value.value));
+/** Whether a page of some programs has something to show, or a link leads to it. */
+function applies(name: PageName): boolean {
+  if (name === page.value || (name !== "parallelism" && name !== "serving")) return true;
+  if (report.value.state !== "ready") return false;
+  const shown = report.value.value;
+  return name === "parallelism" ? isParallel(shown) : shown.workload.mode === "inference server";
+}
 
 /** The pages that have something to show. */
 function namesOf(): PageName[] {
   const isOnly = captures.value.state === "ready" && captures.value.value.captures.length === 1;
   return [
     ...(isOnly ? [] : (["runs"] as const)),
-    ...(selectedId.value === null ? [] : CAPTURE_PAGES.filter((name) => name !== "parallelism" || showsParallelism())),
+    ...(selectedId.value === null ? [] : CAPTURE_PAGES.filter(applies)),
     "compare",
     "rules",
     "files",

@@ -1,6 +1,7 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, StepsView,
+  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView,
+  StepsView,
 } from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
@@ -77,6 +78,7 @@ interface Views {
   kernels: KernelsView | null;
   operators: OperatorsView | null;
   memory: MemoryView | null;
+  serving: ServingView | null;
 }
 
 export const fetchView = <Name extends keyof Views>(

@@ -12,7 +12,9 @@ export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
 /** The pages about one capture, by their names in the URL. */
-export const CAPTURE_PAGES = ["report", "steps", "input", "kernels", "operators", "memory", "ranks", "parallelism"] as const;
+export const CAPTURE_PAGES = [
+  "report", "steps", "input", "kernels", "operators", "memory", "ranks", "parallelism", "serving",
+] as const;
 /** The pages about the whole log folder. */
 const OTHER_PAGES = ["runs", "compare", "rules", "files"] as const;
 export type PageName = (typeof CAPTURE_PAGES)[number] | (typeof OTHER_PAGES)[number];

@@ -17,6 +17,7 @@ from tb_perfadvisor.report.views.memory import MemoryView, make_memory_view
 from tb_perfadvisor.report.views.operators import OperatorsView, make_operators_view
 from tb_perfadvisor.report.views.parallelism import ParallelismView, make_parallelism_view
 from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
+from tb_perfadvisor.report.views.serving import ServingView, make_serving_view
 from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
 from tb_perfadvisor.signals import Signals
 
@@ -28,6 +29,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
     MemoryView,
     KernelsView,
     OperatorsView,
+    ServingView,
 )
 """For the schema."""
 _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
@@ -38,6 +40,7 @@ _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
     "memory": make_memory_view,
     "kernels": make_kernels_view,
     "operators": make_operators_view,
+    "serving": make_serving_view,
 }
 
 

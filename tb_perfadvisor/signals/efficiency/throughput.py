@@ -15,6 +15,7 @@ from tb_perfadvisor.signals.efficiency.product_flop import launches_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import Need
+from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.signals.work.batch_size import batch_size
@@ -52,7 +53,7 @@ class _Use(Struct, frozen=True):
 @memoized
 def throughput(signals: Signals) -> Throughput:
     """Tokens and samples per step of one rank."""
-    found = _from_shapes(signals)
+    found = _of_server(signals) or _from_shapes(signals)
     if found.samples_per_step is None:
         found = replace(found, samples_per_step=samples_per_step(signals))
         if found.tokens_per_step is None and found.samples_per_step is not None:
@@ -61,6 +62,15 @@ def throughput(signals: Signals) -> Throughput:
         return found
     tokens = float(signals.options.tokens_per_step)
     return replace(found, tokens_per_step=tokens, source="Tokens per step are your setting.")
+
+
+def _of_server(signals: Signals) -> Throughput | None:
+    """What an inference server's annotations count, if every step states it."""
+    steps = server_steps(signals)
+    if steps is None or not steps.is_periodic or (steps.tokens < 0).any():
+        return None
+    tokens = float(steps.tokens.sum()) / signals.steps.count
+    return Throughput(tokens, None, "Tokens are those that the server states for each step.")
 
 
 def _from_shapes(signals: Signals) -> Throughput:
