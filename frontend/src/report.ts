@@ -171,6 +171,7 @@ export interface Overview {
   tokens_per_step: number | null;
   tokens_per_s: number | null;
   throughput_source: string;
+  serving?: ServingInfo | null;
 }
 /**
  * One cause's part of the used window. The parts sum exactly to `window_ns`.
@@ -253,6 +254,19 @@ export interface OperatorSummary {
   count: number;
   total_ns: number;
   share: number;
+}
+/**
+ * How an inference server generates tokens, on one rank; null is unknown.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingInfo".
+ */
+export interface ServingInfo {
+  decode_steps: number;
+  decode_requests: number | null;
+  decode_step_ns: number | null;
+  decode_device_ns: number;
+  generated_per_s: number | null;
 }
 /**
  * A number for the top of a report. Numbers that do not apply to a program are not listed.
@@ -1194,6 +1208,65 @@ export interface RecordingInfo {
   first_step: number | null;
   sentence: string;
   whole_run: WholeRunInfo | null;
+}
+/**
+ * Host code, by its own part of the idle time.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingCode".
+ */
+export interface ServingCode {
+  name: string;
+  idle_ns: number;
+}
+/**
+ * The steps of one kind; means over them. Null is unknown.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingKind".
+ */
+export interface ServingKind {
+  kind: string;
+  steps: number;
+  requests: number | null;
+  prefill_tokens: number | null;
+  decode_tokens: number | null;
+  period_ns: number | null;
+  device_ns: number;
+  tokens_per_s: number | null;
+  replayed_steps: number;
+  graph_share: number;
+  launches: number;
+  captured_requests: number | null;
+}
+/**
+ * What the host does while the device is idle; means per step.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingPhase".
+ */
+export interface ServingPhase {
+  phase: string;
+  idle_ns: number;
+  code: ServingCode[];
+}
+/**
+ * The steps of an inference server that annotates them, on one rank.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingView".
+ */
+export interface ServingView {
+  kinds: ServingKind[];
+  generated_per_s: number | null;
+  step_kind: string[];
+  step_ns: number[];
+  step_requests: (number | null)[];
+  step_tokens: (number | null)[];
+  step_graphs: number[];
+  is_device_time: boolean;
+  truncated: number;
+  phases: ServingPhase[];
 }
 /**
  * A step that takes much longer than the others, and the part that grew.

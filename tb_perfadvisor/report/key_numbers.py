@@ -63,7 +63,7 @@ def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
         ("tokens", overview.tokens_per_s, overview.tokens_per_step),
         ("samples", overview.samples_per_s, overview.samples_per_step),
     ):
-        if rate is not None:
+        if rate is not None and per_step is not None:
             yield model.KeyNumber(
                 id=f"{what}-per-second",
                 label=what.capitalize(),
