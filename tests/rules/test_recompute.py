@@ -55,6 +55,71 @@ def test_saves_at_most_what_the_fix_saves() -> None:
     assert table.rows == (("aten::linear", NODE, "[[64,64],[64,64]]", "", 2, 6_000_000),)
 
 
+def blocks(used_gib: int, kept_gib: int) -> Trace:
+    """Two steps of 10 ms with five checkpointed blocks, each recomputed in 0.6 ms.
+
+    The gradients of each block need a fifth of `kept_gib`, and free it before the next block.
+    """
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    shape = {"shapes": [[64, 64], [64, 64]], "dtypes": ["float", "float"]}
+    for step in range(2):
+        start = ms(10 * step)
+        builder.step(step, start, start + ms(10))
+        builder.operator("aten::linear", start, start + us(40), key=f"{step}f", **shape)
+        builder.kernel(KERNEL, start, start + ms(3), launched_by=f"{step}f")
+        for block in range(5):
+            begin, key = start + us(60 + 60 * block), f"{step} {block}"
+            builder.operator(NODE, begin, begin + us(50), launches=False)
+            builder.operator("aten::linear", begin + us(5), begin + us(30), key=key, **shape)
+            at = start + ms(3) + us(600 * block)
+            builder.kernel(KERNEL, at, at + us(600), launched_by=key)
+            # A temporary is freed before the recomputed operator ends.
+            for offset, size, address, total in (
+                (10, kept_gib * GIB // 5, 1, used_gib * GIB),
+                (15, GIB, 2, used_gib * GIB),
+                (20, -GIB, 2, used_gib * GIB),
+                (45, -kept_gib * GIB // 5, 1, used_gib * GIB - kept_gib * GIB // 5),
+            ):
+                builder.memory(
+                    begin + us(offset), size, allocated_bytes=total,
+                    reserved_bytes=used_gib * GIB, address=address, thread="main",
+                )  # fmt: skip
+        builder.operator(NODE, start + us(400), start + us(440), launches=False)
+        builder.operator("aten::mm", start + us(405), start + us(430), key=f"{step}g")
+        builder.kernel(KERNEL, start + ms(6), start + ms(10), launched_by=f"{step}g")
+        builder.synchronize(start + us(500), start + ms(10))
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "kept_gib", "expected_ns", "advice"),
+    [
+        # 90 % of 80 GiB are 72: 52 are free.
+        (20, 50, 3_000_000, "takes 50.0 GiB, which fits: checkpoint none."),
+        (20, 60, 1_500_000, "60.0 GiB. About half of that fits: checkpoint only every second"),
+        # 22 of 50 GiB: one in three blocks.
+        (50, 50, 1_000_000, "A third of that fits"),
+    ],
+)
+def test_as_much_is_kept_as_fits(
+    used_gib: int, kept_gib: int, expected_ns: int, advice: str
+) -> None:
+    (finding,) = find(Recompute, blocks(used_gib, kept_gib)) or ()
+    assert advice in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * expected_ns
+    assert finding.saving.low_ns == expected_ns
+    # High is what fits to the byte: all, 52 of 60, 22 of 50.
+    fitting = min((72 - used_gib) / kept_gib, 1)
+    assert finding.saving.high_ns == pytest.approx(6_000_000 * fitting, abs=10)  # 10 events
+
+
+def test_nothing_is_said_if_hardly_anything_fits() -> None:
+    # 12 of 50 GiB: less than every fourth block.
+    assert find(Recompute, blocks(60, 50)) == ()
+    assert find(Recompute, blocks(60, 48))
+
+
 def checkpointed(*, reentrant: bool, numbers: bool = True, records: bool = False) -> Trace:
     """Two steps of 10 ms: a layer of 3 ms forward, recomputed, and 4 ms of gradients.
 

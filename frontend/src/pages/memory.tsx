@@ -83,6 +83,19 @@ function MemoryOf({ view }: { view: MemoryView }): JSX.Element {
           )}
         </ul>
       </section>
+      {view.categories.length > 0 && (
+        <section aria-labelledby="categories">
+          <div class="section-head">
+            <h2 id="categories">What the peak holds</h2>
+          </div>
+          <SortableTable caption="What the peak holds" columns={categoryColumns(view)} rows={view.categories} />
+          <p class="muted table-note">
+            By the life of each allocation: <em>activations</em> live from the forward to the backward pass, <em>gradients</em>{" "}
+            from the backward pass to the optimizer. Trained parameters are as large as their gradients.
+            {view.batch_room && ` ${describeBatchRoom(view.batch_room)}`}
+          </p>
+        </section>
+      )}
       <section aria-labelledby="alive">
         <div class="section-head">
           <h2 id="alive">Allocated at the peak</h2>
@@ -102,6 +115,34 @@ function MemoryOf({ view }: { view: MemoryView }): JSX.Element {
       </section>
     </>
   );
+}
+
+const CATEGORIES: Record<string, string> = {
+  parameters: "trained parameters",
+  gradients: "gradients",
+  "optimizer-state": "optimizer state",
+  activations: "activations",
+  input: "input",
+  temporary: "temporary",
+  earlier: "other memory from before the recording",
+  unknown: "unknown",
+};
+
+function categoryColumns(view: MemoryView): Column<MemoryView["categories"][0]>[] {
+  const peak = view.categories.reduce((sum, { bytes }) => sum + bytes, 0);
+  return [
+    { key: "category", label: "Holds", unit: null, value: ({ category }) => CATEGORIES[category] ?? category },
+    { key: "bytes", label: "Bytes", unit: "bytes", value: ({ bytes }) => bytes },
+    { key: "share", label: "Share", unit: "share", value: ({ bytes }) => (peak > 0 ? bytes / peak : null) },
+  ];
+}
+
+/** One sentence: how large a batch may be. */
+export function describeBatchRoom({ low, high }: { low: number; high: number }): string {
+  if (high < 1) return "A smaller batch is needed to stay below 90 % of the memory.";
+  const [least, most] = [Math.max(low, 1).toFixed(1), high.toFixed(1)];
+  const times = least === most ? most : `${least} to ${most}`;
+  return `A batch of ${times} times the size would fill 90 % of the device’s memory.`;
 }
 
 const operatorOf = ({ operator, phase }: MemoryHolder): string =>

@@ -5,6 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.memory_categories import (
+    batch_room,
+    memory_categories,
+    peak_by_step,
+)
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 
 MAX_POINTS = 1_000
@@ -22,6 +27,21 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None
     """None for memory allocated before the recording."""
     bytes: int
+
+
+class CategoryBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What memory is for."""
+
+    category: str
+    """parameters, gradients, optimizer-state, activations, input, temporary, earlier or unknown."""
+    bytes: int
+
+
+class LargerBatchRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """How many times as large a batch fits into 90 % of the device's memory."""
+
+    low: float
+    high: float
 
 
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +64,12 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     step_end_ns: list[int]
     step_end_bytes: list[int]
     """Allocated memory at the end of each step."""
+    step_peak_bytes: list[int] | None
+    """The most allocated memory in each step; None without steps."""
+    categories: list[CategoryBytes]
+    """Memory at the peak by what it is for, the largest first; empty if unknown."""
+    batch_room: LargerBatchRoom | None
+    """None if activations, the rest of the memory or the capacity are unknown."""
     alive: list[MemoryHolder]
     """Memory in use at the peak, the largest first; empty if unknown."""
     alive_truncated: int
@@ -58,6 +84,8 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
     picks, steps, facts = use.sample(MAX_POINTS), signals.steps, signals.device_facts
     reserved = use.reserved_bytes[picks]
     holders = alive_by_operator(signals, use, use.peak)
+    categories, room, peaks = memory_categories(signals), batch_room(signals), peak_by_step(signals)
+    held = categories.at_peak if categories is not None else {}
     return MemoryView(
         device=use.device,
         is_relative=not use.has_totals,
@@ -71,6 +99,12 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         step=steps.number.tolist(),
         step_end_ns=steps.end_ns.tolist(),
         step_end_bytes=use.allocated_at(steps.end_ns).tolist(),
+        step_peak_bytes=None if peaks is None else peaks.tolist(),
+        categories=[
+            CategoryBytes(category=category.value, bytes=size)
+            for category, size in sorted(held.items(), key=lambda item: -item[1])
+        ],
+        batch_room=None if room is None else LargerBatchRoom(low=room.low, high=room.high),
         alive=[
             MemoryHolder(
                 operator=holder.operator or None,

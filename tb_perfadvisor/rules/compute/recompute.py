@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Events, Finding, Remedy, Table
+from tb_perfadvisor.rules.finding import Events, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.recomputation import Recomputation, recomputation
+from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
+from tb_perfadvisor.signals.device.recomputation import (
+    Recomputation,
+    recomputation,
+    recomputed_bytes,
+)
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.units import format_bytes, format_share
@@ -132,9 +141,16 @@ class Recompute(Rule):
 
     How it is measured
     ------------------
-    The time in which the device only recomputes. High is all of it. Expected is half; where the
-    profile allows it, replaying the steps refines it. Low is 0, because the profile does not show
-    how much memory the activations would need.
+    The time in which the device only recomputes; where the profile allows it, the steps are
+    replayed without it.
+
+    If single allocations were recorded, the memory that recomputed operators allocate and leave to
+    the gradients is what it takes to keep all activations. As much of it is kept as fits into 90 %
+    of the device's memory: all of it, or that of every second, third or fourth block. Expected is
+    the time that these blocks take, low is half of that, high is what fits to the byte.
+
+    If only totals were recorded, and at most 60 % of the memory is used, high is all of the time,
+    expected is half, and low is 0.
 
     If memory was not recorded, it is the duration of the recomputed work that the used steps
     launched, and there is no estimate.
@@ -164,7 +180,13 @@ class Recompute(Rule):
         0.04, "share", "Half of a smaller share is no more than the variation between steps."
     )
     maximum_memory = Limit(
-        0.6, "share", "With less than 40 percent of the memory free, few activations would fit."
+        0.6,
+        "share",
+        "If it is unknown what the activations need: with less than 40 percent of the memory "
+        "free, few of them would fit.",
+    )
+    maximum_blocks = Limit(
+        4, "count", "If not even every fourth block fits, little is gained for a tight memory."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -174,11 +196,23 @@ class Recompute(Rule):
         if memory is None or peak is None or not memory.capacity_bytes:
             yield from self._without_memory(signals, recomputed)
             return
-        # Memory that is reserved but not allocated is available for activations.
-        if not len(recomputed.rows) or peak > self.maximum_memory * memory.capacity_bytes:
+        if not len(recomputed.rows):
             return
-        half_ns = signals.trace.events.duration_ns[recomputed.rows] // 2
-        saving = faster_device_work(signals, recomputed.rows, half_ns, basis="heuristic")
+        # Memory that is reserved but not allocated is available for activations.
+        room = ROOM_SHARE * memory.capacity_bytes - peak
+        needed = recomputed_bytes(signals)
+        if needed:
+            blocks = max(ceil(needed / room), 1) if room > 0 else self.maximum_blocks + 1
+            if blocks > self.maximum_blocks:
+                return
+            saving = _saving_of_blocks(signals, recomputed, int(blocks), min(room / needed, 1.0))
+            advice = f" Keeping all of them takes {format_bytes(needed)}{_HOW_MANY[int(blocks)]}."
+        else:
+            if peak > self.maximum_memory * memory.capacity_bytes:
+                return
+            half_ns = signals.trace.events.duration_ns[recomputed.rows] // 2
+            saving = faster_device_work(signals, recomputed.rows, half_ns, basis="heuristic")
+            advice = ""
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
@@ -186,7 +220,7 @@ class Recompute(Rule):
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into recomputing activations, although"
                 f" {format_bytes(memory.capacity_bytes - peak)} of device memory"
-                f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used."
+                f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used.{advice}"
             ),
             saving=saving,
             evidence=_evidence(signals, recomputed, saving.claims),
@@ -209,6 +243,30 @@ class Recompute(Rule):
             ),
             remedies=(*_MEASURE, *_REMEDIES),
         )
+
+
+_HOW_MANY: Final = {
+    1: ", which fits: checkpoint none",
+    2: ". About half of that fits: checkpoint only every second block",
+    3: ". A third of that fits: keep the activations of every third block",
+    4: ". A quarter of that fits: keep the activations of every fourth block",
+}
+"""What fits, by the number of blocks of which one need not be checkpointed."""
+
+
+def _saving_of_blocks(
+    signals: Signals, recomputed: Recomputation, blocks: int, fitting: float
+) -> Saving:
+    """The saving when one in so many blocks keeps its activations."""
+    now_ns = signals.trace.events.duration_ns[recomputed.rows]
+    return faster_device_work(
+        signals,
+        recomputed.rows,
+        now_ns - now_ns // blocks,
+        basis="modeled",
+        least_then_ns=(now_ns * (1 - fitting)).astype(np.int64),
+        most_then_ns=now_ns - now_ns // (2 * blocks),
+    )
 
 
 def _evidence(signals: Signals, recomputed: Recomputation, time: Intervals) -> tuple[Table, Events]:

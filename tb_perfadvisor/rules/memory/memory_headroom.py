@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.device.memory_categories import batch_room
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 from tb_perfadvisor.signals.launch.queue import launch_queue
 from tb_perfadvisor.trace.intervals import minus, total_ns
@@ -130,7 +131,7 @@ class MemoryHeadroom(Rule):
                 f"The device idles {per_step(idle_ns, signals)} because the host launches work too"
                 f" slowly, and at most {format_bytes(before + held)} of"
                 f" {format_bytes(memory.capacity_bytes)} of device memory is in use: a batch of"
-                " twice the size fits and halves the launches per sample."
+                f" twice the size fits and halves the launches per sample.{_range(signals)}"
             ),
             saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modeled"),
             evidence=(
@@ -149,3 +150,14 @@ class MemoryHeadroom(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _range(signals: Signals) -> str:
+    """How much larger a batch fits by what grows with it; empty if that is unknown."""
+    room = batch_room(signals)
+    if room is None or room.low < 1:
+        return ""
+    return (
+        " Activations and temporary memory alone grow with it, so"
+        f" {room.low:.1f} to {room.high:.1f} times the batch would fit."
+    )

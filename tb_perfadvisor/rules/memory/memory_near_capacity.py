@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
@@ -13,7 +14,13 @@ from tb_perfadvisor.rules.remedies.memory.allocations import (
     LESS_MEMORY,
 )
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.memory_categories import (
+    MemoryCategory,
+    forward_device_ns,
+    memory_categories,
+)
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
+from tb_perfadvisor.signals.device.recomputation import recomputation
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
@@ -97,12 +104,13 @@ class MemoryNearCapacity(Rule):
         what = "reserved" if reserved is not None else "allocated"
         use = memory_use(signals)
         holders = alive_by_operator(signals, use, use.peak) if use is not None else ()
+        kept = _activations(signals)
         most = f"; the largest part was {_largest_part(holders[0], peak)}" if holders else ""
         yield Finding(
             instance=f"{format_share(share)} is in use",
             summary=(
                 f"Peak {what} memory is {format_bytes(peak)} of"
-                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}."
+                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}.{kept}"
             ),
             severity="high" if share >= self.critical_share else "medium",
             evidence=(
@@ -120,6 +128,19 @@ class MemoryNearCapacity(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _activations(signals: Signals) -> str:
+    """What activations hold, and what it costs to recompute them; empty if unknown."""
+    categories = memory_categories(signals)
+    held = categories.at_peak.get(MemoryCategory.ACTIVATIONS, 0) if categories else 0
+    forward_ns = forward_device_ns(signals)
+    if not held or not forward_ns or len(recomputation(signals).rows):
+        return ""
+    return (
+        f" Activations hold {format_bytes(held)} of it. Checkpointing every second block frees"
+        f" about half of that, and recomputes {per_step(forward_ns // 2, signals)} of device work."
+    )
 
 
 def _largest_part(holder: Holder, peak: int) -> str:

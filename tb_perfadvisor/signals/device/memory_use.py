@@ -192,6 +192,12 @@ def _outermost_operators(trace: Trace, rows: Int32) -> Int32:
     return outermost
 
 
+def phases_of(trace: Trace, rows: Int32) -> NDArray[np.str_]:
+    """The value of the `Phase` of each event, -1 for none; shape (n,)."""
+    values = np.array([phase.value for phase in Phase])
+    return values[_phases(trace, rows, _outermost_operators(trace, rows))]
+
+
 def _phases(trace: Trace, rows: Int32, operator: Int32) -> NDArray[np.int8]:
     """Index into `Phase` of each event; shape (n,).
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.operator_shapes import shapes_of
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
+from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
@@ -110,13 +111,38 @@ def _recomputed_by_autograd(signals: Signals) -> Recomputation:
 
 def recomputes(signals: Signals, operators: Int32) -> NDArray[np.bool_]:
     """Whether each operator computes again what the forward pass has computed; shape (n,)."""
+    recomputed: NDArray[np.bool_] = _recomputed_in_window(signals, operators) >= 0
+    return recomputed
+
+
+def _recomputed_in_window(signals: Signals, events: Int32) -> Int32:
+    """As `_recomputed`, judged by all modules of the used window; shape (n,)."""
     trace, window = signals.trace, signals.attribution
     modules = np.flatnonzero(_are_named(signals, _module_operators())).astype(np.int32)
     start_ns = trace.events.start_ns[modules]
     modules = modules[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
-    together = np.concatenate((operators, modules)).astype(np.int32)
-    recomputed: NDArray[np.bool_] = _recomputed(signals, together)[: len(operators)] >= 0
-    return recomputed
+    together = np.concatenate((events, modules)).astype(np.int32)
+    return _recomputed(signals, together)[: len(events)]
+
+
+@memoized
+def recomputed_bytes(signals: Signals) -> int | None:
+    """Memory of what a step recomputes and its gradients need: what it would take to keep it all.
+
+    That is what recomputed operators allocate and do not free again themselves; mean over the used
+    steps. None if no single allocations were recorded.
+    """
+    use, window = memory_use(signals), signals.attribution
+    if use is None or use.allocations is None or len(signals.trace.hlo_events.row):
+        return None
+    inside = (use.allocations.at_ns >= window.window_start_ns) & (
+        use.allocations.at_ns < window.window_end_ns
+    )
+    allocations = use.allocations.select(inside & (use.allocations.row >= 0))
+    operator = _recomputed_in_window(signals, allocations.row)
+    end_ns = signals.trace.events.end_ns[np.maximum(operator, 0)]
+    is_kept = (operator >= 0) & (allocations.freed_ns > end_ns)
+    return int(allocations.bytes[is_kept].sum()) // signals.steps.count
 
 
 def _recomputed(signals: Signals, operators: Int32) -> Int32:
