@@ -695,6 +695,16 @@ export interface BriefSaving {
   basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
+ * What memory is for.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CategoryBytes".
+ */
+export interface CategoryBytes {
+  category: string;
+  bytes: number;
+}
+/**
  * One cause's part of the change; each column sums exactly to that of `Change`.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1090,6 +1100,16 @@ export interface Roof {
   achievable_flop_per_s: number;
 }
 /**
+ * How many times as large a batch fits into 90 % of the device's memory.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LargerBatchRoom".
+ */
+export interface LargerBatchRoom {
+  low: number;
+  high: number;
+}
+/**
  * Memory in use at the peak that one operator of one module and phase allocated.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1120,6 +1140,9 @@ export interface MemoryView {
   step: number[];
   step_end_ns: number[];
   step_end_bytes: number[];
+  step_peak_bytes: number[] | null;
+  categories: CategoryBytes[];
+  batch_room: LargerBatchRoom | null;
   alive: MemoryHolder[];
   alive_truncated: number;
 }
