@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.step_gap import StepGap
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
-from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.testing.builder import ms, us
+from tests.support.server_trace import Served, server_trace
 
 SLOW = """
     cell 1ms
@@ -71,3 +73,26 @@ def test_on_the_cpu_high_includes_operators_between_steps() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 2 * 4_000_000
     assert finding.saving.high_ns == 2 * 7_000_000
+
+
+def test_what_a_server_does_between_its_steps() -> None:
+    # 500 µs of results and 500 of scheduling after each step; the last of six does not count.
+    served = Served(decodes=8, device_us=4_000, schedule_us=1_000)
+    overlapped = Served(decodes=8, device_us=4_000, schedule_us=0)
+    checked = check_rule(
+        StepGap,
+        slow=server_trace([served] * 6),
+        fixed=server_trace([overlapped] * 6),
+        saves="1ms",
+    )
+    (finding,) = checked.findings
+    (table,) = [
+        item
+        for item in finding.evidence
+        if isinstance(item, Table) and item.title == "What the server did in the gaps"
+    ]
+    assert {row[0]: row[1] for row in table.rows} == {
+        "processing results": us(5 * 500),
+        "scheduling": us(5 * 500),
+    }
+    assert any("--async-scheduling" in (remedy.snippet or "") for remedy in finding.remedies)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
+from tb_perfadvisor.rules.evidence.server_steps import server_phases
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -162,6 +163,7 @@ def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tu
     duration = signals.trace.events.duration_ns[activity.rows]
     return (
         longest_stretch("Longest gap", signals, claims, "no step code runs"),
+        *server_phases(signals, claims),
         host_code_table(
             "Host activity in the gaps",
             "Activity",
