@@ -97,5 +97,7 @@ def test_a_resnet_recomputes_its_activations(corpus: Path) -> None:
     assert found.launched_ns == pytest.approx(4.12e6 + 0.09e6, rel=0.01)
     report = analyze(corpus / "tracelens" / "mi300" / "resnet_act_checkpoint")
     (shown,) = (finding for finding in report.findings if finding.rule_id == "recompute")
-    assert (shown.saving, shown.severity) == (None, "low")
+    # Whether memory is free was not recorded.
+    assert shown.saving is not None
+    assert (shown.saving.low_ns, shown.severity) == (0, "low")
     assert "recomputes activations in the backward pass" in shown.summary

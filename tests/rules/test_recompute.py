@@ -162,9 +162,12 @@ def checkpointed(*, reentrant: bool, numbers: bool = True, records: bool = False
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_without_memory_it_says_what_recomputing_costs(*, reentrant: bool) -> None:
+def test_without_memory_a_quarter_is_expected(*, reentrant: bool) -> None:
     (finding,) = find(Recompute, checkpointed(reentrant=reentrant)) or ()
-    assert (finding.saving, finding.severity) == (None, "low")
+    assert finding.saving is not None
+    # 3 ms in each of two steps: all of it if memory is free, nothing if it is full.
+    saving = finding.saving
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 1_500_000, 6_000_000)
     # The layer takes 2 ms again, and the addition 1 ms.
     assert finding.summary.startswith("Device work of 3.00 ms of each step (30.0 %) recomputes")
     table = finding.evidence[0]

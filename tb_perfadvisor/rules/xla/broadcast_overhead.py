@@ -67,6 +67,8 @@ class BroadcastOverhead(CostlyOperations):
     High is the time in which the core executes only these operations, and others that read the
     expanded arrays from the device's memory; without what the operands of fusions, the other arrays
     of the readers, or matrix products of the same elements take at the peaks of the data sheet.
+    XLA fuses the products with what uses their results, so high also includes the time that other
+    operations spend on the arrays that they exchange with these, by the share of bytes.
     Expected assumes three times as long for that at usual rates, and half of the reading,
     because computing the elements again takes time, too. Low is 0, because later operations may
     need the whole array.
@@ -93,6 +95,7 @@ class BroadcastOverhead(CostlyOperations):
     noun = "broadcast"
     remaining_share = 0.0
     expected_of_best = 3.0
+    breaks_fusion = True
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:

@@ -14,9 +14,12 @@ from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Severity, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import product_time_ns
+from tb_perfadvisor.signals.tpu.readers import shares_with
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.intervals import intersect, join, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
 
@@ -43,7 +46,8 @@ class CostlyOperations(Rule):
     """Base of the rules that look for one kind of XLA operation.
 
     High is the time in which the core executes only these operations, without what their work needs
-    at the peaks of the data sheet; low is 0.
+    at the peaks of the data sheet; low is 0. If XLA fuses nothing with them, high also includes the
+    time that the operations before and after them spend on the arrays that they exchange.
     """
 
     category = "xla"
@@ -60,6 +64,9 @@ class CostlyOperations(Rule):
     """How many times the best time an operation is expected to take."""
     moves_data: ClassVar[bool] = False
     """Whether they only move data, so that their bytes tell how long they should take."""
+    breaks_fusion: ClassVar[bool] = False
+    """Whether XLA fuses nothing with them. Without them, it can fuse what is before and after, and
+    the arrays between are neither written nor read."""
 
     @abstractmethod
     def selects(self, operation: XlaOperation) -> bool:
@@ -99,16 +106,19 @@ class CostlyOperations(Rule):
             return
         rows = executions(signals, operations)
         saving = self._saving(signals, operations, rows)
+        own_ns = saving.claimed_ns
         # At the rates of the data sheet, everything could be faster.
         avoidable_ns = min(self._avoidable_ns(signals, operations, rows), saving.high_ns)
         if self.is_minor(avoidable_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
+        if self.breaks_fusion:
+            saving = _with_fusible(signals, operations, saving)
         table = _table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
         slow = _slower_than_its_bytes(signals, operations, rows) if self.moves_data else ""
         yield Finding(
             summary=(
-                f"{per_step(saving.claimed_ns, signals)} {self.activity}"
+                f"{per_step(own_ns, signals)} {self.activity}"
                 f" ({count_per_step(len(rows), self.noun, signals)}); most in {table.rows[0][0]}."
                 f"{slow}{_UNKNOWN if saving.is_unknown else ''}"
             ),
@@ -174,6 +184,31 @@ class CostlyOperations(Rule):
             # The time of something unknown is NaN, and of something that cannot improve infinite.
             best_ns[operation.op] = best if best is not None and best > 0 else 0.0
         return best_ns
+
+
+def _with_fusible(signals: Signals, operations: Sequence[XlaOperation], saving: Saving) -> Saving:
+    """Add to the high end what neighbors spend on arrays that are not needed if they are fused.
+
+    A neighbor spends on an array the share of its time that the array has in its bytes. It takes at
+    least as long as its matrix product.
+    """
+    shares = shares_with(signals, operations)
+    rows = executions(signals, shares)
+    if not rows.size:
+        return saving
+    events, size = signals.trace.events, len(signals.trace.hlo.name)
+    share, least_ns = np.zeros((2, size))
+    for other, of_bytes in shares.items():
+        share[other.op] = of_bytes
+        least_ns[other.op] = product_time_ns(signals, other, at_peak=True) or 0.0
+    op, now_ns = signals.trace.operations(rows), events.duration_ns[rows]
+    gone_ns = np.minimum(now_ns * share[op], np.maximum(now_ns - least_ns[op], 0)).astype(np.int64)
+    start_ns = events.start_ns[rows]
+    gone = intersect(exclusive_time(signals, rows), union(start_ns, start_ns + gone_ns))
+    more = minus(gone, saving.claims)
+    return replace(
+        saving, high_ns=saving.high_ns + total_ns(more), claims=join(saving.claims, more)
+    )
 
 
 def _slower_than_its_bytes(

@@ -80,7 +80,9 @@ class DataShuffling(CostlyOperations):
     at the bandwidth of the memory; of a sort, nothing has to remain, because what replaces it
     returns a few elements. For a gather, it is also no more than a product with a one-hot
     matrix would save, because nothing else replaces it, unless it runs in a loop and depends on
-    nothing that the loop computes: then all rows can be gathered before the loop. Expected is at
+    nothing that the loop computes: then all rows can be gathered before the loop. XLA fuses nothing
+    with these operations, so high also includes the time that those before and after them spend
+    on the arrays that they exchange, by the share of bytes. Expected is at
     most half of the time,
     because the algorithm needs some of these operations; low is 0. If an operation takes several
     times what its bytes need, the finding names it with that ratio. The small sort at the end of an
@@ -111,6 +113,7 @@ class DataShuffling(CostlyOperations):
     activity = "goes into gathers, scatters, sorts and slices at run-time indices"
     noun = "operation"
     remaining_share = 0.5
+    breaks_fusion = True
     remedies = _REMEDIES
     moves_data = True
 

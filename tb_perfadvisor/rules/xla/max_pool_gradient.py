@@ -37,8 +37,10 @@ class MaxPoolGradient(CostlyOperations):
 
     How it is measured
     ------------------
-    High is all the time in which the core executes only these operations. Expected is half of it,
-    because average pooling needs a gradient, too; low is 0.
+    High is all the time in which the core executes only these operations. XLA fuses nothing with
+    them, so it also includes the time that those before and after them spend on the arrays that
+    they exchange, by the share of bytes. Expected is half of the time of these operations, because
+    average pooling needs a gradient, too; low is 0.
 
     When to ignore
     --------------
@@ -64,6 +66,7 @@ class MaxPoolGradient(CostlyOperations):
     activity = "goes into gradients of max pooling"
     noun = "gradient"
     remaining_share = 0.5
+    breaks_fusion = True
     remedies = _REMEDIES
 
     def selects(self, operation: XlaOperation) -> bool:

@@ -1,9 +1,9 @@
-"""Which XLA operations read what others compute."""
+"""Which XLA operations read what others compute, and how much of their time goes into that."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.memo import memoized
@@ -41,6 +41,35 @@ def operands_of(signals: Signals, operation: XlaOperation) -> list[XlaOperation]
     module, by_name = _module(signals, operation), _by_name(signals)
     names = dict.fromkeys(operation.instruction.operand_names)
     return [by_name[module, name] for name in names if (module, name) in by_name]
+
+
+def shares_with(signals: Signals, operations: Sequence[XlaOperation]) -> dict[XlaOperation, float]:
+    """Operations that exchange arrays with others, each with the share of these in its bytes.
+
+    They write what the others read, or read what these write.
+    """
+    given = {operation.op for operation in operations}
+    shared_bytes: dict[int, int] = defaultdict(int)
+    found: dict[int, XlaOperation] = {}
+    for operation in operations:
+        for writer in operands_of(signals, operation):
+            found[writer.op] = writer
+            shared_bytes[writer.op] += _size_bytes(*writer.instruction.results)
+    for reader, shape in readers_of(signals, operations):
+        found[reader.op] = reader
+        shared_bytes[reader.op] += _size_bytes(shape)
+    shares = {}
+    for op, other in found.items():
+        instruction = other.instruction
+        all_bytes = _size_bytes(*instruction.results, *instruction.operands)
+        if op not in given and all_bytes:
+            shares[other] = min(shared_bytes[op] / all_bytes, 1.0)
+    return shares
+
+
+def _size_bytes(*shapes: Shape) -> int:
+    """Bytes in any memory, in whole tiles."""
+    return sum(shape.padded_bytes for shape in shapes)
 
 
 def readers_of(
