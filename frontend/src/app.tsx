@@ -20,6 +20,7 @@ import { RulesPage } from "./pages/rules";
 import { RunsPage } from "./pages/runs";
 import { ServingPage } from "./pages/serving";
 import { StepsPage } from "./pages/steps";
+import { TrainingPage } from "./pages/training";
 import { Navigation } from "./pages/navigation";
 import { AnalysisProgress } from "./pages/analysis-progress";
 
@@ -76,6 +77,8 @@ function CapturePage(): JSX.Element {
   }
   const shared = { key: id, report: current.value, captureId: id };
   switch (page.value) {
+    case "training":
+      return <TrainingPage {...shared} />;
     case "steps":
       return <StepsPage {...shared} />;
     case "ranks":

@@ -43,6 +43,20 @@ export function formatDuration(durationNs: Quantity): string {
   return `${fixed(durationNs, 0)} ns`;
 }
 
+const ELAPSED: [number, string][] = [
+  [86_400e9, "days"],
+  [3_600e9, "hours"],
+  [60e9, "minutes"],
+];
+
+/** The length of a run: `8.00 minutes`, `2.50 hours`. */
+export function formatElapsed(elapsedNs: number): string {
+  for (const [sizeNs, unit] of ELAPSED) {
+    if (elapsedNs >= 2 * sizeNs) return `${threeDigits(elapsedNs / sizeNs)} ${unit}`;
+  }
+  return formatDuration(elapsedNs);
+}
+
 /** `12.3 %`. */
 export function formatShare(share: Quantity): string {
   if (!isKnown(share)) return UNKNOWN;

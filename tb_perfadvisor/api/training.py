@@ -16,7 +16,8 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
 from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, read_run, run_of_capture
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
 from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.model import Rejected

@@ -17,7 +17,15 @@ from tb_perfadvisor.plugin.responses import (
     respond_error,
     respond_file,
 )
-from tb_perfadvisor.plugin.routes import analyses, comparison, events, exports, listing, rules
+from tb_perfadvisor.plugin.routes import (
+    analyses,
+    comparison,
+    events,
+    exports,
+    listing,
+    rules,
+    training,
+)
 from tb_perfadvisor.plugin.sources import Sources
 
 
@@ -100,6 +108,8 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             return analyses.row(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "views", view]:
             return analyses.view(request, sources, sources.entry(capture_id), view)
+        case ["captures", capture_id, "training"]:
+            return training.training(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "window"]:
             return events.window(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from werkzeug import wrappers
@@ -11,6 +12,7 @@ from tb_perfadvisor.plugin.documents import Request, keys_of
 from tb_perfadvisor.plugin.jobs import JobState
 from tb_perfadvisor.plugin.responses import ApiError, require_same_origin
 from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.whole_runs import WholeRun
 
 # Each waiting request has a thread of TensorBoard. Clicks come one by one.
 _MOST_WAITING = 32
@@ -32,12 +34,44 @@ def ensure_started(request: wrappers.Request, results: Results, entry: Entry) ->
     Raises:
         ApiError: If the analysis failed or was canceled, or the request must not start it.
     """
-    state = results.state(entry)
+    return _ensure_started(
+        request, lambda: results.state(entry), lambda: results.start(entry), entry.run
+    )
+
+
+def ensure_view_started(
+    request: wrappers.Request, results: Results, wanted: WholeRun
+) -> dict[str, Any]:
+    """Start to make the view of a whole run if necessary, and report the progress.
+
+    Args:
+        request: The request that needs the view.
+        results: Where the view will be.
+        wanted: The run.
+
+    Raises:
+        ApiError: If that failed, or the request must not start it.
+    """
+    return _ensure_started(
+        request,
+        lambda: results.whole_run_state(wanted),
+        lambda: results.start_whole_run(wanted),
+        wanted.name,
+    )
+
+
+def _ensure_started(
+    request: wrappers.Request,
+    read_state: Callable[[], JobState | None],
+    start: Callable[[], None],
+    where: str,
+) -> dict[str, Any]:
+    state = read_state()
     if state is None or (is_retry(request) and state.status in ("failed", "canceled")):
         require_same_origin(request)
-        results.start(entry)
-        state = results.state(entry) or JobState("queued", "waiting", queue_position=0)
-    _refuse_failed(state, entry)
+        start()
+        state = read_state() or JobState("queued", "waiting", queue_position=0)
+    _refuse_failed(state, where)
     return {
         "status": state.status,
         "stage": state.stage,
@@ -77,15 +111,15 @@ def _has_results(results: Results, wanted: Request) -> bool:
     return all(results.has(key) for key in keys_of(wanted))
 
 
-def _refuse_failed(state: JobState, entry: Entry) -> None:
+def _refuse_failed(state: JobState, run: str) -> None:
     if state.status == "canceled":
         raise ApiError(
-            409, "the analysis was canceled.", where=entry.run, hint="Try again to restart it."
+            409, "the analysis was canceled.", where=run, hint="Try again to restart it."
         )
     if state.failure is not None:
         failure = state.failure
         status = 422 if failure.kind == "input" else 500
-        where = failure.where or entry.run
+        where = failure.where or run
         raise ApiError(status, failure.message, where=where, hint=failure.hint)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,11 @@ import msgspec
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
-from tb_perfadvisor.plugin import documents, log
+from tb_perfadvisor.plugin import documents, log, whole_runs
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST, Request, key_of
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState
+from tb_perfadvisor.plugin.whole_runs import WholeRun
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 # Zooming reads the same events repeatedly.
 _MAX_WINDOWS = 2
+# Nobody sees by how much a run advances in this time, and the next view takes a second to make.
+_FRESH_S = 10.0
 
 
 class Results:
@@ -35,6 +40,9 @@ class Results:
         self._jobs = jobs
         # A queue of their own, as users wait for them and not for an analysis.
         self._documents = JobQueue(jobs.limits)
+        # Event files may take minutes to read, and neither exports nor reports wait for them.
+        self._whole_runs = JobQueue(jobs.limits)
+        self._latest: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
@@ -105,6 +113,47 @@ class Results:
         )
         return self._documents.wait(key, timeout_s)
 
+    def whole_run(self, wanted: WholeRun) -> bytes | None:
+        """The view of a run; None if it must be made.
+
+        A file that is being written has another size each second. So a view that was made a moment
+        ago is good enough, or a request that waits for one would never see it.
+        """
+        content = self._cache.read(wanted.key, DOCUMENT)
+        key, made_at = self._latest.get(wanted.subject, ("", -math.inf))
+        if content is None and time.monotonic() - made_at < _FRESH_S:
+            content = self._cache.read(key, DOCUMENT)
+        return content
+
+    def whole_run_state(self, wanted: WholeRun) -> JobState | None:
+        """The state of the job that makes the view of a run; None without one."""
+        return self._whole_runs.state(wanted.subject)
+
+    def start_whole_run(self, wanted: WholeRun) -> None:
+        """Queue making the view of a run, unless that is queued or running."""
+
+        def prepare() -> Path:
+            directory = self._cache.stage()
+            (directory / REQUEST).write_bytes(msgspec.json.encode(wanted))
+            return directory
+
+        def finish(directory: Path, is_good: bool) -> None:
+            self._finish(wanted.key, directory, is_good)
+            if is_good:
+                self._latest[wanted.subject] = wanted.key, time.monotonic()
+
+        self._whole_runs.submit(
+            Job(
+                key=wanted.subject,
+                arguments=("--cache", str(self._cache.directory)),
+                prepare=prepare,
+                finish=finish,
+                is_done=lambda: self._cache.has(wanted.key),
+                module=whole_runs.__name__,
+                what="reading the scalars",
+            )
+        )
+
     def window(self, entry: Entry) -> TimelineEvents | None:
         """The events of a capture's reference worker; None without a result.
 
@@ -150,6 +199,7 @@ class Results:
         """Stop all analyses."""
         self._jobs.close()
         self._documents.close()
+        self._whole_runs.close()
 
     def _prepare(self, entry: Entry) -> Path:
         """Create a directory for the result, with the capture in it for the worker."""

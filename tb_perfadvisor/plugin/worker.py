@@ -71,7 +71,7 @@ def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        _say({"error": _describe(error, options)})
+        say({"error": _describe(error, options)})
         return EXIT_ERROR
     return 0
 
@@ -96,7 +96,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _analyze(options: argparse.Namespace) -> None:
-    _say({"stage": "starting", "progress": None})
+    say({"stage": "starting", "progress": None})
     import msgspec
 
     from tb_perfadvisor.api import analyze_capture
@@ -114,7 +114,7 @@ def _analyze(options: argparse.Namespace) -> None:
     listed = options.output / CAPTURE
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
     listed.unlink()
-    config, progress = Config(with_views=True), _throttled(_say)
+    config, progress = Config(with_views=True), throttled(say)
     with open_execution(file.size_bytes for file in capture.files) as execution:
         analysis = analyze_capture(options.root, capture, config, progress, execution=execution)
     report = build_report(analysis, config, progress)
@@ -124,7 +124,7 @@ def _analyze(options: argparse.Namespace) -> None:
         run=grouped_run(options.group, report.run),
     )
     facts = make_facts(analysis, report)
-    _say({"stage": "saving", "progress": 1.0})
+    say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
     events = collect_events(
         analysis.signals.trace,
@@ -165,7 +165,7 @@ def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
+def throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
     """A progress callback that reports each new stage, and progress a few times per second.
 
     The engine counts reading and analyzing from 0 to 1 each; the two are combined here.
@@ -186,7 +186,8 @@ def _throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], 
     return tell
 
 
-def _say(line: dict[str, Any]) -> None:
+def say(line: dict[str, Any]) -> None:
+    """Tell the parent something, as a line of JSON."""
     print(json.dumps(line), file=sys.stderr, flush=True)
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Float64, Int64
-from tb_perfadvisor.training.metrics import is_evaluation
+from tb_perfadvisor.training.metrics import find_metrics, is_evaluation
 from tb_perfadvisor.training.scalars import Series
 
 _PER_EPOCH = re.compile(r"(?:.*/)?epoch_.+")
@@ -72,7 +72,10 @@ def find_progress(series: Mapping[str, Series]) -> Progress | None:
     """
     tags = [tag for tag in series if not is_evaluation(tag)]
     per_step = [tag for tag in tags if not _PER_EPOCH.fullmatch(tag)]
-    by_tag = {tag: _progress(tag, series[tag]) for tag in sorted(per_step or tags)}
+    # Of tags that were logged equally often, the loss is the one that users know.
+    loss, _ = find_metrics(per_step or tags).get("loss", ("", None))
+    ordered = sorted(per_step or tags, key=lambda tag: (tag != loss, tag))
+    by_tag = {tag: _progress(tag, series[tag]) for tag in ordered}
     best = max(by_tag.values(), key=len, default=None)
     if (best is None or not len(best)) and per_step:
         return find_progress({tag: series[tag] for tag in tags if tag not in per_step})

@@ -18,6 +18,7 @@ from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
 from tests.support.browser import API, Visitor, capture_of, link, read, report_at, text_of
+from tests.support.event_files import write_scalar
 
 pytestmark = pytest.mark.browser
 
@@ -77,6 +78,8 @@ def logs(tmp_path: Path) -> Path:
         for rank in range(2):
             file = f"{MARK.format(place='file')}{rank}.1795234073764326979.pt.trace.json"
             (run / file).write_bytes(trace(rank, step_ms))
+        # No time in a trace of ours: the page of the run lists the profile as unknown.
+        write_scalar(run, f"loss/{hostile('tag')}", {step: 1e9 + step for step in range(9)})
     broken = MARK.format(place="broken") + ".pt.trace.json"
     (tmp_path / "logs" / broken).write_bytes(b"\x00 no JSON")
     return tmp_path / "logs"
@@ -129,6 +132,7 @@ def test_names_never_become_elements(
     assert hostile("kernel")[:60] in shown["Kernels"]
     assert hostile("loader")[:60] in shown["Report"]
     assert hostile("device")[:60] in shown["Kernels"]
+    assert hostile("tag")[:60] in shown["Training"]
     assert MARK.format(place="broken") in shown["Files"]
     assert RUN in shown["Files"]
     assert ODD_RUN_SHOWN in shown["Files"]

@@ -14,7 +14,8 @@ import pytest
 
 from tb_perfadvisor.api import describe_runs
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files.runs import event_runs, read_run
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import event_runs
 
 pytestmark = pytest.mark.frameworks
 

@@ -119,7 +119,7 @@ def test_worker_does_not_import_tensorboard() -> None:
 def test_progress_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = [100.0], []
     monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
-    tell = worker._throttled(lines.append)
+    tell = worker.throttled(lines.append)
     for share in (0.0, 0.1, 0.2):  # at one time: one line
         tell("reading a", share)
     now[0] += 0.2

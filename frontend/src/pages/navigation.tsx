@@ -1,13 +1,14 @@
 // The row of pages below the picker.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { CAPTURE_PAGES, type PageName, captures, page, pageLink, report, selectedId } from "../state/store";
+import { CAPTURE_PAGES, type PageName, captures, page, pageLink, report, selectedCapture, selectedId } from "../state/store";
 import { isParallel } from "../text";
 import { PageLink } from "../widgets/page-link";
 
 const LABELS: Record<PageName, string> = {
   runs: "Runs",
   report: "Report",
+  training: "Training",
   steps: "Steps",
   input: "Input",
   kernels: "Kernels",
@@ -23,7 +24,8 @@ const LABELS: Record<PageName, string> = {
 
 /** Whether a page of some programs has something to show, or a link leads to it. */
 function applies(name: PageName): boolean {
-  if (name === page.value || (name !== "parallelism" && name !== "serving")) return true;
+  if (name === page.value || (name !== "training" && name !== "parallelism" && name !== "serving")) return true;
+  if (name === "training") return selectedCapture.value?.has_scalars === true;
   if (report.value.state !== "ready") return false;
   const shown = report.value.value;
   return name === "parallelism" ? isParallel(shown) : shown.workload.mode === "inference server";

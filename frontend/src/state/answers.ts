@@ -13,6 +13,8 @@ export interface Capture {
   framework: string;
   format: string;
   files: number;
+  /** Whether event files lie in the directory of its run. */
+  has_scalars: boolean;
   size_bytes: number;
   status: "new" | "queued" | "running" | "done" | "failed";
   /** Why the analysis failed. */

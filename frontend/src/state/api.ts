@@ -1,13 +1,14 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
   Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView,
-  StepsView,
+  StepsView, TrainingView,
 } from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { answerFromPage, isExported } from "./exported";
+import type { RunOptions } from "./run-options";
 
 // An exported page fetches nothing, and may be in a frame without a URL of its own.
 export const BASE = new URL("..", isExported ? "file:///" : import.meta.url);
@@ -87,6 +88,22 @@ export const fetchView = <Name extends keyof Views>(
   signal?: AbortSignal,
 ): Promise<Views[Name]> =>
   get<Views[Name]>(`captures/${encodeURIComponent(id)}/views/${name}`, signal);
+
+/** The run that a capture belongs to, null if its scalars say nothing; or the progress of reading them. */
+export async function fetchTraining(
+  id: string,
+  { pricePerDeviceHour, totalSteps }: RunOptions,
+  signal: AbortSignal,
+  isRetry: boolean,
+): Promise<{ view: TrainingView | null } | { progress: Progress }> {
+  const query = new URLSearchParams();
+  if (pricePerDeviceHour !== null) query.set("price_per_device_hour", String(pricePerDeviceHour));
+  if (totalSteps !== null) query.set("total_steps", String(totalSteps));
+  if (isRetry) query.set("retry", "1");
+  const response = await request(captureUrl(id, `training?${query}`), { signal });
+  const body = parseAnswer(await response.text());
+  return response.status === 202 ? { progress: body as Progress } : { view: body as TrainingView | null };
+}
 
 /** Compares captures with a base; answers with progress while some are still being analyzed. */
 export async function fetchComparison(

@@ -107,6 +107,7 @@ def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
         "framework": row.framework if row else format_of(entry.capture.format).framework,
         "format": entry.capture.format,
         "files": len(files),
+        "has_scalars": entry.event_run is not None,
         "size_bytes": sum(file.size_bytes for file in files),
         "status": status,
         "failure": failure.message if failure else None,

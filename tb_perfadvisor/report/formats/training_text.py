@@ -38,7 +38,8 @@ class TrainingText:
         for line in facts_of(training):
             yield WrappedText(line)
         for recording in training.recordings:
-            yield WrappedText(recording_sentence(recording, training))
+            name = f"Profile {plain(recording.session)}".rstrip()
+            yield WrappedText(f"{name}: {recording_sentence(recording, training)}")
             about = self._about.get(recording.capture_id)
             for line in about.sentences[1:] if about is not None else ():
                 yield Padding(WrappedText(line), (0, 0, 0, 2))

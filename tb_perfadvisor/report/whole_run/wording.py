@@ -62,7 +62,7 @@ def _real_saving(info: model.WholeRunInfo) -> Iterator[str]:
     yield (
         f"All findings together save about {format_duration(saving.expected_ns)} of these "
         f"{format_duration(info.step_ns)}: {format_elapsed(saving.logged_ns)} over "
-        f"{steps:,} steps like those logged so far{rest}."
+        f"{steps:,} such steps, as many as the run has logged{rest}."
     )
 
 
@@ -121,22 +121,21 @@ def _of_rate(what: str, rate: Rate) -> str:
 
 def recording_sentence(recording: Recording, training: Training) -> str:
     """When a profile was recorded, and what that cost."""
-    name = f"The profile {plain(recording.session)}".rstrip()
     unit = "epoch" if training.is_per_epoch else "step"
     where = (
-        "was recorded while nothing was logged"
+        "Recorded while nothing was logged"
         if recording.first_step is None
-        else f"was recorded after {unit} {recording.first_step:,}"
+        else f"Recorded after {unit} {recording.first_step:,}"
     )
     if recording.profiled_step_ns is None or recording.step_ns is None:
-        return f"{name} {where}."
+        return f"{where}."
     step, usual = format_duration(recording.profiled_step_ns), format_duration(recording.step_ns)
     if recording.slowdown is None:
-        return f"{name} {where}. Its steps of {step} are not those that take {usual}."
+        return f"{where}. Its steps of {step} are not those that take {usual}."
     if recording.slowdown < _NO_SLOWER:
-        return f"{name} {where}. Its steps take {step}, no more than usual."
+        return f"{where}. Its steps take {step}, no more than usual."
     return (
-        f"{name} {where}. Its steps take {step} instead of {usual}: recording made them "
+        f"{where}. Its steps take {step} instead of {usual}: recording made them "
         f"{format_share(recording.slowdown)} slower."
     )
 

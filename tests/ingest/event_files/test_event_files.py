@@ -13,7 +13,8 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files import records
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.records import read_records
-from tb_perfadvisor.ingest.event_files.runs import event_runs, read_run, run_of_capture
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import event_runs, run_of_capture
 from tests.support.event_files import Value, event, framed, write_scalar
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files import runs
+from tb_perfadvisor.ingest.event_files import run_scalars
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
-from tb_perfadvisor.ingest.event_files.runs import event_runs, read_run
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tests.support.event_files import Value, event, framed
 
@@ -32,7 +33,7 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().read(stream)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tb_perfadvisor.ingest.event_files.scalar_cache.ScalarReader", Reader)
-    monkeypatch.setattr(runs, "ScalarReader", Reader)
+    monkeypatch.setattr(run_scalars, "ScalarReader", Reader)
     return positions
 
 

@@ -10,6 +10,7 @@ import { FindingList } from "../../findings/list";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "../../widgets/notes";
+import { WholeRun } from "./whole-run";
 import { Recording } from "../recording";
 
 interface Props {
@@ -24,6 +25,7 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
   return (
     <>
       <Headline report={report} />
+      <WholeRun report={report} captureId={captureId} />
       <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
       <Breakdown report={report} captureId={captureId} />
       <KeyNumbers report={report} />

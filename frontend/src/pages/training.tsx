@@ -1,0 +1,208 @@
+// The whole run: time per step with the profiled moments, what cost time besides, and what was logged.
+import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
+import { PlotFigure } from "../charts/plot-figure";
+import { REASONS, describeTimes, drawCurve, drawTimes } from "../charts/training-charts";
+import { formatCount, formatElapsed, formatShare } from "../format";
+import type { Curve, DelayInfo, Report, TrainingView } from "../report";
+import { runOptions, setPrice, setTotalSteps, toPrice, toSteps } from "../state/run-options";
+import { captureLink, selectedCapture } from "../state/store";
+import { sessionName } from "../text";
+import { Failure } from "../widgets/failure";
+import { Nothing } from "../widgets/fetched";
+import { Loading } from "../widgets/loading";
+import { PageLink } from "../widgets/page-link";
+import { Prose } from "../widgets/prose";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+import { RunView } from "./run-view";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function TrainingPage({ captureId }: Props): JSX.Element {
+  if (!selectedCapture.value?.has_scalars) {
+    return (
+      <Nothing title="The run of this profile logged no scalars">
+        <p>
+          Log a scalar every few steps with TensorBoard’s <code>SummaryWriter</code>, into the directory of the
+          profile or one above. This page then shows the whole run.
+        </p>
+      </Nothing>
+    );
+  }
+  return (
+    <RunView captureId={captureId}>
+      {(load, retry) => {
+        if (load.state === "failed") return <Failure error={load.error} onRetry={retry} />;
+        if (load.state === "loading") return <Loading />;
+        if (load.state === "running") return <Reading share={load.progress.progress} />;
+        if (load.value === null) {
+          return (
+            <Nothing title="Nothing follows from the scalars of this run">
+              <p>No scalar was logged at two different steps.</p>
+            </Nothing>
+          );
+        }
+        return <Run view={load.value} captureId={captureId} />;
+      }}
+    </RunView>
+  );
+}
+
+function Reading({ share }: { share: number | null }): JSX.Element {
+  return (
+    <section class="card waiting" aria-labelledby="waiting">
+      <h1 id="waiting">Reading the scalars of the run</h1>
+      <p class="muted" role="status">
+        {share === null ? "Starting" : `${Math.round(share * 100)} %`}
+      </p>
+    </section>
+  );
+}
+
+function Run({ view, captureId }: { view: TrainingView; captureId: string }): JSX.Element {
+  const draw = useCallback((width: number) => drawTimes(view, width), [view]);
+  const reasons = Object.keys(REASONS).filter((reason) => view.times.reason.includes(reason));
+  return (
+    <>
+      <header class="headline">
+        <h1>
+          <Prose text={view.headline} />
+        </h1>
+        {view.facts.map((fact) => (
+          <p key={fact} class="fact">
+            <Prose text={fact} />
+          </p>
+        ))}
+      </header>
+      <section class="card" aria-labelledby="times">
+        <div class="card-head">
+          <h2 id="times">Time per {view.unit}</h2>
+          <p class="muted">line across: median; diamonds: profiles</p>
+        </div>
+        <PlotFigure label={describeTimes(view)} draw={draw} />
+        {reasons.length > 0 && (
+          <ul class="legend-row">
+            {reasons.map((reason) => (
+              <li key={reason}>
+                <span class="swatch" style={{ background: REASONS[reason]?.[1] }} aria-hidden="true" /> {REASONS[reason]?.[0]}
+              </li>
+            ))}
+            <li>triangles: beyond the chart</li>
+          </ul>
+        )}
+      </section>
+      <Delays view={view} />
+      <Profiles view={view} captureId={captureId} />
+      {[...(view.loss ? [view.loss] : []), ...view.rates].map((curve) => (
+        <CurveCard key={curve.tag} view={view} curve={curve} />
+      ))}
+    </>
+  );
+}
+
+function CurveCard({ view, curve }: { view: TrainingView; curve: Curve }): JSX.Element {
+  const draw = useCallback((width: number) => drawCurve(view, curve, width), [view, curve]);
+  const id = `curve-${curve.label.toLowerCase().replaceAll(" ", "-")}`;
+  return (
+    <section class="card" aria-labelledby={id}>
+      <div class="card-head">
+        <h2 id={id}>{curve.label}</h2>
+        <p class="muted name">
+          {curve.tag}
+          {curve.per_device !== null && (curve.per_device ? ", per device" : ", on all devices")}
+        </p>
+      </div>
+      <PlotFigure label={`${curve.label} over the run`} draw={draw} />
+    </section>
+  );
+}
+
+function Delays({ view }: { view: TrainingView }): JSX.Element {
+  if (view.delays.length === 0) {
+    return <p class="muted">Nothing else cost 1 % of the run or more.</p>;
+  }
+  const columns: Column<DelayInfo>[] = [
+    { key: "label", label: "Reason", unit: null, value: ({ label }) => label },
+    {
+      key: "steps",
+      label: view.unit === "epoch" ? "Epochs" : "Steps",
+      unit: "",
+      value: ({ first_step: step }) => step,
+      render: ({ first_step: first, last_step: last }) => `${formatCount(first)}–${formatCount(last)}`,
+    },
+    { key: "count", label: "Times", unit: "", value: ({ count }) => count },
+    { key: "cost", label: "Cost", unit: "ns", value: ({ cost_ns: ns }) => ns, render: ({ cost_ns: ns }) => formatElapsed(ns) },
+    { key: "share", label: "Of the run", unit: "share", value: ({ share }) => share, render: ({ share }) => formatShare(share) },
+  ];
+  return (
+    <section aria-labelledby="delays">
+      <div class="section-head">
+        <h2 id="delays">What cost time besides</h2>
+      </div>
+      <SortableTable caption="What cost time besides" columns={columns} rows={view.delays} />
+    </section>
+  );
+}
+
+function Profiles({ view, captureId }: { view: TrainingView; captureId: string }): JSX.Element {
+  return (
+    <section class="card" aria-labelledby="profiles">
+      <div class="card-head">
+        <h2 id="profiles">Profiles of this run</h2>
+        <Options />
+      </div>
+      <ul class="run-profiles">
+        {view.recordings.map(({ capture_id: id, session, sentence, whole_run: about }) => (
+          <li key={id}>
+            <PageLink to={captureLink(id)} isCurrent={id === captureId}>
+              {sessionName(session) || "Profile"}
+            </PageLink>
+            <p>
+              <Prose text={[sentence, ...(about?.sentences.slice(1) ?? [])].join(" ")} />
+            </p>
+          </li>
+        ))}
+        {view.unknown_profiles.map(({ capture_id: id, session, reason }) => (
+          <li key={id}>
+            <PageLink to={captureLink(id)} isCurrent={id === captureId}>
+              {sessionName(session) || "Profile"}
+            </PageLink>
+            <p class="muted">{reason}</p>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** What the user knows about the run: its price and its end. */
+function Options(): JSX.Element {
+  const { pricePerDeviceHour, totalSteps } = runOptions.value;
+  return (
+    <form class="run-options" onSubmit={(event) => event.preventDefault()}>
+      <label>
+        Price per device and hour
+        <input
+          type="number"
+          min="0"
+          step="any"
+          value={pricePerDeviceHour ?? ""}
+          onChange={({ currentTarget }) => setPrice(toPrice(currentTarget.value))}
+        />
+      </label>
+      <label>
+        Last step of the run
+        <input
+          type="number"
+          min="1"
+          step="1"
+          value={totalSteps ?? ""}
+          onChange={({ currentTarget }) => setTotalSteps(toSteps(currentTarget.value))}
+        />
+      </label>
+    </form>
+  );
+}

@@ -1,0 +1,55 @@
+"""Reads the scalars of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from tb_perfadvisor.ingest.event_files.reader import ScalarReader
+from tb_perfadvisor.ingest.event_files.runs import EventRun
+from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.training.scalars import RunScalars, Series, merge_series
+
+
+def read_run(
+    run: EventRun,
+    cache: ScalarCache | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> RunScalars:
+    """All scalars of a run.
+
+    Args:
+        run: The run.
+        cache: What was read before; files that grew are read on from there.
+        progress: Called with a stage and a share of it (0-1).
+
+    Raises:
+        StoreError: If a store denies access, or cannot be reached.
+        UnreadableProfileError: If a file cannot be opened.
+    """
+    found: dict[str, list[Series]] = defaultdict(list)
+    all_bytes = max(sum(file.entry.size_bytes for file in run.files), 1)
+    read_bytes = 0
+    for file in run.files:
+        if progress is not None:
+            progress("reading scalars", read_bytes / all_bytes)
+        for tag, series in _read_file(run.root, file.entry, cache).items():
+            found[file.prefix + tag].append(series)
+        read_bytes += file.entry.size_bytes
+    return RunScalars({tag: merge_series(parts) for tag, parts in found.items()})
+
+
+def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mapping[str, Series]:
+    if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
+        return stored
+    with open_file(
+        root, entry.system_path, version=entry.version, size_bytes=entry.size_bytes
+    ) as stream:
+        reader = ScalarReader() if cache is None else cache.reader(root, entry, stream)
+        reader.read(stream)
+        series = reader.series()
+        if cache is not None:
+            cache.write(root, entry, stream, reader.end, series)
+    return series

@@ -1,0 +1,56 @@
+"""The route of a whole run, by its scalars."""
+
+from __future__ import annotations
+
+import math
+
+from werkzeug import wrappers
+
+from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.progress import ensure_view_started
+from tb_perfadvisor.plugin.responses import ApiError, respond
+from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.routes.parameters import optional_integer
+from tb_perfadvisor.plugin.sources import Sources
+from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
+from tb_perfadvisor.training.options import RunOptions
+
+
+def training(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+    """The view of the run that a capture belongs to, or the progress of reading its scalars."""
+    if entry.event_run is None:
+        hint = "Log scalars with TensorBoard's SummaryWriter into the directory of the profile."
+        raise ApiError(404, "the run of this profile has no event files.", hint=hint)
+    results = sources.results()
+    profiles = tuple(
+        _profile(results, other)
+        for other in sources.catalog.snapshot.entries.values()
+        if other.event_run == entry.event_run
+    )
+    name = entry.event_run.run
+    wanted = WholeRun(name, entry.event_run, profiles, _options(request))
+    content = results.whole_run(wanted)
+    if content is not None:
+        return respond(request, content)
+    return respond(request, ensure_view_started(request, results, wanted), status=202)
+
+
+def _profile(results: Results, entry: Entry) -> RunProfile:
+    if results.has(entry.key):
+        return RunProfile(entry.id, entry.capture.session, entry.key)
+    state = results.state(entry)
+    failure = state.failure if state is not None else None
+    problem = f"Not read: {failure.message}" if failure is not None else ""
+    return RunProfile(entry.id, entry.capture.session, "", problem)
+
+
+def _options(request: wrappers.Request) -> RunOptions:
+    price = None
+    if text := request.args.get("price_per_device_hour"):
+        try:
+            price = float(text)
+        except ValueError:
+            price = math.nan
+        if not 0 < price < math.inf:
+            raise ApiError(400, "price_per_device_hour must be a number above 0.")
+    return RunOptions(price, optional_integer(request, "total_steps"))

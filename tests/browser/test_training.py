@@ -1,0 +1,100 @@
+"""The page of a whole run: its profiles, its pauses, its price; and the line in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto import summary_pb2
+
+from tb_perfadvisor.testing import TraceBuilder, ms
+from tb_perfadvisor.testing.writers import write_kineto
+from tb_perfadvisor.trace import EventKind
+from tests.support.browser import Visitor, capture_of, link, report_at, text_of, violations
+from tests.support.event_files import event, framed
+
+pytestmark = pytest.mark.browser
+
+START = 1_700_000_000
+NAME = "w0.1700000001000000000.pt.trace.json"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """400 steps of 16 ms with a pause of 2 s after step 200, profiled at step 62 for 20 ms each."""
+    run = tmp_path / "logs" / "resnet"
+    run.mkdir(parents=True)
+    builder = TraceBuilder(rank=0, world_size=1, host="host", origin_unix_ns=(START + 1) * 10**9)
+    builder.device("NVIDIA H100", memory_bytes=1 << 34)
+    for number in range(4):
+        begin = number * ms(20)
+        builder.step(number, begin, begin + ms(20))
+        builder.host(EventKind.INPUT_WAIT, "next", begin, begin + ms(8))
+        builder.operator("aten::mm", begin + ms(8), begin + ms(9), key=f"{number}")
+        builder.kernel("gemm", begin + ms(9), begin + ms(20), launched_by=f"{number}")
+    (run / NAME).write_bytes(write_kineto(builder.build()))
+    records = []
+    for step in range(0, 400, 5):
+        value = summary_pb2.Summary.Value(tag="train/loss", simple_value=1 / (step + 1))
+        seconds = START + step * 0.016 + (2 if step > 200 else 0)
+        records.append(event(step, seconds, value))
+    (run / "events.out.tfevents.1.host").write_bytes(framed(*records))
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def shown(board: Callable[..., str], visitor: Visitor, logs: Path) -> Callable[..., Any]:
+    """Opens a page of the only capture."""
+    server = board("--logdir", str(logs))
+    capture = capture_of(server, "resnet")["id"]
+    report_at(server, capture)
+
+    def show(view: str = "training", query: str = "") -> Any:
+        visitor.page.goto(f"{server}/{query}{link(capture, view=view)}")
+        visitor.page.reload()
+        return visitor.tab()
+
+    return show
+
+
+def test_run_shows_its_profile_and_its_pause(shown: Callable[..., Any]) -> None:
+    tab = shown()
+    tab.get_by_role("heading", level=1, name="16.0 ms per step as a rule").wait_for(timeout=40_000)
+    text = text_of(tab.locator("body"))
+    # 20 ms with the profiler, 16 ms without.
+    assert "Its steps take 20.0 ms instead of 16.0 ms: recording made them 25.0 % slower." in text
+    row = tab.get_by_role("row").filter(has_text="Pause")
+    assert "2.00 s" in text_of(row)
+    tab.get_by_role("img", name="Time per step over the run").wait_for()
+    tab.get_by_role("img", name="Loss over the run").wait_for()
+    # From the profile to its report, and back.
+    tab.locator(".run-profiles").get_by_role("link").click()
+    tab.locator(".whole-run").get_by_text("16.0 ms per step without the profiler").wait_for()
+    tab.locator(".whole-run").get_by_role("link", name="The whole run").click()
+    tab.get_by_role("heading", level=2, name="Profiles of this run").wait_for()
+
+
+def test_price_is_kept(shown: Callable[..., Any], visitor: Visitor) -> None:
+    tab = shown()
+    tab.get_by_label("Price per device and hour").fill("2.5")
+    tab.get_by_label("Price per device and hour").press("Enter")
+    # One device for 24 hours.
+    tab.get_by_text("1 device at $2.50 an hour: about $60.00 a day").wait_for(timeout=40_000)
+    tab.get_by_label("Last step of the run").fill("1395")
+    tab.get_by_label("Last step of the run").press("Enter")
+    tab.get_by_text("over the 1,000 steps left").wait_for(timeout=40_000)
+    tab = shown()
+    tab.get_by_text("about $60.00 a day").wait_for(timeout=40_000)
+
+
+def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor) -> None:
+    for query in ("", "?darkMode=true"):
+        tab = shown(query=query)
+        for width in (360, 1024, 1920):
+            visitor.page.set_viewport_size({"width": width, "height": 900})
+            tab.get_by_role("img", name="Loss over the run").wait_for(timeout=40_000)
+            html = tab.locator("html")
+            assert html.evaluate("e => e.scrollWidth <= e.clientWidth"), width
+            assert violations(tab) == [], (query, width)
