@@ -9,14 +9,19 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.remedies.communication.gradients import LARGER_BATCH
 from tb_perfadvisor.rules.remedies.communication.model_parallel import KEEP_SHARDS, PREFETCH_SHARDS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role
+from tb_perfadvisor.signals.ranks.shard_gathers import began_late, shard_gathers
 from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.trace.intervals import last_before
+
+_MOST = 0.5
+"""Of the exposed time: what takes most of it decides what helps."""
 
 
 class LateAllGather(Rule):
@@ -37,6 +42,10 @@ class LateAllGather(Rule):
     The exposed time of all-gathers, without waiting for other ranks. The first all-gather of each
     step does not count, because nothing runs before it. Where ranks are missing, the time may
     include waiting, and nothing is estimated.
+
+    A gather begins late if compute hides less than a tenth of it: then an earlier start helps. The
+    others began in time and take longer than the compute beside them: then fewer gathers or more
+    compute per gather help.
 
     When to ignore
     --------------
@@ -73,19 +82,41 @@ class LateAllGather(Rule):
         if self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
+        reason, remedies = _advice(signals, chosen)
         yield Finding(
             instance=count_per_step(int(gathers.sum()), "all-gather", signals),
             summary=(
                 f"Layers wait {per_step(exposed_ns, signals)} for their parameters"
-                f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)})."
+                f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)}).{reason}"
             ),
             saving=saving,
             evidence=(
                 collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
                 most_exposed("Most exposed all-gathers", signals, chosen),
             ),
-            remedies=(*PREFETCH_SHARDS, KEEP_SHARDS),
+            remedies=remedies,
         )
+
+
+def _advice(signals: Signals, chosen: Mask) -> tuple[str, tuple[Remedy, ...]]:
+    """Why the gathers are exposed, in words, and what helps then, the best first."""
+    gathers = shard_gathers(signals)
+    if gathers is None:
+        return "", (*PREFETCH_SHARDS, KEEP_SHARDS)
+    count = gathers.forward + gathers.backward
+    again = (
+        f" {gathers.backward:,} of {count:,} gather again what the forward pass had gathered."
+        if gathers.backward
+        else ""
+    )
+    exposed_ns = collectives_of(signals).exposed_ns
+    if exposed_ns[chosen & began_late(signals)].sum() >= _MOST * exposed_ns[chosen].sum():
+        early = " Most of them begin when the compute before them has already ended."
+        if gathers.prefetched == 0:
+            early += " No module asks for the parameters of the next one."
+        return early + again, (*PREFETCH_SHARDS, KEEP_SHARDS)
+    long = " Most of them begin in time, but take longer than the compute beside them."
+    return long + again, (KEEP_SHARDS, *LARGER_BATCH, *PREFETCH_SHARDS)
 
 
 def _of_shards(signals: Signals) -> Mask:

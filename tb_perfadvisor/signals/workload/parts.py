@@ -72,6 +72,8 @@ class Part(Enum):
     FUSED_OPTIMIZER = ("fused optimizer", Aspect.FEATURE)
     GRADIENTS_16_BIT = ("16-bit gradients", Aspect.FEATURE)
     CHECKPOINTING = ("activation checkpointing", Aspect.FEATURE)
+    GATHERED_ONCE = ("parameters gathered once per step", Aspect.FEATURE)
+    """Sharded parameters stay whole from the forward to the backward pass."""
     FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
     """The profiler marks the steps, because the program tells it."""

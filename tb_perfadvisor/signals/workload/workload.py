@@ -10,6 +10,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
+from tb_perfadvisor.signals.ranks.shard_gathers import gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.workload.parts import SERVERS, Aspect, Part
 from tb_perfadvisor.signals.workload.signs import SIGNS
@@ -149,6 +150,9 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     attention = trace.kernels.row[trace.kernels.family == KernelFamily.ATTENTION]
     if len(attention):
         yield Part.FUSED_ATTENTION, _seen(trace.name(int(attention[0])), len(attention))
+    once = gathered_once(signals) if Part.TRAINING in facts else None
+    if once is not None:
+        yield Part.GATHERED_ONCE, f"{once:,} all-gathers, none of them in a backward pass"
     table = trace.collectives
     of_gradients = collective_roles(signals).is_for(Role.GRADIENTS, Role.SHARDS)
     reduces = of_gradients & np.isin(trace.texts(table.operation), _REDUCING)

@@ -70,6 +70,7 @@ KEEP_SHARDS: Final = Remedy(
     snippet="fully_shard(layer, reshard_after_forward=False)  # SHARD_GRAD_OP before FSDP2",
     framework="pytorch",
     needs=(Part.FSDP,),
+    unless=(Part.GATHERED_ONCE, Part.FORWARD_ONLY),
     change="reshard",
     reference=_FSDP_DOCS,
 )
