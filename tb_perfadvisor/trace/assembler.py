@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
+from tb_perfadvisor.trace.columns import column_of, joined, unknown_values
 from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
@@ -45,12 +47,6 @@ from tb_perfadvisor.trace.trace import Device, Source, Trace
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _FAR = 2 * FARTHEST_NS
-# Values of optional columns that a reader leaves out; all others are -1.
-_UNKNOWN: dict[str, Any] = {
-    **{"family": 0, "precision": 0, "direction": 0, "bytes": 0},
-    # Any 64-bit number except 0 may identify an iterator.
-    **{"iterator": 0, "parent": 0, "run": 0},
-}
 
 
 class Interned(dict[Any, int]):
@@ -127,7 +123,7 @@ class Assembler:
             ("step", step, np.int32),
             ("correlation", correlation, np.int64),
         ):
-            columns[key] = np.broadcast_to(np.asarray(value, dtype=dtype), start.shape)
+            columns[key] = column_of(value, start.size, dtype)
         self._events.append(columns)
         first = self._event_count
         self._event_count += start.size
@@ -193,7 +189,7 @@ class Assembler:
         Raises:
             InvalidTraceError: If a name or track is unknown, or a duration is negative.
         """
-        raw = _joined(
+        raw = joined(
             self._events,
             {
                 "start_ns": np.int64,
@@ -254,19 +250,19 @@ class Assembler:
             trace = _without_impossible(trace, row_of[impossible])
         return _without_deepest(trace)
 
-    def _add(self, table: type[Any], columns: dict[str, ArrayLike]) -> int:
+    def _add(self, table: type[Struct], columns: dict[str, ArrayLike]) -> int:
         types = column_types(table)
         unexpected = columns.keys() - types.keys()
         if unexpected:
             raise TypeError(f"{table.__name__} has no column {sorted(unexpected)}")
         first = next(iter(columns.values()))
         count = np.atleast_1d(np.asarray(first)).size
-        chunk = {}
-        for name, dtype in types.items():
-            default = np.nan if np.issubdtype(dtype, np.floating) else _UNKNOWN.get(name, -1)
-            value = np.asarray(columns.get(name, default), dtype=dtype)
-            chunk[name] = np.broadcast_to(value, (count,))
-        self._attributes.setdefault(table, []).append(chunk)
+        if count:
+            chunk = {
+                name: column_of(columns.get(name, unknown_values(table)[name]), count, dtype)
+                for name, dtype in types.items()
+            }
+            self._attributes.setdefault(table, []).append(chunk)
         return count
 
     def _check(self, raw: dict[str, NDArray[Any]], source: Source) -> None:
@@ -281,7 +277,7 @@ class Assembler:
 
     def _table(self, table: type[Table], row_of: Int32, origin: int) -> Table:
         types = column_types(table)
-        columns = _joined(self._attributes.get(table, []), types)
+        columns = joined(self._attributes.get(table, []), types)
         if "row" in types:
             row = columns["row"] = row_of[columns["row"]]
             if (row[1:] < row[:-1]).any():
@@ -355,30 +351,6 @@ def _without_deepest(trace: Trace) -> Trace:
         "Record without Python stacks (`with_stack=False`).",
     )
     return replace(with_events(trace, ~is_deep), notes=(*trace.notes, note))
-
-
-def _joined(
-    chunks: list[dict[str, NDArray[Any]]], types: dict[str, Any]
-) -> dict[str, NDArray[Any]]:
-    """The columns of all chunks. Empties the chunks, to free memory while joining."""
-    if not chunks:
-        return {name: np.empty(0, dtype=dtype) for name, dtype in types.items()}
-    joined = {}
-    for name in types:
-        parts = [chunk.pop(name) for chunk in chunks]
-        joined[name] = _concatenated(parts) if len(parts) > 1 else parts[0]
-    chunks.clear()
-    return joined
-
-
-def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The parts as one column, which stays a repeated value if all parts repeat the same one."""
-    filled = [part for part in parts if part.size]
-    if filled and all(part.strides == (0,) for part in filled):
-        first = filled[0][:1]
-        if all(np.array_equal(part[:1], first, equal_nan=True) for part in filled):
-            return repeated(first[0], sum(map(len, parts)), first.dtype)
-    return np.concatenate(parts)
 
 
 def _ordered(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:

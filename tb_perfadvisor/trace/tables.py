@@ -7,7 +7,8 @@ floats NaN.
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -268,7 +269,8 @@ Table = TypeVar(
 )
 
 
-def column_types(table: type[Any]) -> dict[str, Any]:
+@cache
+def column_types(table: type[Struct]) -> Mapping[str, Any]:
     """The numpy type of each column of a table, in order."""
     return {name: COLUMN_TYPES[table.__annotations__[name]] for name in table.__struct_fields__}
 
@@ -293,7 +295,9 @@ def make_table(table: type[Table], columns: dict[str, Any]) -> Table:
 
 def repeated(value: Any, count: int, dtype: Any) -> NDArray[Any]:
     """A read-only column with the same value in all rows, stored once."""
-    column: NDArray[Any] = np.broadcast_to(np.asarray(value, dtype=dtype), (count,))
+    # `np.broadcast_to` does the same and takes ten times as long, which counts for small tables.
+    column: NDArray[Any] = np.ndarray((count,), dtype, np.asarray(value, dtype), strides=(0,))
+    column.setflags(write=False)
     return column
 
 

@@ -31,6 +31,9 @@ from tb_perfadvisor.units import NS_PER_S
 
 MAX_GROUPS = 8
 """Of a dimension. A rank is in one group of most dimensions."""
+MAX_UNKNOWN = 64
+"""Groups of unknown purpose with a row of their own: more than a page can show. A made-up file may
+have a hundred thousand."""
 
 
 class ProcessGroup(Struct, frozen=True):
@@ -114,7 +117,7 @@ def parallel_dimensions(signals: Signals) -> tuple[ParallelDimension, ...]:
         return ()
     slot = np.searchsorted(table.row, collectives.row)
     dimension = dimension_of_collectives(signals)[slot]
-    # Each unknown group is a row of its own; what is known belongs together.
+    # Each unknown group is a row of its own, the least busy aside; what is known belongs together.
     unknown = dimension == DIMENSIONS.index(Dimension.UNKNOWN)
 
     def where_unknown(column: NDArray[np.int32] | Int64) -> NDArray[np.int64]:
@@ -126,12 +129,35 @@ def parallel_dimensions(signals: Signals) -> tuple[ParallelDimension, ...]:
         where_unknown(table.ranks[slot]),
         where_unknown(collectives.group_size),
     )
+    first, of_row = _with_few_unknown(first, of_row, unknown, collectives.duration_ns)
     ranks = ranks_of(signals)
     found = [
         _dimension(signals, DIMENSIONS[int(dimension[row])], of_row == index, slot, ranks)
         for index, row in enumerate(first.tolist())
     ]
     return tuple(sorted(found, key=lambda row: (-row.cost.exposed_ns, -row.cost.time_ns)))
+
+
+def _with_few_unknown(
+    first: NDArray[np.intp], of_row: NDArray[np.intp], unknown: Mask, duration_ns: Int64
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Let the least busy groups of unknown purpose share a row, if there are too many.
+
+    Args:
+        first: The first collective of each row.
+        of_row: The row of each collective.
+        unknown: Whether the purpose of each collective is unknown.
+        duration_ns: Of each collective.
+    """
+    is_unknown = unknown[first]
+    if int(is_unknown.sum()) <= MAX_UNKNOWN:
+        return first, of_row
+    time_ns = np.bincount(of_row, weights=duration_ns)
+    order = np.argsort(np.where(is_unknown, -time_ns, -np.inf), kind="stable")
+    shown = len(first) - int(is_unknown.sum()) + MAX_UNKNOWN - 1
+    place = np.empty(len(first), dtype=np.intp)
+    place[order] = np.minimum(np.arange(len(first)), shown)
+    return first[order[: shown + 1]], place[of_row]
 
 
 def _dimension(

@@ -7,6 +7,7 @@ import pytest
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.ranks.dimension_of import Dimension, dimension_of_axes
 from tb_perfadvisor.signals.ranks.parallel_dimensions import (
+    MAX_UNKNOWN,
     ParallelDimension,
     ProcessGroup,
     parallel_dimensions,
@@ -191,3 +192,19 @@ def test_axes_that_disagree_are_unknown(names: str, dimension: Dimension) -> Non
 
 def test_without_collectives_there_are_no_dimensions() -> None:
     assert parallel_dimensions(Signals(run_of(builder().kernel("gemm", 0, ms(5)).build()))) == ()
+
+
+def test_least_busy_groups_of_unknown_purpose_share_a_row() -> None:
+    trace = builder()
+    count, us = MAX_UNKNOWN + 10, 1_000
+    for number in range(count):
+        # Group 0 takes 1 us, group 1 takes 2 us, and so on.
+        start_ns = 200 * us * number
+        trace.collective(NCCL, start_ns, start_ns + us * (number + 1), group=str(number))
+    found = parallel_dimensions(Signals(run_of(trace.build())))
+    assert len(found) == MAX_UNKNOWN
+    alone = {row.groups[0].name for row in found if row.cost.count == 1}
+    assert alone == {str(number) for number in range(11, count)}
+    (rest,) = [row for row in found if row.cost.count > 1]
+    # Groups 0 to 10: 1 + 2 + ... + 11 us. Eight of the eleven are named.
+    assert (rest.cost.count, rest.cost.time_ns, rest.groups_left_out) == (11, 66 * us, 3)

@@ -143,14 +143,7 @@ def _add_stream(
     operation = table.rows_of(line)
     _add_kernels(assembler, line, events, kind, kernel_names, table.select(operation))
     _add_copies(assembler, line, events, kind, kernel_names, copies.look_up(correlation))
-    is_collective = kind == EventKind.COLLECTIVE
-    named = line.row[is_collective]
-    has_dtype = np.array([*map(bool, kernel_names.collective_dtype)], dtype=bool)[named]
-    assembler.add_collectives(
-        events[is_collective],
-        operation=assembler.intern_all(kernel_names.collective)[named],
-        dtype=np.where(has_dtype, assembler.intern_all(kernel_names.collective_dtype)[named], -1),
-    )
+    _add_collectives(assembler, line, events, kind, kernel_names)
     linked = np.flatnonzero(operation >= 0)
     assembler.add_hlo_events(events[linked], operation[linked])
 
@@ -164,6 +157,8 @@ def _add_kernels(
     by_operation: HloColumns,
 ) -> None:
     rows = np.flatnonzero((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
+    if not rows.size:
+        return
     index, launches = _parsed(line, "kernel_details", parse_launch, LaunchDetails())
     index = index[rows]
 
@@ -185,6 +180,25 @@ def _add_kernels(
         registers=column("registers"),
         shared_memory_bytes=column("shared_memory_bytes"),
         occupancy_share=np.where(is_stated, stated, occupancy),
+    )
+
+
+def _add_collectives(
+    assembler: Assembler,
+    line: Line,
+    events: Int32,
+    kind: NDArray[np.uint8],
+    kernel_names: KernelNames,
+) -> None:
+    rows = np.flatnonzero(kind == EventKind.COLLECTIVE)
+    if not rows.size:
+        return
+    named = line.row[rows]
+    has_dtype = np.array([*map(bool, kernel_names.collective_dtype)], dtype=bool)[named]
+    assembler.add_collectives(
+        events[rows],
+        operation=assembler.intern_all(kernel_names.collective)[named],
+        dtype=np.where(has_dtype, assembler.intern_all(kernel_names.collective_dtype)[named], -1),
     )
 
 
