@@ -45,13 +45,15 @@ class Capture(Struct, frozen=True):
     compared with them."""
     compile_logs: tuple[ProfileFile, ...] = ()
     """Logs of torch.compile in the same directory: not needed, but they explain what it did."""
+    snapshots: tuple[ProfileFile, ...] = ()
+    """Memory snapshots in the same directory, at most one for each worker."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
 
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        return (*self.results, *self.compile_logs)
+        return (*self.results, *self.compile_logs, *self.snapshots)
 
     @property
     def workers(self) -> tuple[tuple[ProfileFile, ...], ...]:
@@ -62,6 +64,12 @@ class Capture(Struct, frozen=True):
         for file in self.files:
             by_host[file.host].append(file)
         return tuple(tuple(files) for files in by_host.values())
+
+    def snapshot_of(self, files: tuple[ProfileFile, ...]) -> ProfileFile | None:
+        """The memory snapshot of the worker that wrote some files; None if there is none."""
+        is_only = len(self.workers) == 1
+        of_worker = (file for file in self.snapshots if is_only or file.rank == files[0].rank)
+        return next(of_worker, None)
 
 
 class Rejected(Struct, frozen=True):

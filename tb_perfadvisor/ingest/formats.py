@@ -7,12 +7,14 @@ from tb_perfadvisor.ingest.compile_log.format import COMPILE_LOG
 from tb_perfadvisor.ingest.format import Format, Sniffed
 from tb_perfadvisor.ingest.kineto.format import KINETO
 from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign
+from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
 from tb_perfadvisor.ingest.other_recorders import by_content
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
 from tb_perfadvisor.ingest.xplane.format import XPLANE
 
-# Formats further down give way to those above that hold the same recording.
-FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO, COMPILE_LOG)
+# Formats further down give way to those above that hold the same recording. What is attached to the
+# profile beside it comes last.
+FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO, COMPILE_LOG, MEMORY_SNAPSHOT)
 
 _BY_NAME = {format.name: format for format in FORMATS}
 

@@ -24,6 +24,7 @@ from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
+from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
@@ -186,7 +187,7 @@ def _changed(root: str, capture: Capture) -> tuple[Note, ...]:
     if is_url(root):
         return ()  # the store sends one version of a file
     changed = []
-    for file in capture.files:
+    for file in (*capture.files, *capture.attached):
         with suppress(OSError, ValueError):  # one that is gone was read before
             status = Path(root, file.system_path).stat()
             if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
@@ -271,7 +272,24 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
     )
     read = format_of(capture.format).reader()
     trace = read({file.path: partial(_open, root, file) for file in files}, source)
+    snapshot = capture.snapshot_of(files)
+    if snapshot is not None:
+        trace = _with_snapshot(trace, root, snapshot)
     return with_merge_note(trace) if len(capture.workers) > 1 else trace
+
+
+def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
+    """A trace with the memory snapshot beside it; one that cannot be read becomes a note."""
+    read = MEMORY_SNAPSHOT.reader()
+    try:
+        found = read({file.path: partial(_open, root, file)}, Source(file.path, NAME))
+    except Exception as raised:
+        error = contained(raised, file.path)
+        log_bug(error)
+        message = f"{file.path} was left out: {error.message}"
+        note = Note("unsupported-file", "warning", message, error.hint)
+        return replace(trace, notes=(*trace.notes, note))
+    return replace(trace, snapshot=found.snapshot, notes=(*trace.notes, *found.notes))
 
 
 def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:

@@ -211,10 +211,15 @@ def _frozen(column: NDArray[np.integer]) -> Int32:
     return frozen
 
 
+def is_framework_file(path: str) -> bool:
+    """Whether a path, with forward slashes, is of a framework or the standard library."""
+    return _FRAMEWORK_FILE.search(path) is not None
+
+
 def user_line(frame: str) -> str | None:
     """`src/train.py:12 step` of a frame's name; None for the framework's own."""
     found = _FRAME.match(frame)
-    if found is None or _FRAMEWORK_FILE.search(found["file"]):
+    if found is None or is_framework_file(found["file"]):
         return None
     file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
     return f"{file}:{found['line']} {found['function']}"

@@ -1,0 +1,1 @@
+"""Reads the memory snapshots of PyTorch's caching allocator."""

@@ -1,0 +1,117 @@
+"""Memory snapshots of PyTorch's caching allocator: pickles, or the same content as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.captures import (
+    Capture,
+    ProfileFile,
+    directory_of,
+    make_capture,
+    profile_file,
+)
+from tb_perfadvisor.ingest.format import (
+    Format,
+    FoundFile,
+    Grouped,
+    Reader,
+    Sniffed,
+    reader_of_one_file,
+)
+from tb_perfadvisor.ingest.trace_names import parse_trace_name, rank_of_name
+
+NAME = "memory-snapshot"
+
+_CLAIM = re.compile(r"(?:snapshot|memory)[^/]*\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
+_ENDING = re.compile(r"\.(?:pickle|pkl|json)(?:\.gz)?$")
+# The protocol, perhaps the length of the first frame, and then a dictionary or a list.
+_PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)
+_KEYS = (b"device_traces", b"segment_type")
+_JSON = re.compile(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:\s*"(?:small|large)"')
+
+
+def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
+    if _PICKLE.match(head):
+        if any(key in head for key in _KEYS):
+            return Sniffed(NAME)
+        return Sniffed(
+            None,
+            "this is a pickle, but no memory snapshot of PyTorch.",
+            is_profile=is_claimed,
+        )
+    if head.lstrip()[:1] in (b"{", b"[") and _JSON.search(head):
+        return Sniffed(NAME)
+    return None
+
+
+def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
+    """The snapshots of one profile's ranks belong to it. Others are captures of their own."""
+    captures = list(earlier.captures)
+    by_directory: dict[str, list[ProfileFile]] = defaultdict(list)
+    for file in files:
+        path = file.entry.path
+        by_directory[directory_of(path)].append(
+            profile_file(file.entry, rank_of_name(path.rsplit("/", 1)[-1]))
+        )
+    for directory, snapshots in by_directory.items():
+        beside = [
+            place
+            for place, capture in enumerate(captures)
+            if directory in (capture.run, directory_of(capture.files[0].path))
+        ]
+        if len(beside) == 1 and _is_of(captures[beside[0]], snapshots):
+            (place,) = beside
+            captures[place] = replace(captures[place], snapshots=tuple(snapshots))
+        else:
+            captures += _captures(directory, snapshots)
+    return replace(earlier, captures=tuple(captures))
+
+
+def _is_of(capture: Capture, snapshots: Sequence[ProfileFile]) -> bool:
+    """Whether each snapshot is that of one of a profile's workers."""
+    if len(capture.workers) == 1:
+        return len(snapshots) == 1
+    ranks = [snapshot.rank for snapshot in snapshots]
+    recorded = {files[0].rank for files in capture.workers}
+    return None not in ranks and len(set(ranks)) == len(ranks) and recorded.issuperset(ranks)
+
+
+def _captures(directory: str, snapshots: Sequence[ProfileFile]) -> list[Capture]:
+    """Ranks of one family of names together; everything else by itself."""
+    families: dict[str, list[ProfileFile]] = defaultdict(list)
+    for snapshot in snapshots:
+        stem = _ENDING.sub("", snapshot.path.rsplit("/", 1)[-1])
+        families[parse_trace_name(stem).family].append(snapshot)
+    captures = []
+    for family, members in families.items():
+        ranks = [member.rank for member in members]
+        if len(set(ranks)) == len(ranks):
+            captures.append(make_capture(directory, family, NAME, members))
+        else:  # such as memory.pickle and memory.pkl
+            captures += [
+                make_capture(directory, member.path.rsplit("/", 1)[-1], NAME, [member])
+                for member in members
+            ]
+    return captures
+
+
+def _reader() -> Reader:
+    from tb_perfadvisor.ingest.memory_snapshots.reader import read_memory_snapshot
+
+    return reader_of_one_file(read_memory_snapshot)
+
+
+MEMORY_SNAPSHOT = Format(
+    name=NAME,
+    label="PyTorch memory snapshot",
+    claims=lambda path: _CLAIM.search(path) is not None,
+    sniff=_sniff,
+    group=_group,
+    reader=_reader,
+    framework="pytorch",
+)

@@ -1,0 +1,1 @@
+"""Facts about memory snapshots: what PyTorch's caching allocator did, and what it holds."""
