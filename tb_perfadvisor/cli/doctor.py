@@ -105,7 +105,10 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     if len(shown) < len(capture.files):
         lines.append(f"and {len(capture.files) - len(shown):,} more files of this kind")
     lines += [f"compared with the events: {file.path}" for file in capture.results]
-    lines += [f"read beside the events: {file.path}" for file in capture.compile_logs]
+    lines += [
+        f"read beside the events: {file.path}"
+        for file in (*capture.compile_logs, *capture.snapshots)
+    ]
     if not format.is_read_by_profile_tab:
         return lines
     root, file = listing.root, capture.files[0]

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
+from tb_perfadvisor.rules.evidence.snapshots import holders_in
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 NOTABLE_SHARE = 0.2
 """Name a cause that takes a fifth of the step even if there is nothing to save."""
@@ -42,6 +44,8 @@ def headline(
     log = signals.trace.compile_log
     if log is not None:
         return f"torch.compile: {log_in_short(log)}"
+    if signals.trace.is_snapshot_only:
+        return _of_snapshot(signals, findings)
     if attribution.window_ns == 0:
         return "The profile is empty: nothing was recorded"
     if is_start_up(signals):
@@ -77,6 +81,21 @@ def headline(
     if notable:
         return notable[0].title
     return _where_time_goes(signals, whole)
+
+
+def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
+    """What a memory snapshot shows first: a finding, or what holds the peak."""
+    if findings:
+        return findings[0].title
+    course = memory_course(signals)
+    if course is None:
+        return "The memory snapshot is empty: nothing was allocated"
+    peak = course.peak_allocated_bytes
+    holders = [holder for holder in holders_in(course, course.peak) if holder.line is not None]
+    text = f"Peak memory is {format_bytes(peak)}"
+    if not holders:
+        return text
+    return f"{text}, {format_share(holders[0].bytes / peak)} of it from {holders[0].line}"
 
 
 def _saved_of(combined: CombinedSaving, whole: str, steps: int) -> str:

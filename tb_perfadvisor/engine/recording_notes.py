@@ -45,7 +45,7 @@ def recording_notes(signals: Signals) -> list[Note]:
 
 
 def _on_missing_device(signals: Signals) -> list[Note]:
-    if not signals.device.is_missing:
+    if not signals.device.is_missing or signals.trace.is_snapshot_only:
         return []
     if shows_device_use(signals.trace):
         return [

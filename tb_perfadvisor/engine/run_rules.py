@@ -69,7 +69,12 @@ def missing_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Missing, ...]
 
 
 def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
-    """What a rule needs of this profile."""
+    """What a rule needs of this profile, or of the memory snapshot beside it."""
+    of_snapshot = rule.needs_of_snapshots
+    if of_snapshot is not None and signals.trace.snapshot is not None:
+        is_met = all(why_missing(signals, need) is None for need in of_snapshot)
+        if is_met or signals.trace.is_snapshot_only:
+            return of_snapshot
     if not rule.reads_sums:
         return (*rule.needs, Need.EVENTS)
     if signals.trace.totals is None or rule.needs_of_sums is None:

@@ -22,6 +22,7 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_input,
 )
 from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.trace import KernelTotal, Precision
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
@@ -201,9 +202,17 @@ def _host_memory(signals: Signals) -> model.HostMemoryInfo | None:
 
 
 def _memory(signals: Signals) -> model.MemoryInfo | None:
-    memory = signals.memory
+    memory, course = signals.memory, memory_course(signals)
     if memory is None:
-        return None
+        return (
+            None
+            if course is None
+            else model.MemoryInfo(
+                peak_allocated_bytes=course.peak_allocated_bytes,
+                peak_reserved_bytes=course.peak_reserved_bytes,
+                capacity_bytes=snapshot_capacity_bytes(signals),
+            )
+        )
     return model.MemoryInfo(
         peak_allocated_bytes=memory.peak_allocated_bytes,
         peak_reserved_bytes=memory.peak_reserved_bytes,

@@ -80,6 +80,8 @@ class Rule(ABC):
     """Whether it also works from a recorder's own sums (`Trace.totals`), without single events."""
     needs_of_sums: ClassVar[tuple[Need, ...] | None] = None
     """What it needs of such sums; None if it is the same as `needs`."""
+    needs_of_snapshots: ClassVar[tuple[Need, ...] | None] = None
+    """What it needs to work from a memory snapshot instead; None if it cannot."""
     refines: ClassVar[str | None] = None
     """The id of the general rule whose findings this one explains."""
     noun: ClassVar[str] = ""

@@ -99,6 +99,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return replace(unlinked, hlo_events=empty_table(HloEventTable))
     if need in (Need.MEMORY, Need.MEMORY_CHANGES):
         return replace(trace, memory=empty_table(MemoryTable))
+    if need in (Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY):
+        return replace(trace, snapshot=None)
     if need in (Need.PEAKS, Need.MEMORY_CAPACITY, Need.LINK_BANDWIDTH):
         return replace(trace, devices=())
     if need is Need.KERNEL_PRECISION:

@@ -96,6 +96,7 @@ class Frame(Struct, frozen=True):
 
     file: str
     line: int
+    """0 if unknown."""
     function: str
 
 

@@ -79,3 +79,5 @@ class RankSummary(Struct, frozen=True):
     collectives: RankCollectives
     notes: tuple[Note, ...]
     """Notes of the reader about problems with this rank's file."""
+    snapshot_peaks: tuple[tuple[int, int, int], ...] = ()
+    """Of the rank's memory snapshot: device, peak of allocated and of reserved bytes."""

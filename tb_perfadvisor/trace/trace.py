@@ -112,6 +112,11 @@ class Trace(Struct, frozen=True):
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
 
     @property
+    def is_snapshot_only(self) -> bool:
+        """Whether there is a memory snapshot and nothing else."""
+        return self.snapshot is not None and len(self.events) == 0
+
+    @property
     def duration_ns(self) -> int:
         """Time from the first start to the last end; 0 without events."""
         return int(self.events.end_ns.max()) if len(self.events) else 0

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.memory.memory_fragmentation import MemoryFragmentation
+from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
+from tests.support.memory_snapshots import Snapshot
 
 GIB = 1 << 30
 
@@ -64,3 +66,31 @@ def test_memory_reserved_when_too_little_was_free_is_not_fragmented() -> None:
 )
 def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
     assert len(find(MemoryFragmentation, SLOW, settings=settings) or ()) == count
+
+
+def of_snapshot(*, in_pieces: bool) -> Snapshot:
+    """10 GiB reserved for a peak of 6: the second half was reserved while 4 GiB were free."""
+    made = Snapshot()
+    first = made.segment(5 * GIB)
+    for piece in range(5):
+        made.allocate(first + piece * GIB, GIB)
+    for piece in (0, 2, 3, 4) if in_pieces else ():
+        made.free(first + piece * GIB, GIB)
+    second = made.segment(3 * GIB)
+    return made.allocate(second, 3 * GIB)
+
+
+def test_a_snapshot_proves_fragmentation_without_the_size_of_the_device() -> None:
+    # Allocated at most 5 GiB, reserved 8. 3 of them were reserved while 4 were free.
+    (finding,) = find(MemoryFragmentation, of_snapshot(in_pieces=True).trace()) or ()
+    assert finding.summary.startswith("3.00 GiB (37.5 % of what is reserved) is reserved but never")
+    assert "3.00 GiB was reserved while more than that was free in pieces" in finding.summary
+    assert finding.severity == "low"
+    # All in use: 8 of 8 GiB.
+    assert find(MemoryFragmentation, of_snapshot(in_pieces=False).trace()) == ()
+
+
+def test_the_device_decides_how_much_it_matters() -> None:
+    trace = of_snapshot(in_pieces=True).trace()
+    # 8 of 80 GiB reserved: there is plenty of room.
+    assert find(MemoryFragmentation, trace, options=Options(device="A100 SXM4 80GB")) == ()

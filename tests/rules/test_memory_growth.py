@@ -6,6 +6,7 @@ from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.memory.memory_growth import MemoryGrowth
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
+from tests.support.memory_snapshots import Snapshot, frames
 
 MIB = 1 << 20
 
@@ -112,3 +113,56 @@ def test_just_below_and_just_above_the_rising_share() -> None:
     trace = training([10, 10, 0, 10, 10, 10])  # four of five rises
     assert len(find(MemoryGrowth, trace, settings={"rising_share": 0.79}) or ()) == 1
     assert find(MemoryGrowth, trace, settings={"rising_share": 0.81}) == ()
+
+
+def training_snapshot(kept_bytes: int, *, steps: int = 8, annotated: bool = True) -> Trace:
+    """Each step allocates and frees 1 GiB, and keeps some bytes for good."""
+    made = Snapshot()
+    segment = made.segment(2 << 30)
+    batch, kept = frames(("/p/model.py", 3, "forward")), frames(("/p/train.py", 12, "log"))
+    for step in range(steps):
+        if annotated:
+            made.annotate(f"ProfilerStep#{step}")
+        made.allocate(segment, 1 << 30, batch)
+        if kept_bytes:
+            at = segment + (1 << 30) + step * kept_bytes
+            made.allocate(at, kept_bytes, kept).holds(segment, at, kept_bytes, kept)
+        made.wait(1_000).free(segment, 1 << 30)
+    return made.trace()
+
+
+def test_a_snapshot_shows_the_line_that_keeps_memory() -> None:
+    (finding,) = find(MemoryGrowth, training_snapshot(32 << 20)) or ()
+    # Levels at the beginnings of 8 steps; the first two are left out, so 5 rises of 32 MiB.
+    assert finding.summary == (
+        "Each step (ProfilerStep) leaves 32.0 MiB allocated, mostly from p/train.py:12 log, "
+        "160 MiB over 6."
+    )
+    assert find(MemoryGrowth, training_snapshot(0)) == ()
+
+
+def test_a_snapshot_without_annotations_is_cut_into_slices() -> None:
+    (finding,) = find(MemoryGrowth, training_snapshot(8 << 20, steps=100, annotated=False)) or ()
+    assert "The history has no steps, so it was cut into 10 equal slices of time." in (
+        finding.summary
+    )
+    assert find(MemoryGrowth, training_snapshot(0, steps=100, annotated=False)) == ()
+
+
+def test_loading_weights_is_no_growth() -> None:
+    made = Snapshot()
+    segment = made.segment(8 << 30)
+    for layer in range(100):
+        made.wait(10).allocate(segment + (layer << 24), 1 << 24)
+    assert not find(MemoryGrowth, made.trace())
+
+
+def test_a_forward_pass_that_keeps_activations_is_no_growth() -> None:
+    # Each layer frees half of what it allocates, and keeps the rest for the backward pass.
+    made = Snapshot()
+    segment = made.segment(8 << 30)
+    for layer in range(100):
+        at = segment + (layer << 24)
+        made.wait(10).allocate(at, 1 << 24).allocate(segment + (4 << 30), 1 << 24)
+        made.free(segment + (4 << 30), 1 << 24)
+    assert not find(MemoryGrowth, made.trace())

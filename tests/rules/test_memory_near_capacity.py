@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.memory.memory_near_capacity import MemoryNearCapacity
+from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import Trace
+from tests.support.memory_snapshots import Snapshot, frames
 
 GIB = 1 << 30
 
@@ -62,3 +64,23 @@ def test_activations_and_what_it_costs_to_recompute_them() -> None:
     assert "Activations hold 60.0 GiB of it." in finding.summary
     # Half of 4 ms.
     assert "recomputes 2.00 ms of each step (20.0 %) of device work" in finding.summary
+
+
+def of_snapshot(peak_gib: float) -> Trace:
+    made = Snapshot()
+    segment = made.segment(int(peak_gib * GIB))
+    stack = frames(("/p/model.py", 3, "forward"))
+    return made.allocate(segment, int(peak_gib * GIB / 2), stack).trace()
+
+
+def test_a_snapshot_of_a_device_that_the_user_names() -> None:
+    options = Options(device="A100 SXM4 80GB")
+    (finding,) = find(MemoryNearCapacity, of_snapshot(76), options=options) or ()
+    # 76 of 80 GiB: 95 %.
+    assert finding.summary == (
+        "Peak reserved memory is 76.0 GiB of 80.0 GiB (95.0 %). 38.0 GiB was allocated at the peak"
+        "; p/model.py:3 forward holds 38.0 GiB (100.0 %) of it."
+    )
+    assert find(MemoryNearCapacity, of_snapshot(70), options=options) == ()
+    # Nothing says how large the device is.
+    assert find(MemoryNearCapacity, of_snapshot(76)) is None

@@ -12,6 +12,7 @@ from isal import igzip
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.compression import inflate_head
+from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane
 
 _HEAD_BYTES = 4096
@@ -59,6 +60,13 @@ def _pieces(stream: BinaryIO, source: Path, target: Path, names: Names) -> Itera
         if target.suffix == ".gz":
             raise UsageError("xplanes are not gzipped: choose a name that ends with .xplane.pb.")
         return iter((anonymize_xspace(stream.read(), names, where=source.name),))
+    found = MEMORY_SNAPSHOT.sniff(head, False) if MEMORY_SNAPSHOT.sniff is not None else None
+    if found is not None:
+        raise UsageError(
+            "memory snapshots and other pickles are not anonymized.",
+            where=source.name,
+            hint="Record one with context=None: it has no call stacks, and so none of your names.",
+        )
     from tb_perfadvisor.ingest.anonymize.kineto import anonymize_kineto
 
     return anonymize_kineto(stream, names, where=source.name)

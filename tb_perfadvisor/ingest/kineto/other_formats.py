@@ -11,6 +11,7 @@ from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC, container_of
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
 _SQLITE = b"SQLite format 3\0"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _UNKNOWN_EVENTS = "these are Chrome trace events of an unknown profiler."
 _MOST_CATEGORIES = 3
 
@@ -83,6 +84,11 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
         return f"the file is {container}.", "Unpack it first; only gzip is read directly."
     if head.startswith(_SQLITE):
         return "this is an SQLite database, not a trace.", _RECORD
+    if _PICKLE.match(head):
+        return (
+            "this is a pickle, but no memory snapshot of PyTorch.",
+            "Write one with torch.cuda.memory._dump_snapshot.",
+        )
     if head.startswith(b"version https://git-lfs"):
         return "this is a git-LFS pointer, not the trace itself.", "Run `git lfs pull`."
     return None

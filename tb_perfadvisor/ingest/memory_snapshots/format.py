@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.captures import (
     make_capture,
     profile_file,
 )
+from tb_perfadvisor.ingest.compile_log.format import NAME as COMPILE_LOG
 from tb_perfadvisor.ingest.format import (
     Format,
     FoundFile,
@@ -37,13 +38,7 @@ _JSON = re.compile(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:\s*"(?:small|la
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
     if _PICKLE.match(head):
-        if any(key in head for key in _KEYS):
-            return Sniffed(NAME)
-        return Sniffed(
-            None,
-            "this is a pickle, but no memory snapshot of PyTorch.",
-            is_profile=is_claimed,
-        )
+        return Sniffed(NAME) if any(key in head for key in _KEYS) else None
     if head.lstrip()[:1] in (b"{", b"[") and _JSON.search(head):
         return Sniffed(NAME)
     return None
@@ -63,6 +58,7 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
             place
             for place, capture in enumerate(captures)
             if directory in (capture.run, directory_of(capture.files[0].path))
+            and capture.format != COMPILE_LOG
         ]
         if len(beside) == 1 and _is_of(captures[beside[0]], snapshots):
             (place,) = beside

@@ -2,9 +2,10 @@
 
 A pickle is a program for a small machine. This one knows only the instructions that make plain
 values: dictionaries, lists, tuples, numbers, texts. It refuses every other instruction, so nothing
-that a file says can import, call or build anything. It needs little memory: an event or a block goes
-into columns when its dictionary is complete, and call stacks that were seen before are recognized by
-their bytes. C's unpickler takes seven times the size of the file, and cannot be stopped midway.
+that a file says can import, call or build anything. It needs little memory: an event or a block
+goes into columns when its dictionary is complete, and call stacks that were seen before are
+recognized by their bytes. C's unpickler takes seven times the size of the file, and cannot be
+stopped midway.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MAX_TEXT: Final = 1 << 20
 _MAX_INTEGER: Final = 16
 """Bytes of one number. Addresses have eight."""
 _MAX_DEPTH: Final = 64
-_MAX_VALUES: Final = 1 << 17
+_MAX_VALUES: Final = 1 << 14
 """Values on the stack. Pickles hand over a thousand values at a time, two for each entry of a
 dictionary."""
 _MAX_HELD: Final = 1 << 26
@@ -113,7 +114,7 @@ class _Machine:
             # An instruction found less on the stack than it needs, or something else.
             raise self._damaged() from error
 
-    def _run(self) -> Any:  # noqa: C901, PLR0912, PLR0915 - one loop: a call per byte takes twice as long
+    def _run(self) -> Any:
         held, stack = self._held, []  # type: list[Any], list[Any]
         hold, push, pop = held.append, stack.append, stack.pop
         marks: list[int] = []
@@ -270,7 +271,7 @@ class _Machine:
         return known
 
     def _tuple(self, values: list[Any]) -> tuple[Any, ...]:
-        """A tuple of numbers and texts: others, nested deeply, would overflow Python's own stack."""
+        """A tuple of numbers and texts. Hashing deeply nested ones would overflow the stack."""
         if len(values) > _MAX_ENTRIES or not all(
             value is None or isinstance(value, (int, float, str)) for value in values
         ):
@@ -334,7 +335,9 @@ class _Machine:
             )
         return self._damaged(f"it has an instruction (0x{code:02x}) that no snapshot needs")
 
-    def _damaged(self, what: str = "its structure is broken, or its end is missing") -> UnreadableProfileError:
+    def _damaged(
+        self, what: str = "its structure is broken, or its end is missing"
+    ) -> UnreadableProfileError:
         return UnreadableProfileError(
             f"this pickle is damaged, or no memory snapshot: {what}.",
             where=self._path,

@@ -11,7 +11,7 @@ from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
 from tb_perfadvisor.ingest.memory_snapshots.documents import read_json
 from tb_perfadvisor.ingest.memory_snapshots.pickled import Bytes, read_pickle
-from tb_perfadvisor.trace import Assembler, Note, Source, Trace
+from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
 
 _PICKLE = b"\x80"
@@ -29,7 +29,8 @@ def read_memory_snapshot(stream: BinaryIO, source: Source) -> Trace:
     """
     snapshot = _read(Inflated(stream, source.path), source.path)
     trace = Assembler().finish(
-        replace(source, framework="pytorch", producer="torch.cuda.memory", has_memory=True)
+        replace(source, framework="pytorch", producer="torch.cuda.memory", has_memory=True),
+        devices=tuple(Device(device, "", "gpu") for device in snapshot.devices),
     )
     return replace(trace, snapshot=snapshot, notes=_notes(snapshot))
 
@@ -51,7 +52,7 @@ def _from_pickle(file: Bytes, path: str, collector: Collector) -> tuple[list[int
     content = read_pickle(file, path, collector)
     if isinstance(content, list):  # of torch.cuda.memory_snapshot()
         content = {"segments": content}
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not {"segments", "device_traces"} & content.keys():
         raise _no_snapshot(path)
     segments, traces = content.get("segments", []), content.get("device_traces", [])
     if not isinstance(segments, list) or not isinstance(traces, list):

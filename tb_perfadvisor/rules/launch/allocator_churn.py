@@ -6,15 +6,25 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.memory.allocations import EXPANDABLE_SEGMENTS, REPEATED_SIZES
-from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.rules.remedies.memory.allocations import (
+    EXPANDABLE_IF_NVIDIA,
+    EXPANDABLE_SEGMENTS,
+    KEEP_CACHE,
+    REPEATED_SIZES,
+)
+from tb_perfadvisor.signals import Cause, Need, Signals, why_missing
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course
+from tb_perfadvisor.signals.snapshots.reservations import churn
+from tb_perfadvisor.signals.snapshots.source_lines import line_of
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_bytes
 from tb_perfadvisor.whatif import Remove
 
 _KEEP = Remedy(
@@ -30,6 +40,7 @@ _KEEP_FREED = Remedy(
     unless=(Part.GPU,),
 )
 _SEGMENTS = (EXPANDABLE_SEGMENTS, REPEATED_SIZES)
+_OF_SNAPSHOTS = (EXPANDABLE_IF_NVIDIA, REPEATED_SIZES)
 _PINNED = Remedy(
     text="Allocate pinned memory once and copy into it, instead of allocating it in each step.",
     snippet=(
@@ -85,7 +96,8 @@ class AllocatorChurn(Rule):
     ------------------
     The idle time attributed to *allocating*, if more than half of the steps have some: the first
     steps fill the allocator's cache once. Low, expected and high are that time. Where the profile
-    allows it, expected is what the steps save in a replay without these calls.
+    allows it, expected is what the steps save in a replay without these calls. A memory snapshot
+    without a profile shows how often memory goes back to the driver, but not what it costs.
 
     When to ignore
     --------------
@@ -107,10 +119,21 @@ class AllocatorChurn(Rule):
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
 
+    needs_of_snapshots = (Need.MEMORY_HISTORY,)
+
+    minimum_returns = Limit(
+        10, "count", "A few returns to the driver are those of an evaluation or a failed request."
+    )
+    minimum_parts = Limit(
+        6, "count", "Of ten parts of a history: less is a change of phase, not the loop."
+    )
     minimum_share = Limit(0.01, "share", "Less than 1 % of the step is an occasional allocation.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when most steps allocate."""
+        if any(why_missing(signals, need) is not None for need in self.needs):
+            yield from self._of_snapshot(signals)
+            return
         trace, window = signals.trace, signals.attribution
         claims = window.intervals[Cause.ALLOCATING]
         total = total_ns(claims)
@@ -152,6 +175,32 @@ class AllocatorChurn(Rule):
                 costliest("Longest calls", signals.worker, rows, idle),
             ),
             remedies=_remedies(trace, rows),
+        )
+
+    def _of_snapshot(self, signals: Signals) -> Iterable[Finding]:
+        """A finding when a snapshot's allocator gives memory back and gets it again."""
+        course = memory_course(signals)
+        found = churn(course) if course is not None else None
+        if course is None or found is None:
+            return
+        if min(found.returns, found.gets) < self.minimum_returns or (
+            found.parts < self.minimum_parts
+        ):
+            return
+        line = line_of(course.snapshot.stacks.of(found.stack))
+        is_emptied = 2 * found.by_empty_cache > found.returns
+        why = "because the program calls torch.cuda.empty_cache()" if is_emptied else ""
+        yield Finding(
+            instance=f"{found.returns:,} returns to the driver",
+            summary=(
+                f"The allocator gives memory back to the driver {found.returns:,} times"
+                f"{f', {why}' if why else ''}{f' (mostly at {line})' if line else ''}, and gets"
+                f" {format_bytes(found.bytes)} again in {found.gets:,} calls. Each of them waits"
+                " for the device; a profile shows for how long."
+            ),
+            severity="medium",
+            evidence=memory_over_time(course),
+            remedies=(KEEP_CACHE,) if is_emptied else (_KEEP, *_OF_SNAPSHOTS),
         )
 
 

@@ -8,14 +8,21 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
-from tb_perfadvisor.rules.finding import Column, Finding, Series, Table
+from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Series, Table
 from tb_perfadvisor.rules.remedies.memory.allocations import (
+    EXPANDABLE_IF_NVIDIA,
     EXPANDABLE_SEGMENTS,
     LESS_MEMORY,
     REPEATED_SIZES,
 )
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
+from tb_perfadvisor.signals.snapshots.course import Course
+from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.reservations import reserved as reserved_now
+from tb_perfadvisor.signals.snapshots.reservations import reserved_despite_free_bytes
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -40,8 +47,9 @@ class MemoryFragmentation(Rule):
     ------------------
     The largest reserved total of PyTorch's caching allocator minus the largest allocated total. If
     the reserved total rose although more than that was free, fragmentation is proven. Otherwise
-    the memory may be left from an earlier, higher peak, such as an evaluation. There is no saving
-    in time: it is a risk.
+    the memory may be left from an earlier, higher peak, such as an evaluation. A memory snapshot
+    is judged in the same way; if the size of the device is unknown, only proven fragmentation
+    counts. There is no saving in time: it is a risk.
 
     When to ignore
     --------------
@@ -60,6 +68,7 @@ class MemoryFragmentation(Rule):
     title = "Reduce memory fragmentation"
     category = "memory"
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
+    needs_of_snapshots = (Need.MEMORY_SNAPSHOT,)
     is_preview = True
 
     minimum_unused_share = Limit(
@@ -74,6 +83,10 @@ class MemoryFragmentation(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when much memory is reserved and unused."""
+        course = memory_course(signals)
+        if course is not None:
+            yield from self._of_snapshot(course, snapshot_capacity_bytes(signals))
+            return
         memory, use = signals.memory, memory_use(signals)
         if memory is None or use is None or memory.capacity_bytes is None or not use.has_totals:
             return
@@ -114,6 +127,59 @@ class MemoryFragmentation(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+    def _of_snapshot(self, course: Course, capacity: int | None) -> Iterable[Finding]:
+        """A finding when a snapshot's peaks of reserved and allocated memory lie far apart."""
+        reserved, allocated = course.peak_reserved_bytes, course.peak_allocated_bytes
+        unused, in_pieces = reserved - allocated, reserved_despite_free_bytes(course)
+        failed = exhaustion(course)
+        if unused < self.minimum_unused_share * (capacity or reserved):
+            return
+        if capacity is not None and reserved < self.minimum_reserved_share * capacity:
+            return
+        # Without the device's size, only proof counts: it may have plenty of room.
+        if capacity is None and not (in_pieces >= self.minimum_unused_share * reserved):
+            return
+        is_full = failed is not None or (reserved >= self.critical_share * (capacity or np.inf))
+        whole = f" of {format_bytes(capacity)} of device memory" if capacity is not None else ""
+        why = (
+            f"{format_bytes(in_pieces)} was reserved while more than that was free in pieces"
+            if in_pieces
+            else "it is fragmented, or left from an earlier peak"
+        )
+        now = reserved_now(course)
+        yield Finding(
+            instance=f"{format_bytes(unused)} cannot be used",
+            summary=(
+                f"{format_bytes(unused)}{whole} ({format_share(unused / (capacity or reserved))}"
+                f"{'' if capacity else ' of what is reserved'}) is reserved but never in use at the"
+                f" same time as the rest: {why}."
+            ),
+            severity="high" if is_full else "low" if capacity is None else "medium",
+            evidence=(
+                Table(
+                    "Device memory",
+                    (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
+                    (
+                        ("largest reserved", reserved),
+                        ("largest allocated", allocated),
+                        ("reserved while as much was free", in_pieces),
+                        ("free in segments in use, at the end", now.in_pieces_bytes),
+                        ("free segments, at the end", now.in_free_segments_bytes),
+                        ("largest free block, at the end", now.largest_free_bytes),
+                        ("device memory", capacity),
+                    ),
+                ),
+                *memory_over_time(course),
+            ),
+            remedies=_of_setting(course.snapshot.expandable_segments),
+        )
+
+
+def _of_setting(is_expandable: bool | None) -> tuple[Remedy, ...]:
+    """The remedies for a snapshot, which states the allocator's setting."""
+    joined = () if is_expandable else (EXPANDABLE_IF_NVIDIA,)
+    return (*joined, REPEATED_SIZES, *LESS_MEMORY)
 
 
 def _reserved_despite_free(use: MemoryUse) -> int:

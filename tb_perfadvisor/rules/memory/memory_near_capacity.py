@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
+from tb_perfadvisor.rules.evidence.snapshots import (
+    holders_in,
+    largest_holder,
+    memory_by_line,
+    memory_over_time,
+)
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
 from tb_perfadvisor.rules.remedies.memory.allocations import (
     CHECKPOINTING,
@@ -21,6 +27,8 @@ from tb_perfadvisor.signals.device.memory_categories import (
 )
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.signals.device.recomputation import recomputation
+from tb_perfadvisor.signals.snapshots.course import Course
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
@@ -58,10 +66,11 @@ class MemoryNearCapacity(Rule):
 
     How it is measured
     ------------------
-    The largest total in the profile's memory events, divided by the device's memory size from the
-    profile or the hardware table. Memory in use at the peak is what was allocated by then and
-    freed later, listed by the outermost operator around each allocation and by the part of the
-    step; everything else was there before the recording. There is no saving in time: it is a risk.
+    The largest total in the profile's memory events, or in a memory snapshot, divided by the
+    device's memory size from the profile or the hardware table. Memory in use at the peak is what
+    was allocated by then and freed later, listed by the outermost operator around each allocation
+    and by the part of the step; everything else was there before the recording. A snapshot lists
+    it by line of the program. There is no saving in time: it is a risk.
 
     When to ignore
     --------------
@@ -82,6 +91,7 @@ class MemoryNearCapacity(Rule):
     category = "memory"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
+    needs_of_snapshots = (Need.MEMORY_SNAPSHOT, Need.SNAPSHOT_CAPACITY)
     is_preview = True
 
     maximum_share = Limit(0.9, "share", "Fragmentation and workspaces commonly take the last 10 %.")
@@ -91,6 +101,10 @@ class MemoryNearCapacity(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the peak is near the capacity of the device."""
+        course, size = memory_course(signals), snapshot_capacity_bytes(signals)
+        if course is not None and size is not None:
+            yield from self._of_snapshot(course, size)
+            return
         memory = signals.memory
         if memory is None or memory.capacity_bytes is None:
             return
@@ -114,20 +128,49 @@ class MemoryNearCapacity(Rule):
             ),
             severity="high" if share >= self.critical_share else "medium",
             evidence=(
-                Table(
-                    "Device memory",
-                    (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
-                    (
-                        ("peak allocated", memory.peak_allocated_bytes),
-                        ("peak reserved", memory.peak_reserved_bytes),
-                        ("device memory", memory.capacity_bytes),
-                    ),
+                _sizes(
+                    memory.peak_allocated_bytes, memory.peak_reserved_bytes, memory.capacity_bytes
                 ),
                 *((memory_by_operator("Alive at the peak", holders),) if holders else ()),
                 *((allocated_memory_series(use),) if use is not None else ()),
             ),
             remedies=_REMEDIES,
         )
+
+    def _of_snapshot(self, course: Course, capacity: int) -> Iterable[Finding]:
+        """A finding when the peak of a snapshot is near the capacity."""
+        peak = course.peak_reserved_bytes
+        if peak <= self.maximum_share * capacity:
+            return
+        allocated, share = course.peak_allocated_bytes, peak / capacity
+        holders = holders_in(course, course.peak)
+        yield Finding(
+            instance=f"{format_share(share)} is in use",
+            summary=(
+                f"Peak reserved memory is {format_bytes(peak)} of {format_bytes(capacity)}"
+                f" ({format_share(share)}). {format_bytes(allocated)} was allocated at the peak"
+                f"{largest_holder(holders, allocated)}."
+            ),
+            severity="high" if share >= self.critical_share else "medium",
+            evidence=(
+                _sizes(allocated, peak, capacity),
+                memory_by_line("Allocated at the peak", holders),
+                *memory_over_time(course),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _sizes(allocated: int | None, reserved: int | None, capacity: int | None) -> Table:
+    return Table(
+        "Device memory",
+        (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
+        (
+            ("peak allocated", allocated),
+            ("peak reserved", reserved),
+            ("device memory", capacity),
+        ),
+    )
 
 
 def _activations(signals: Signals) -> str:

@@ -22,6 +22,19 @@ class Memory(Struct, frozen=True):
     capacity_bytes: int | None
 
 
+def sample_maxima(values: Int64, count: int) -> Int64:
+    """Indexes of at most `count` values for a chart: the first, the last and local maxima."""
+    total = len(values)
+    if total <= count:
+        return np.arange(total)
+    first = np.linspace(1, total - 1, count - 1).astype(np.int64)
+    highest = [
+        begin + int(np.argmax(values[begin:end]))
+        for begin, end in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)
+    ]
+    return np.array([0, *highest, total - 1], dtype=np.int64)
+
+
 def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) -> Memory | None:
     """The memory of a device; None if the trace has no memory events of it."""
     if device is None:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.memory import sample_maxima
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -96,16 +97,7 @@ class MemoryUse(Struct, frozen=True):
 
     def sample(self, count: int) -> NDArray[np.int64]:
         """Indexes of at most `count` changes for a chart: the first, the last and local maxima."""
-        total = len(self.at_ns)
-        if total <= count:
-            return np.arange(total)
-        first = np.linspace(1, total - 1, count - 1).astype(np.int64)
-        begins, ends = first[:-1], first[1:]
-        highest = [
-            begin + int(np.argmax(self.allocated_bytes[begin:end]))
-            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-        ]
-        return np.array([0, *highest, total - 1], dtype=np.int64)
+        return sample_maxima(self.allocated_bytes, count)
 
     def allocated_at(self, times_ns: Int64) -> Int64:
         """Allocated bytes at some times, none of them before the first change; shape (n,)."""

@@ -11,6 +11,7 @@ from tb_perfadvisor.signals.core.device import device_facts
 from tb_perfadvisor.signals.core.devices_in_use import existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
+from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import Trace
@@ -71,6 +72,7 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         matrix_flop=matrix_flop(signals),
         collectives=_collectives(signals, max_collectives),
         notes=tuple(note for note in trace.notes if note.severity != "info"),
+        snapshot_peaks=peaks_of(signals),
     )
 
 

@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_work,
 )
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.snapshots.memory_course import courses, snapshot_capacity_bytes
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.signals.tpu.barriers import barriers
@@ -216,6 +217,17 @@ CHECKS: dict[Need, Check] = {
     Need.MEMORY_CAPACITY: Check(
         _knows_capacity, "the size of the device's memory is unknown", of_device=True
     ),
+    Need.MEMORY_SNAPSHOT: Check(
+        lambda s: s.trace.snapshot is not None, "there is no memory snapshot"
+    ),
+    Need.MEMORY_HISTORY: Check(
+        lambda s: any(course.has_times for course in courses(s)),
+        "there is no memory snapshot with a history",
+    ),
+    Need.SNAPSHOT_CAPACITY: Check(
+        lambda s: snapshot_capacity_bytes(s) is not None,
+        "the size of the device's memory is unknown",
+    ),
     Need.BARRIERS: Check(
         lambda s: len(barriers(s.trace)) > 0,
         "the profile shows no barriers between the cores of a TPU",
@@ -234,12 +246,19 @@ CHECKS: dict[Need, Check] = {
 }
 
 
+_OF_SNAPSHOTS = (Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY, Need.SNAPSHOT_CAPACITY)
+_ONLY_MEMORY = "a memory snapshot shows memory, not what ran"
+_RECORD_PROFILE = "Record a profile of the same run with torch.profiler, in the same directory."
+
+
 @memoized
 def why_missing(signals: Signals, need: Need) -> Missing | None:
     """Why a profile does not meet a need; None if it does."""
     reason = _reason(signals, need)
     if reason is None:
         return None
+    if signals.trace.is_snapshot_only and need not in _OF_SNAPSHOTS:
+        return Missing(need, _ONLY_MEMORY, _RECORD_PROFILE)
     # A program without a device cannot record one, so there is no remedy.
     remedy = "" if reason == CPU_ONLY else hint_for(need, workload(signals))
     totals = signals.trace.totals

@@ -48,6 +48,13 @@ STACKS = _set_option(
     megatron="--pytorch-profiler-collect-callstack",
 )
 MEMORY = _set_option("profile_memory", vllm="torch_profiler_with_memory", sglang="")
+SNAPSHOT = (
+    pytorch_hint(
+        "Call torch.cuda.memory._record_memory_history() before the steps and "
+        "torch.cuda.memory._dump_snapshot('memory.pickle') after them."
+    ),
+    hint("Only PyTorch records memory snapshots."),
+)
 _ACTIVITIES = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 DEVICE_EVENTS = (
     Hint(
@@ -195,6 +202,9 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         hint("Memory events come with the host tracer (host_tracer_level=2)."),
     ),
     Need.MEMORY_CAPACITY: (_NAME_DEVICE,),
+    Need.SNAPSHOT_CAPACITY: (_NAME_DEVICE,),
+    Need.MEMORY_SNAPSHOT: SNAPSHOT,
+    Need.MEMORY_HISTORY: SNAPSHOT,
     Need.BARRIERS: _NONE,
     Need.TILED_LAYOUTS: (hint("Tiled layouts appear in TPU profiles only."),),
     Need.MATRIX_UNIT: (hint("Profiles of TPUs state it."),),

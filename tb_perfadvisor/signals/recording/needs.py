@@ -71,6 +71,12 @@ class Need(Enum):
     MEMORY_CHANGES = "memory-changes"
     """Single allocations, on the device or in a program that runs only on the CPU."""
     MEMORY_CAPACITY = "memory-capacity"
+    MEMORY_SNAPSHOT = "memory-snapshot"
+    """A snapshot of PyTorch's caching allocator."""
+    MEMORY_HISTORY = "memory-history"
+    """A snapshot with the history of allocations, and with times."""
+    SNAPSHOT_CAPACITY = "snapshot-capacity"
+    """The size of the memory that a snapshot is of."""
     BARRIERS = "barriers"
     """Barriers at which a TPU's cores wait for each other."""
     TILED_LAYOUTS = "tiled-layouts"
@@ -108,6 +114,7 @@ RECORDABLE = frozenset(
         Need.MEMORY_CHANGES,
         Need.MEMORY_CAPACITY,
         Need.COMPILE_LOG,
+        Need.SNAPSHOT_CAPACITY,
     }
 )
 """What another recording of the same program, or an option, provides. If one of the other needs is

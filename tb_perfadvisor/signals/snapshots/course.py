@@ -1,6 +1,7 @@
-"""How much memory of one device was allocated and reserved, and by what, over a snapshot's history.
+"""How much memory of a device was allocated and reserved, and by what, over a snapshot's history.
 
-A history of n events has n + 1 states: state 0 is before the first event, state i after event i - 1.
+A history of n events has n + 1 states: state 0 is before the first event, state i after event
+i - 1.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class Allocations(Struct, frozen=True):
 
     def select(self, chosen: NDArray[np.bool_]) -> Allocations:
         """Some of them."""
-        columns = (self.bytes, self.since, self.until, self.stack)
-        return Allocations(*(column[chosen] for column in columns))
+        return Allocations(
+            self.bytes[chosen], self.since[chosen], self.until[chosen], self.stack[chosen]
+        )
 
     def alive_in(self, state: int) -> Allocations:
         """Those that are allocated in a state."""
@@ -117,8 +119,9 @@ def _times(events: AllocatorEvents, rows: Int64) -> Int64:
     if not len(at) or (at < 0).any():
         return np.full(len(rows) + 1, -1, dtype=np.int64)
     # Threads of one process may record in another order than their clocks say.
-    at = np.maximum.accumulate(at)
-    return np.concatenate([at[:1], at]) - at[0]
+    rising: Int64 = np.maximum.accumulate(at)
+    since_first: Int64 = np.concatenate([rising[:1], rising]) - rising[0]
+    return since_first
 
 
 def _allocations(snapshot: MemorySnapshot, device: int, rows: Int64) -> tuple[Allocations, bool]:

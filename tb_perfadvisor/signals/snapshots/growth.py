@@ -41,7 +41,7 @@ class Growth(Struct, frozen=True):
 
 
 def growth(course: Course) -> Growth | None:
-    """Memory by step; None without times, or if nothing tells steps and memory does not turn over."""
+    """Memory by step; None without times, and if neither annotations nor frees tell of steps."""
     if not course.has_times:
         return None
     found = _annotated(course)
@@ -97,7 +97,11 @@ def _annotated(course: Course) -> tuple[str, Int64] | None:
 
 
 def _turns_over(course: Course, ends: Int64) -> bool:
-    """Whether each slice frees a good part of what it allocates, as steps do."""
+    """Whether each slice works like one or more whole steps.
+
+    It frees a good part of what it allocates, and allocates as much as lies between the emptiest
+    and the fullest moment. In a single pass through the layers, slices allocate less.
+    """
     size = course.snapshot.events.size_bytes[course.rows]
     totals = []
     for action in (Action.ALLOCATE, Action.FREE):
@@ -106,4 +110,6 @@ def _turns_over(course: Course, ends: Int64) -> bool:
         done[places + 1] = size[places]
         totals.append(np.diff(np.cumsum(done)[ends]))
     allocated, freed = totals
-    return bool((allocated > 0).all() and (freed >= _STEADY_SHARE * allocated).all())
+    range_bytes = int(np.ptp(course.allocated_bytes))
+    is_whole = (allocated > 0) & (allocated >= range_bytes)
+    return bool(is_whole.all() and (freed >= _STEADY_SHARE * allocated).all())

@@ -25,7 +25,7 @@ def memory_course(signals: Signals) -> Course | None:
     return max(of_devices, key=lambda course: course.peak_allocated_bytes, default=None)
 
 
-def capacity_bytes(signals: Signals) -> int | None:
+def snapshot_capacity_bytes(signals: Signals) -> int | None:
     """The size of that device's memory; None if neither the user nor the profile says."""
     course = memory_course(signals)
     if course is None:

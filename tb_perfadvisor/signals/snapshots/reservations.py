@@ -84,9 +84,7 @@ def churn(course: Course) -> Churn | None:
     if not len(gets):
         return None
     edges = np.linspace(0, int(course.at_ns[-1]) + 1, _PARTS + 1)
-    both = [
-        np.histogram(course.at_ns[places + 1], edges)[0] > 0 for places in (returns, gets)
-    ]
+    both = [np.histogram(course.at_ns[places + 1], edges)[0] > 0 for places in (returns, gets)]
     events, stacks = course.snapshot.events, course.snapshot.stacks
     stack, count = np.unique(events.stack[course.rows[returns]], return_counts=True)
     emptied = sum(

@@ -50,7 +50,8 @@ def shown(frame: Frame) -> str:
     parts = [part for part in frame.file.replace("\\", "/").split("/") if part]
     if not parts or parts == ["??"]:
         return frame.function
-    return f"{'/'.join(parts[-2:])}:{frame.line} {frame.function}".strip()
+    place = "/".join(parts[-2:])
+    return f"{place}:{frame.line} {frame.function}" if frame.line else f"{place} {frame.function}"
 
 
 def lines_of(stacks: Stacks) -> tuple[str | None, ...]:

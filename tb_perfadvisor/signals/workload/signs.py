@@ -42,6 +42,12 @@ def _frames(part: Part, path: str) -> Sign:
     return Sign(part, _FRAMES, re.compile(rf"(?:^|/){path}"), anywhere=True)
 
 
+STACK_SIGNS: tuple[Sign, ...] = (
+    _frames(Part.TRAINING, r"torch/(?:optim/\w+|autograd/(?:__init__|graph))\.py"),
+    _frames(Part.OPTIMIZER, r"torch/optim/\w+\.py"),
+)
+"""What call stacks of allocations prove besides."""
+
 SIGNS: tuple[Sign, ...] = (
     # Frameworks on top: by the files of their code, where stacks were recorded.
     _frames(Part.VLLM, r"vllm/(?:v1/|worker/|engine/|model_executor/)"),

@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.shard_gathers import gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.workload.parts import SERVERS, Aspect, Part
-from tb_perfadvisor.signals.workload.signs import SIGNS
+from tb_perfadvisor.signals.workload.signs import SIGNS, STACK_SIGNS
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 
 UNKNOWN = "unknown"
@@ -75,6 +75,7 @@ class Workload(Struct, frozen=True):
 def workload(signals: Signals) -> Workload:
     """What program was profiled."""
     facts = _by_names(signals.trace)
+    facts.update(_by_call_stacks(signals.trace, facts))
     for more in (_mode, _compiled, _features, _parallelism, _hardware):
         facts.update({part: text for part, text in more(signals, facts) if part not in facts})
     return Workload(
@@ -103,6 +104,22 @@ def _by_names(trace: Trace) -> Facts:
                     facts[sign.part] = _seen(text, times)
                     break
     return facts
+
+
+def _by_call_stacks(trace: Trace, known: Facts) -> Facts:
+    """The parts that call stacks of allocations prove."""
+    if trace.snapshot is None:
+        return {}
+    files = dict.fromkeys(
+        frame.file.replace("\\", "/") for frame in trace.snapshot.stacks.frames if frame.file
+    )
+    return {
+        sign.part: f"call stacks in {'/'.join(file.split('/')[-3:])}"
+        for sign in (*STACK_SIGNS, *SIGNS)
+        if sign.kinds == (EventKind.PYTHON,) and sign.part not in known
+        for file in files
+        if sign.matches(file)
+    }
 
 
 def _seen(name: str, count: int) -> str:
@@ -177,6 +194,8 @@ def _parallelism(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
 
 
 def _hardware(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
+    if signals.trace.snapshot is not None and Part.GPU not in facts:
+        yield Part.GPU, "a memory snapshot of it"
     if signals.device.is_host_only:
         yield Part.CPU_ONLY, "no device events, no launches and no devices"
         return

@@ -24,6 +24,25 @@ EXPANDABLE_SEGMENTS = Remedy(
 )
 """Let the allocator grow its segments, on devices where it can."""
 
+EXPANDABLE_IF_NVIDIA = Remedy(
+    text="On NVIDIA GPUs, let the allocator grow its segments in place, so that free pieces are "
+    "joined. Before PyTorch 2.9, the variable is called PYTORCH_CUDA_ALLOC_CONF.",
+    snippet="export PYTORCH_ALLOC_CONF=expandable_segments:True",
+    language="bash",
+    framework="pytorch",
+    unless=(Part.AMD,),
+    change="expandable-segments",
+    reference=_ALLOCATOR,
+)
+"""The same, where the vendor is unknown: a memory snapshot does not name it."""
+
+KEEP_CACHE = Remedy(
+    text="Let the allocator keep freed memory: remove torch.cuda.empty_cache() from the loop.",
+    framework="pytorch",
+    reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
+)
+"""Don't empty the cache in the loop."""
+
 REPEATED_SIZES = Remedy(
     text="If sizes vary from step to step, make them repeat: pad inputs to a few lengths, so that "
     "a block freed by one step fits a request of the next.",
