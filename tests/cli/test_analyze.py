@@ -224,7 +224,9 @@ def test_an_incomplete_scan_is_noted(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for i in range(2001):
         (tmp_path / "data" / f"{i}.json").write_bytes(b"{}")
-    gap = "of 2,001 files whose names do not say what they are, 2,000 were looked into"
+    gap = (
+        "of 2,001 files that may be profiles, but whose names do not say so, 2,000 were looked into"
+    )
     assert f"contains no profile (2,001 files scanned; {gap})." in error("analyze", tmp_path)
     shutil.copytree(SLOW, tmp_path / "run")
     done = run("analyze", tmp_path, "--format", "json")

@@ -111,6 +111,14 @@ LESS_MEMORY = variants(
         "server_args.py",
     ),
     Remedy(
+        text="TensorRT-LLM gives a share of the free memory to its cache. Leave it less, or admit "
+        "fewer requests at a time.",
+        snippet="trtllm-serve MODEL --kv_cache_free_gpu_memory_fraction 0.8 --max_batch_size 128",
+        language="bash",
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
+    ),
+    Remedy(
         text="Move parts of the pipeline to the device only while they run.",
         snippet="pipe.enable_model_cpu_offload()  # of diffusers",
         needs=(Part.DIFFUSERS,),
