@@ -34,6 +34,7 @@ _REMEDIES = (
         snippet="torch.cuda.set_device(local_rank)\n"
         "state = torch.load(path, map_location=f'cuda:{local_rank}', weights_only=True)",
         framework="pytorch",
+        needs=(Part.GPU,),
         reference="https://docs.pytorch.org/docs/stable/generated/torch.load.html",
     ),
     Remedy(

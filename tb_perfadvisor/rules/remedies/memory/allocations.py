@@ -30,6 +30,7 @@ EXPANDABLE_IF_NVIDIA = Remedy(
     snippet="export PYTORCH_ALLOC_CONF=expandable_segments:True",
     language="bash",
     framework="pytorch",
+    needs=(Part.GPU,),
     unless=(Part.AMD,),
     change="expandable-segments",
     reference=_ALLOCATOR,
@@ -39,6 +40,7 @@ EXPANDABLE_IF_NVIDIA = Remedy(
 KEEP_CACHE = Remedy(
     text="Let the allocator keep freed memory: remove torch.cuda.empty_cache() from the loop.",
     framework="pytorch",
+    needs=(Part.GPU,),
     reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
 )
 """Don't empty the cache in the loop."""
