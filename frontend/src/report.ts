@@ -1243,6 +1243,17 @@ export interface ServingCode {
   idle_ns: number;
 }
 /**
+ * What a decode step takes at least: reading the weights once, without the cache.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ServingFloor".
+ */
+export interface ServingFloor {
+  weight_bytes: number;
+  floor_ns: number;
+  device_ns: number;
+}
+/**
  * The steps of one kind; means over them. Null is unknown.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1289,6 +1300,7 @@ export interface ServingView {
   step_graphs: number[];
   is_device_time: boolean;
   truncated: number;
+  floor: ServingFloor | null;
   phases: ServingPhase[];
 }
 /**

@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH
 from tb_perfadvisor.rules.remedies.communication.overlap import OVERLAP, overlap_remedies
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.workload.fit import fitting
-from tb_perfadvisor.signals.workload.parts import TRAINERS, Part
+from tb_perfadvisor.signals.workload.parts import SERVERS, TRAINERS, Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
 
 SERVED = (Role.TENSOR, Role.PIPELINE, Role.EXPERTS)
@@ -67,3 +67,14 @@ def test_commands_are_those_of_the_vendor() -> None:
 def test_a_remedy_is_named_once() -> None:
     remedies = overlap_remedies([Role.GRADIENTS, Role.UNKNOWN])
     assert len(set(remedies)) == len(remedies)
+
+
+def test_servers_reduce_small_messages_themselves_unless_they_do() -> None:
+    remedies = OVERLAP[Role.TENSOR]
+    for server in SERVERS:
+        parts = (Part.SERVER, Part.FORWARD_ONLY, server, Part.GPU)
+        assert any("ring" in text for text in fitting_to(remedies, *parts))
+        assert not any(
+            "ring" in text for text in fitting_to(remedies, *parts, Part.CUSTOM_ALL_REDUCE)
+        )
+    assert not any("ring" in text for text in fitting_to(remedies, Part.TRAINING))

@@ -7,6 +7,7 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.serving.decode_floor import decode_floor
 from tb_perfadvisor.signals.serving.host_phases import host_phases
 from tb_perfadvisor.signals.serving.server_steps import (
     Mask,
@@ -61,6 +62,16 @@ class ServingPhase(msgspec.Struct, frozen=True, kw_only=True):
     code: list[ServingCode]
 
 
+class ServingFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decode step takes at least: reading the weights once, without the cache."""
+
+    weight_bytes: int
+    """Of the products whose shapes were recorded; there may be more."""
+    floor_ns: int
+    device_ns: int
+    """What decode steps take on the device, on average."""
+
+
 class ServingView(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of an inference server that annotates them, on one rank."""
 
@@ -78,6 +89,8 @@ class ServingView(msgspec.Struct, frozen=True, kw_only=True):
     is_device_time: bool
     """Whether the profile has too few steps to tell how long one takes."""
     truncated: int
+    floor: ServingFloor | None
+    """None if the weights or the device's bandwidth are unknown."""
     phases: list[ServingPhase]
 
 
@@ -99,6 +112,7 @@ def make_serving_view(signals: Signals) -> ServingView | None:
         step_graphs=steps.graphs[:MAX_STEPS].tolist(),
         is_device_time=not steps.is_periodic,
         truncated=max(len(steps) - MAX_STEPS, 0),
+        floor=_floor(signals, steps),
         phases=[
             ServingPhase(
                 phase=part.phase.value,
@@ -110,6 +124,16 @@ def make_serving_view(signals: Signals) -> ServingView | None:
             )
             for part in host_phases(signals)
         ],
+    )
+
+
+def _floor(signals: Signals, steps: ServerSteps) -> ServingFloor | None:
+    floor = decode_floor(signals)
+    if floor is None:
+        return None
+    device_ns = steps.device_ns[steps.is_kind(StepKind.DECODE)].mean()
+    return ServingFloor(
+        weight_bytes=floor.weight_bytes, floor_ns=floor.floor_ns, device_ns=round(float(device_ns))
     )
 
 

@@ -75,6 +75,8 @@ class Part(Enum):
     GATHERED_ONCE = ("parameters gathered once per step", Aspect.FEATURE)
     """Sharded parameters stay whole from the forward to the backward pass."""
     FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
+    CUSTOM_ALL_REDUCE = ("custom all-reduce", Aspect.FEATURE)
+    """All-reduces in one or two steps among the devices of a node, without NCCL."""
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
     """The profiler marks the steps, because the program tells it."""
 

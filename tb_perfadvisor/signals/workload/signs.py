@@ -144,6 +144,15 @@ SIGNS: tuple[Sign, ...] = (
         _KERNELS,
         re.compile(r"triton_(?:poi|per|red|for|tem)_fused"),
     ),
+    Sign(
+        Part.CUSTOM_ALL_REDUCE,
+        (EventKind.KERNEL, EventKind.COLLECTIVE),
+        re.compile(
+            r"cross_device_reduce|(?:one|two)_?shot_?\w*reduce|multimem_all|lamport|quick_?reduce",
+            re.IGNORECASE,
+        ),
+        anywhere=True,
+    ),
     # Training, and how it is done.
     _calls(
         Part.TRAINING,

@@ -160,3 +160,18 @@ def test_who_prepares_the_input(name: str, parts: set[Part]) -> None:
     trace = TraceBuilder("jax").host(EventKind.INPUT_WORK, name, 0, 10).build()
     found = {fact.part for fact in of(trace).facts if fact.part.aspect is Aspect.INPUT}
     assert found == parts
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_custom"),
+    [
+        # vLLM's and SGLang's, TensorRT-LLM's, PyTorch's symmetric memory
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", True),
+        ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__nv_bfloat16, 8>(Params)", True),
+        ("void one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)", True),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", False),
+    ],
+)
+def test_all_reduces_of_servers(kernel: str, is_custom: bool) -> None:
+    program = of(TraceBuilder().collective(kernel, 0, 9).build())
+    assert program.has(Part.CUSTOM_ALL_REDUCE) is is_custom

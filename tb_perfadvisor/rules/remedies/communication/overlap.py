@@ -26,6 +26,7 @@ from tb_perfadvisor.rules.remedies.communication.model_parallel import (
     SHORTER_BUBBLE,
 )
 from tb_perfadvisor.rules.remedies.communication.tensor_parallel import (
+    CUSTOM_ALL_REDUCE,
     FEWER_TENSOR_PARALLEL_RANKS,
     OVERLAP_TENSOR_PARALLEL,
 )
@@ -35,7 +36,11 @@ OVERLAP: Final[dict[Role, tuple[Remedy, ...]]] = {
     Role.GRADIENTS: (*OVERLAP_GRADIENTS, *FEWER_REDUCTIONS, *LARGER_BATCH),
     Role.SHARDS: (*PREFETCH_SHARDS, KEEP_SHARDS, *LARGER_BATCH),
     Role.BUFFERS: NO_BUFFER_BROADCAST,
-    Role.TENSOR: (*OVERLAP_TENSOR_PARALLEL, *FEWER_TENSOR_PARALLEL_RANKS),
+    Role.TENSOR: (
+        *CUSTOM_ALL_REDUCE,
+        *OVERLAP_TENSOR_PARALLEL,
+        *FEWER_TENSOR_PARALLEL_RANKS,
+    ),
     Role.CONTEXT: OTHER_CONTEXT_EXCHANGE,
     Role.PIPELINE: SHORTER_BUBBLE,
     Role.EXPERTS: OVERLAP_EXPERTS,

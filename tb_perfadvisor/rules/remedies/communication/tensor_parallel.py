@@ -69,6 +69,38 @@ OVERLAP_TENSOR_PARALLEL: Final = variants(
         reference="https://pytorch.org/tutorials/intermediate/TP_tutorial.html",
     ),
 )
+CUSTOM_ALL_REDUCE: Final = variants(
+    "custom-all-reduce",
+    Remedy(
+        text="Reduce messages of up to 8 MiB with vLLM's own all-reduce, which takes one or two "
+        "steps instead of a ring: leave --disable-custom-all-reduce out, and keep tensor-parallel "
+        "ranks within a node, 2, 4, 6 or 8 of them.",
+        snippet="vllm serve MODEL --tensor-parallel-size 4  # no --disable-custom-all-reduce",
+        language="bash",
+        needs=(Part.VLLM,),
+        reference="https://docs.vllm.ai/en/stable/api/vllm/distributed/device_communicators/"
+        "custom_all_reduce/",
+    ),
+    Remedy(
+        text="Reduce small messages with SGLang's own all-reduce, which takes one or two steps "
+        "instead of a ring: leave --disable-custom-all-reduce out, and keep tensor-parallel ranks "
+        "within a node.",
+        snippet="python -m sglang.launch_server --model-path MODEL --tp-size 4  "
+        "# no --disable-custom-all-reduce",
+        language="bash",
+        needs=(Part.SGLANG,),
+        reference=_SGLANG_DOCS,
+    ),
+    Remedy(
+        text="Let TensorRT-LLM choose the all-reduce by the size of the message: small ones take "
+        "one or two steps instead of a ring.",
+        snippet='llm = LLM(model=name, tensor_parallel_size=4, allreduce_strategy="AUTO")',
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
+    ),
+    unless=(Part.CUSTOM_ALL_REDUCE, Part.CPU_ONLY, Part.TPU),
+)
+"""Reduce the small messages of decode steps faster."""
 FEWER_TENSOR_PARALLEL_RANKS: Final = variants(
     "tensor-parallel-size",
     Remedy(
