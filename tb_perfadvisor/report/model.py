@@ -513,6 +513,8 @@ class WholeRunInfo(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float | None
     """How much slower the steps were while recorded: 0.2 is 20 %. None if the profile counts other
     steps."""
+    varies_ns: tuple[float, float] | None
+    """The range of nine of ten intervals around the recording, if the profile's steps lie in it."""
     first_step: int
     last_step: int
     """That was logged so far."""

@@ -33,8 +33,10 @@ _STANDARD_ERRORS = 3
 """Steps of two kinds that alternate have unequal means in two quarters by chance."""
 _FEWEST_FOR_TREND = 20
 _NEIGHBORS = 10
-"""Intervals on each side of a recording whose median is compared with it: enough to be steady, and
-few enough to be of the same time."""
+"""Intervals on each side whose median says what is usual at a time: enough to be steady, and few
+enough to be of that time."""
+_WINDOWS_AT_ONCE = 50_000
+"""Windows of 21 intervals take 8 MB."""
 _FEWEST_NEIGHBORS = 3
 """The median of fewer intervals is that of any one of them."""
 _MINOR = 0.01
@@ -80,7 +82,7 @@ def find_delays(
         recordings: Start and end of each profile, in Unix time.
     """
     usual_ns = usual_step_ns(progress, recordings)
-    excess_ns = progress.elapsed_ns - usual_ns * progress.steps
+    excess_ns = progress.elapsed_ns - local_steps_ns(progress, recordings) * progress.steps
     reasons = find_long_intervals(progress, series, recordings)
     delays = [
         _delay(reason, progress, rows, excess_ns) for reason, rows in reasons.items() if len(rows)
@@ -109,7 +111,7 @@ def find_long_intervals(
         series: All scalars of the run, which show when it evaluated its model.
         recordings: Start and end of each profile, in Unix time.
     """
-    is_long = _is_long(progress, usual_step_ns(progress, recordings))
+    is_long = _is_long(progress, recordings)
     started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
     candidates: tuple[tuple[Reason, NDArray[np.bool_]], ...] = (
         ("start", np.arange(len(progress)) < started),
@@ -124,14 +126,23 @@ def find_long_intervals(
     return found
 
 
-def usual_step_around(
+class UsualSteps(Struct, frozen=True):
+    """Time per step in intervals of a run."""
+
+    median_ns: float
+    low_ns: float
+    """Nine of ten intervals lie between the low and the high end."""
+    high_ns: float
+
+
+def usual_steps_around(
     progress: Progress,
     series: Mapping[str, Series],
     recordings: Sequence[tuple[int, int]],
     start_ns: int,
     end_ns: int,
-) -> float | None:
-    """Median time per step shortly before and after a span; None if nothing was logged around it.
+) -> UsualSteps | None:
+    """Time per step shortly before and after a span; None if nothing was logged around it.
 
     A run may change its speed, so that its median over days says little about one moment.
 
@@ -152,15 +163,42 @@ def usual_step_around(
     after = free[progress.start_ns[free] >= end_ns][:_NEIGHBORS]
     around = np.concatenate((before, after))
     if len(around) < _FEWEST_NEIGHBORS:
-        return usual_step_ns(progress, recordings)
-    return float(np.median(progress.per_step_ns[around]))
+        around = free if len(free) else np.arange(len(progress))
+    low, median, high = np.quantile(progress.per_step_ns[around], (0.05, 0.5, 0.95))
+    return UsualSteps(float(median), float(low), float(high))
 
 
-def _is_long(progress: Progress, usual_ns: float) -> NDArray[np.bool_]:
-    per_step_ns = progress.per_step_ns
-    deviation_ns = _TO_DEVIATION * float(np.median(np.abs(per_step_ns - usual_ns)))
-    limit_ns = max(_LONGER * usual_ns, usual_ns + _DEVIATIONS * deviation_ns)
-    return np.asarray(per_step_ns > limit_ns)
+def local_steps_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> Float64:
+    """Usual time per step at each interval: the median of those around it; shape (intervals,).
+
+    A run that became slower for good does not pause from then on.
+
+    Args:
+        progress: The run's intervals.
+        recordings: Start and end of each profile, in Unix time.
+    """
+    free = np.flatnonzero(~_recorded(progress, recordings))
+    rows = free if len(free) else np.arange(len(progress))
+    per_step_ns = progress.per_step_ns[rows]
+    width = min(2 * _NEIGHBORS + 1, len(rows))
+    windows = np.lib.stride_tricks.sliding_window_view(per_step_ns, width)
+    medians = np.concatenate(
+        [
+            np.median(windows[start : start + _WINDOWS_AT_ONCE], axis=1)
+            for start in range(0, len(windows), _WINDOWS_AT_ONCE)
+        ]
+    )
+    # At both ends of the run, the first and the last window serve for several intervals.
+    place = np.searchsorted(rows, np.arange(len(progress))) - width // 2
+    local: Float64 = medians[np.clip(place, 0, len(medians) - 1)]
+    return local
+
+
+def _is_long(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Intervals that took much longer than those around them."""
+    ratio = progress.per_step_ns / np.maximum(local_steps_ns(progress, recordings), 1)
+    deviation = _TO_DEVIATION * float(np.median(np.abs(ratio - 1)))
+    return np.asarray(ratio > max(_LONGER, 1 + _DEVIATIONS * deviation))
 
 
 def _recorded(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:

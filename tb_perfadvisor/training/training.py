@@ -11,8 +11,8 @@ from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
 from tb_perfadvisor.training.pauses import (
     Delay,
     find_delays,
-    usual_step_around,
     usual_step_ns,
+    usual_steps_around,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
 from tb_perfadvisor.training.scalars import RunScalars, Series
@@ -59,6 +59,9 @@ class Recording(Struct, frozen=True):
     slowdown: float | None
     """How much slower the steps were while recorded: 0.2 is 20 %. None if either time is unknown,
     or if they cannot be of the same steps."""
+    varies_ns: tuple[float, float] | None
+    """The range of nine of ten intervals around the recording, if the profile's steps lie in it:
+    recording them made no difference that can be told from their variation."""
 
 
 class Training(Struct, frozen=True):
@@ -161,12 +164,14 @@ def _recording(
     profile: Profile,
 ) -> Recording:
     around = np.flatnonzero(overlaps(progress, profile.start_ns, profile.end_ns))
-    step_ns, slowdown = None, None
+    usual, slowdown, varies_ns = None, None, None
     if not progress.is_per_epoch:
-        step_ns = usual_step_around(progress, series, spans, profile.start_ns, profile.end_ns)
-    if step_ns is not None and profile.step_ns is not None:
-        ratio = profile.step_ns / step_ns
+        usual = usual_steps_around(progress, series, spans, profile.start_ns, profile.end_ns)
+    if usual is not None and usual.median_ns > 0 and profile.step_ns is not None:
+        ratio = profile.step_ns / usual.median_ns
         slowdown = ratio - 1 if _SAME_STEPS[0] <= ratio <= _SAME_STEPS[1] else None
+        if slowdown is not None and usual.low_ns < profile.step_ns < usual.high_ns:
+            varies_ns = usual.low_ns, usual.high_ns
     return Recording(
         capture_id=profile.capture_id,
         session=profile.session,
@@ -174,6 +179,7 @@ def _recording(
         end_ns=profile.end_ns,
         first_step=int(progress.first_step[around[0]]) if len(around) else None,
         profiled_step_ns=profile.step_ns,
-        step_ns=step_ns,
+        step_ns=None if usual is None else usual.median_ns,
         slowdown=slowdown,
+        varies_ns=varies_ns,
     )

@@ -44,8 +44,11 @@ def profiles_in(directory: Path) -> list[Path]:
 RECORDINGS = sorted(
     d.name
     for d in DEMO_LOGS.iterdir()
-    # What is made up has tests of its own.
-    if d.is_dir() and profiles_in(d) and not d.name.startswith("synthetic_")
+    # What is made up, and a whole run, have tests of their own.
+    if d.is_dir()
+    and profiles_in(d)
+    and not d.name.startswith("synthetic_")
+    and not (d / "run.json").is_file()
 )
 PROFILES = [profile for name in RECORDINGS for profile in profiles_in(DEMO_LOGS / name)]
 KINETO_PROFILES = [profile for profile in PROFILES if profile.suffix == ".gz"]

@@ -124,6 +124,16 @@ def test_steps_that_become_slower_are_a_trend() -> None:
     assert abs(delay.cost_ns - 10 * S * float((times - first).sum())) < 1_000
 
 
+def test_run_that_is_slower_from_some_point_on_does_not_pause() -> None:
+    # 1 s per step in 60 intervals, then 3 s in 40: 40 x 10 steps x 2 s more. One pause of 60 s.
+    times = [1.0] * 60 + [3.0] * 40
+    times[80] = 9.0
+    slower, pause = delays_of(run(*times))
+    assert (slower.reason, slower.cost_ns) == ("slower", 39 * 10 * 2 * S)
+    # Ten steps that take 9 s in place of the 3 s that are usual there.
+    assert pause == Delay("pause", 1, 60 * S, 800, 810)
+
+
 def test_steps_that_vary_are_no_trend() -> None:
     times = 1.0 + 0.05 * np.sin(np.arange(40))
     assert delays_of(run(*times.tolist())) == ()

@@ -82,6 +82,43 @@ def test_recording_is_compared_with_the_steps_around_it() -> None:
     assert recording.slowdown == pytest.approx(0.25)
 
 
+def test_recorded_steps_within_the_usual_variation_are_said_to_be() -> None:
+    # Intervals of ten steps take 8, 9, 10, 11, 12 s in turn: nine of ten lie between 8 and 12 s.
+    length = np.tile([8, 9, 10, 11, 12], 8)
+    seconds = np.concatenate(([0], np.cumsum(length)))
+    step = np.arange(len(seconds), dtype=np.int64) * 10
+    loss = Series(step, seconds * S, np.ones(len(step)))
+    for step_s, varies in ((1.1, (0.8 * S, 1.2 * S)), (1.3, None)):
+        profile = Profile("session", 205 * S, 210 * S, step_ns=step_s * S)
+        training = describe_training(RunScalars({"loss": loss}), [profile])
+        assert training is not None
+        (recording,) = training.recordings
+        assert recording.step_ns == pytest.approx(1.0 * S)
+        assert recording.varies_ns == (varies and pytest.approx(varies))
+
+
+def test_steps_of_other_kinds_are_not_compared() -> None:
+    # Four batches per logged step: a quarter of its time each.
+    profile = Profile("session", 55 * S, 62 * S, step_ns=0.25 * S)
+    training = describe_training(RunScalars({"loss": logged(1.0)}), [profile])
+    assert training is not None
+    assert training.recordings[0].step_ns == S
+    assert training.recordings[0].slowdown is None
+
+
+def test_steps_are_compared_with_those_of_the_same_time() -> None:
+    # 1 s per step for 30 intervals, then 2 s; recorded in the second part with 2.2 s.
+    seconds = np.concatenate((np.arange(31) * 10, 300 + np.arange(1, 31) * 20))
+    step = np.arange(len(seconds), dtype=np.int64) * 10
+    loss = Series(step, seconds * S, np.ones(len(step)))
+    profile = Profile("session", 601 * S, 612 * S, step_ns=2.2 * S)
+    training = describe_training(RunScalars({"loss": loss}), [profile])
+    assert training is not None
+    (recording,) = training.recordings
+    assert recording.step_ns == 2 * S
+    assert recording.slowdown == pytest.approx(0.1)
+
+
 def test_recording_outside_of_the_logged_time_has_no_step() -> None:
     profile = Profile("session", 900 * S, 901 * S, step_ns=None)
     training = describe_training(RunScalars({"loss": logged(1.0)}), [profile])

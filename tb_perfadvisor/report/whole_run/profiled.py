@@ -63,6 +63,7 @@ def whole_run_of(
         step_ns=recording.step_ns,
         profiled_step_ns=recording.profiled_step_ns,
         slowdown=recording.slowdown,
+        varies_ns=recording.varies_ns,
         first_step=training.first_step,
         last_step=training.last_step,
         elapsed_ns=training.elapsed_ns,

@@ -38,17 +38,20 @@ def _true_step(info: model.WholeRunInfo) -> str:
             f"The run logged {step} per step around this profile, whose steps take {profiled}: "
             "they are not the same steps, as with gradients accumulated over several batches."
         )
+    if info.varies_ns is not None:
+        return (
+            f"{step} per step without the profiler. The recorded steps took {profiled}, within "
+            f"what steps vary around them: {_range(info.varies_ns)}."
+        )
     if info.slowdown < -_NO_SLOWER:
         return (
             f"{step} per step without the profiler, by the times at which the run logged. "
             f"The recorded steps were shorter: {profiled}."
         )
-    effect = (
-        "did not make steps slower"
-        if info.slowdown < _NO_SLOWER
-        else f"made steps {format_share(info.slowdown)} slower"
-    )
-    return f"{step} per step without the profiler; recording {effect}."
+    if info.slowdown < _NO_SLOWER:
+        return f"{step} per step without the profiler, and as much with it."
+    slower = format_share(info.slowdown)
+    return f"{step} per step without the profiler; steps were {slower} slower while recorded."
 
 
 def _real_saving(info: model.WholeRunInfo) -> Iterator[str]:
@@ -132,12 +135,22 @@ def recording_sentence(recording: Recording, training: Training) -> str:
     step, usual = format_duration(recording.profiled_step_ns), format_duration(recording.step_ns)
     if recording.slowdown is None:
         return f"{where}. Its steps of {step} are not those that take {usual}."
+    if recording.varies_ns is not None:
+        return (
+            f"{where}. Its steps take {step}, within what steps vary around it: "
+            f"{_range(recording.varies_ns)}, {usual} as a rule."
+        )
     if recording.slowdown < _NO_SLOWER:
-        return f"{where}. Its steps take {step}, no more than usual."
+        return f"{where}. Its steps take {step}, no more than usual: {usual}."
     return (
-        f"{where}. Its steps take {step} instead of {usual}: recording made them "
-        f"{format_share(recording.slowdown)} slower."
+        f"{where}. Its steps take {step} instead of {usual}: "
+        f"{format_share(recording.slowdown)} slower while recorded."
     )
+
+
+def _range(ends_ns: tuple[float, float]) -> str:
+    low, high = map(format_duration, ends_ns)
+    return f"{low} to {high}"
 
 
 def delay_label(delay: Delay) -> str:
