@@ -13,7 +13,13 @@ from tb_perfadvisor.api.analyses import (
     analyze_capture,
     analyze_captures,
 )
-from tb_perfadvisor.api.comparisons import compare, facts_of_all, with_distinct_names
+from tb_perfadvisor.api.comparisons import (
+    compare,
+    facts_of_all,
+    logged_of,
+    with_distinct_names,
+    with_scalars,
+)
 from tb_perfadvisor.api.loading import load, nothing_found
 from tb_perfadvisor.api.training import describe_runs, with_whole_runs
 
@@ -27,7 +33,9 @@ __all__ = [
     "describe_runs",
     "facts_of_all",
     "load",
+    "logged_of",
     "nothing_found",
     "with_distinct_names",
+    "with_scalars",
     "with_whole_runs",
 ]

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tb_perfadvisor.api.loading import Source, only_capture, read_capture, with_reads, wrap_trace
+from tb_perfadvisor.api.training import MOST_BYTES_BESIDE_A_REPORT
 from tb_perfadvisor.engine.analyze import Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.execution.limits import time_limit
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
+from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import build_report
 from tb_perfadvisor.report.report_cache import ReportCache
@@ -21,7 +25,7 @@ from tb_perfadvisor.trace import Run
 
 # Comparisons are imported when they are needed.
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.comparison import Choice, Comparison, RunFacts
+    from tb_perfadvisor.report.comparison import Choice, Comparison, LoggedRun, RunFacts
 
 
 def compare(
@@ -50,18 +54,78 @@ def compare(
 
     config = config or Config()
     facts, places = [], []
+    choices: list[Choice | None] = []
     for source in (base, target, *more):
         run = wrap_trace(source)
         if isinstance(run, Run):
+            choices.append(None)
             places.append(tuple(run.name.split("/")))
         else:
             choice = Choice(*only_capture(run))
+            choices.append(choice)
             places.append(choice.place)
             run = read_capture(choice.listing, choice.capture, progress, execution)
         analysis = analyze_run(run, config, progress)
         facts.append(make_facts(analysis, build_report(analysis, config)))
     first, *others = with_distinct_names(facts, places)
-    return compare_facts(first, others)
+    return with_scalars(compare_facts(first, others), facts, choices, progress)
+
+
+def with_scalars(
+    comparison: Comparison,
+    facts: Sequence[RunFacts],
+    choices: Sequence[Choice | None],
+    progress: Progress | None = None,
+) -> Comparison:
+    """Add to a comparison what the scalars of the same runs say.
+
+    Args:
+        comparison: Of the runs.
+        facts: Of the base and of each target.
+        choices: Where each was found; None for a run that was not read from files.
+        progress: Called with a stage and a share of it (0-1).
+    """
+    from tb_perfadvisor.report.comparison import with_logged
+
+    cache = open_scalar_cache()
+    base, *targets = (
+        None
+        if choice is None
+        else logged_of(
+            run_of_capture(event_runs(choice.listing), choice.capture.run), run, progress, cache
+        )
+        for run, choice in zip(facts, choices, strict=True)
+    )
+    return with_logged(comparison, base, targets)
+
+
+def logged_of(
+    event_run: EventRun | None,
+    facts: RunFacts,
+    progress: Progress | None = None,
+    cache: ScalarCache | None = None,
+) -> LoggedRun | None:
+    """What a comparison needs of the scalars of a run.
+
+    Args:
+        event_run: Its event files.
+        facts: Of its profile.
+        progress: Called with a stage and a share of it (0-1).
+        cache: What was read of event files before.
+
+    Returns:
+        None if it has none, or too many to be read beside, or if they cannot be read.
+    """
+    from tb_perfadvisor.report.comparison import logged_run
+
+    if event_run is None or event_run.size_bytes > MOST_BYTES_BESIDE_A_REPORT:
+        return None
+    try:
+        scalars = read_run(event_run, cache, progress)
+    except Exception as raised:  # a comparison of profiles needs no scalars
+        log_bug(contained(raised, event_run.run))
+        return None
+    return logged_run(f"{event_run.root}/{event_run.run}", scalars, facts.recorded)
 
 
 def with_distinct_names(

@@ -117,7 +117,7 @@ def with_whole_runs(
     added: dict[str, Report] = {}
     rejected: list[Rejected] = []
     for name, of_run in by_run.items():
-        size_bytes = sum(file.entry.size_bytes for file in runs[name].files)
+        size_bytes = runs[name].size_bytes
         if size_bytes > MOST_BYTES_BESIDE_A_REPORT:
             reason = (
                 f"Its event files, of {size_bytes >> 20:,} MiB, were not read for these reports. "

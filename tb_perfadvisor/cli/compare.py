@@ -169,7 +169,11 @@ def _compared(
             if len(found) > 1 and found[0][0] is group.base:
                 places = [choice.place for choice, _ in found]
                 base, *targets = api.with_distinct_names([facts for _, facts in found], places)
-                comparisons.append(compare_facts(base, targets))
+                comparison = compare_facts(base, targets)
+                chosen = [choice for choice, _ in found]
+                comparisons.append(
+                    api.with_scalars(comparison, [base, *targets], chosen, progress.describe)
+                )
     if not comparisons:
         raise failures[0]
     return comparisons, [str(failure) for failure in failures]

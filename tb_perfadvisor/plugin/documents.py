@@ -17,6 +17,7 @@ import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW, parser_of_options, run_job
 
 DOCUMENT = "document"
@@ -48,6 +49,8 @@ class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
     runs: tuple[str, ...]
     """What the tab calls their runs."""
     sessions: tuple[str, ...]
+    event_runs: tuple[EventRun | None, ...]
+    """Where each run logged its scalars."""
 
 
 Request = Export | Excerpt | Comparison
@@ -112,14 +115,25 @@ def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
 
 
 def _comparison(request: Comparison, cache: ResultCache) -> bytes:
-    from tb_perfadvisor.report.comparison import RunFacts, compare_facts, distinct_names
+    from tb_perfadvisor.api import logged_of
+    from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.report.comparison import (
+        RunFacts,
+        compare_facts,
+        distinct_names,
+        with_logged,
+    )
 
     facts = [_read(cache, key, FACTS, RunFacts) for key in request.keys]
     names = distinct_names([(run,) for run in request.runs], request.sessions)
     base, *targets = (
         msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)
     )
-    return msgspec.json.encode(compare_facts(base, targets))
+    logged = [
+        logged_of(event_run, run, cache=ScalarCache(cache.directory))
+        for event_run, run in zip(request.event_runs, facts, strict=True)
+    ]
+    return msgspec.json.encode(with_logged(compare_facts(base, targets), logged[0], logged[1:]))
 
 
 def _read(cache: ResultCache, key: str, name: str, kind: type[Any]) -> Any:

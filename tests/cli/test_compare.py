@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import DEMO, HEALTHY, ROOT, SLOW, error, run
+from tests.support.event_files import write_scalar
 
 
 def compared(*arguments: object, status: int = 0) -> list[dict[str, Any]]:
@@ -163,3 +164,17 @@ def test_compare_sees_that_a_file_has_changed(tmp_path: Path) -> None:
         run("compare", HEALTHY, tmp_path / "run", "--fail-on-regression", 5, status=status)
         cold = ("--no-cache", "--workers", 2)
         run("compare", HEALTHY, tmp_path / "run", "--fail-on-regression", 5, *cold, status=status)
+
+
+def test_scalars_of_both_runs_join_the_comparison(tmp_path: Path) -> None:
+    for source, step_s in ((SLOW, 0.12), (HEALTHY, 0.06)):
+        directory = tmp_path / Path(source).name
+        shutil.copytree(source, directory)
+        write_scalar(directory, "loss", {step: 1e9 + step * step_s for step in range(0, 900, 10)})
+    slow, healthy = (tmp_path / Path(source).name for source in (SLOW, HEALTHY))
+    (comparison,) = compared(slow, healthy)
+    logged = comparison["targets"][0]["logged"]
+    assert (logged["base_step_ns"], logged["target_step_ns"]) == (120_000_000, 60_000_000)
+    sentence = "Faster without the profiler: 60.0 ms per step instead of 120 ms"
+    assert sentence in run("compare", slow, healthy).stdout.replace("\n", " ")
+    assert sentence in run("compare", slow, healthy, "--format", "markdown").stdout

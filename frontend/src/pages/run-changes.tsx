@@ -106,6 +106,11 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
             <Prose text={target.explanation} />
           </p>
         )}
+        {target.logged?.sentences.map((sentence) => (
+          <p key={sentence}>
+            <Prose text={sentence} />
+          </p>
+        ))}
       </header>
       {warnings.length > 0 && (
         <ul class="notes card" aria-label="Why the runs may not be comparable">

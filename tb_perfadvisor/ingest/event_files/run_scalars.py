@@ -30,7 +30,7 @@ def read_run(
         UnreadableProfileError: If a file cannot be opened.
     """
     found: dict[str, list[Series]] = defaultdict(list)
-    all_bytes = max(sum(file.entry.size_bytes for file in run.files), 1)
+    all_bytes = max(run.size_bytes, 1)
     read_bytes = 0
     for file in run.files:
         if progress is not None:

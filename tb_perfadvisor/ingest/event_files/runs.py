@@ -28,6 +28,11 @@ class EventRun(Struct, frozen=True):
     """Relative to the root; `.` for the root itself."""
     files: tuple[EventFile, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.entry.size_bytes for file in self.files)
+
 
 def event_runs(listing: Listing) -> dict[str, EventRun]:
     """The runs that have event files, by name and in order of it. Opens none."""

@@ -57,6 +57,8 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
     ]
     if target.explanation:
         blocks.append(escape(target.explanation))
+    if target.logged is not None:
+        blocks.append(escape(" ".join(target.logged.sentences)))
     if target.warnings:
         blocks.append("\n".join(f"- ⚠ {escape(warning.message)}" for warning in target.warnings))
     if target.causes:

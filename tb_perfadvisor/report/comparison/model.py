@@ -16,6 +16,7 @@ from tb_perfadvisor.report.model import Basis, Generator, Severity
 Verdict = Literal["faster", "slower", "inconclusive", "scaled", "no_steps", "not_comparable"]
 """`scaled`: on another number of devices, where the step time alone says little."""
 Per = Literal["step", "window"]
+LossVerdict = Literal["same", "higher", "lower", "unclear"]
 OperationStatus = Literal["added", "removed", "slower", "faster"]
 FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
 
@@ -175,6 +176,43 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class LossChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss of both runs over the later half of the steps that both logged."""
+
+    tag: str
+    first_step: int
+    last_step: int
+    base: float
+    """Mean, as is the target's."""
+    target: float
+    change_share: float
+    """Of the base's, as are the ends of the interval of 95 % confidence."""
+    low_share: float
+    high_share: float
+    verdict: LossVerdict
+
+
+class LoggedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time per step changed without the profiler, by the scalars of both runs."""
+
+    base_step_ns: int
+    """Mean over usual intervals, as is the target's."""
+    target_step_ns: int
+    base_intervals: int
+    target_intervals: int
+    change_share: float
+    """Of the base's time, as are the ends of the interval of 95 % confidence."""
+    low_share: float
+    high_share: float
+    efficiency: tuple[float, float, float] | None
+    """Scaling efficiency and the ends of its interval, if the verdict is `scaled`."""
+    loss: LossChange | None
+    """Null if the runs logged no loss of the same name over the same steps, or if their batches
+    differ."""
+    sentences: list[str]
+    """All of this in words."""
+
+
 class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One run compared with the base."""
 
@@ -188,6 +226,8 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     change: Change
     scaling: Scaling | None = None
     """If the verdict is `scaled`."""
+    logged: LoggedChange | None = None
+    """If both runs logged scalars."""
     causes: list[CauseChange]
     """The largest change first; empty if the runs are not comparable."""
     findings: list[FindingChange]

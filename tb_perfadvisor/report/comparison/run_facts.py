@@ -147,6 +147,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     kernels: OperationTimes | None
     operators: OperationTimes | None
     shapes: list[ShapeUse]
+    recorded: model.RecordedInfo | None = None
 
     @property
     def steps(self) -> int:
@@ -191,6 +192,7 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         kernels=_kernels(signals),
         operators=_operators(signals),
         shapes=_shapes(signals),
+        recorded=report.recorded,
     )
 
 

@@ -63,6 +63,17 @@ def find_scaling(
     )
 
 
+def scaled_efficiency(scaling: model.Scaling, change_share: float) -> float:
+    """The efficiency that follows from a change of the step time.
+
+    Args:
+        scaling: The numbers of devices, and the work of each.
+        change_share: Of the base's step time.
+    """
+    rate = scaling.work_per_device / (1 + change_share)
+    return rate if scaling.target_devices > scaling.base_devices else 1 / rate
+
+
 def device_count(setup: Setup) -> int | None:
     """The devices of all ranks, or the ranks on the CPU; None if events of devices are missing."""
     ranks = setup.world_size or setup.workers

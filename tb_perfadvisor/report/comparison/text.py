@@ -116,6 +116,10 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         ),
         *(WrappedText(text) for text in (target.explanation,) if text),
         *(
+            WrappedText(line)
+            for line in (target.logged.sentences if target.logged is not None else ())
+        ),
+        *(
             WrappedText(f"! {plain(warning.message)}", style="yellow")
             for warning in target.warnings
         ),
