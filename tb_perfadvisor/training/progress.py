@@ -13,6 +13,8 @@ from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.training.metrics import find_metrics, is_evaluation
 from tb_perfadvisor.training.scalars import Series
 
+_PER_SAMPLE = re.compile(r"Train/Samples/.+|.+ vs (?:samples|tokens)")
+"""DeepSpeed and Megatron-LM number these by samples or tokens."""
 _PER_EPOCH = re.compile(r"(?:.*/)?epoch_.+")
 """Keras numbers these by epoch, not by step."""
 _MAX_STEP = 2.0**53
@@ -70,7 +72,7 @@ def find_progress(series: Mapping[str, Series]) -> Progress | None:
 
     Tags that are logged once per epoch serve only if there are no others.
     """
-    tags = [tag for tag in series if not is_evaluation(tag)]
+    tags = [tag for tag in series if not (is_evaluation(tag) or _PER_SAMPLE.fullmatch(tag))]
     per_step = [tag for tag in tags if not _PER_EPOCH.fullmatch(tag)]
     # Of tags that were logged equally often, the loss is the one that users know.
     loss, _ = find_metrics(per_step or tags).get("loss", ("", None))

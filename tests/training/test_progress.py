@@ -36,6 +36,22 @@ def test_tag_that_is_logged_most_often_wins() -> None:
     assert progress.tag == "b/frequent"
 
 
+def test_tags_numbered_by_samples_are_not_steps() -> None:
+    often = series((0, 0), (512, 1), (1024, 2))
+    deepspeed, megatron = "Train/Samples/train_loss", "lm loss vs samples"
+    assert find_progress({deepspeed: often, megatron: often}) is None
+    progress = find_progress({megatron: often, "lm loss": series((0, 0), (2, 2))})
+    assert progress is not None
+    assert progress.tag == "lm loss"
+
+
+def test_of_tags_logged_equally_often_the_loss_serves() -> None:
+    points = series((0, 0), (10, 5), (20, 10))
+    progress = find_progress({"a": points, "train/loss": points, "b": points})
+    assert progress is not None
+    assert progress.tag == "train/loss"
+
+
 def test_evaluation_and_epochs_are_not_steps() -> None:
     often = series((0, 0), (1, 1), (2, 2), (3, 3))
     steps = series((0, 0), (100, 50), (200, 100))

@@ -31,6 +31,13 @@ def logged(value: float | list[float], *, steps: int = 21, every: int = 10) -> S
         ("throughput(tps)", "tokens-per-second"),  # torchtitan
         ("train/loss", "loss"),  # HF Trainer
         ("lm loss", "loss"),  # Megatron-LM
+        ("reduced_train_loss", "loss"),  # NeMo
+        ("train_loss_step", "loss"),  # Lightning
+        ("train_loss", "loss"),  # Accelerate's examples
+        ("learning/loss", "loss"),  # MaxText
+        ("loss_metrics/global_avg_loss", "loss"),  # torchtitan
+        ("train/train_samples_per_second", "samples-per-second"),  # HF Trainer
+        ("perf/per_device_tokens_per_sec", "tokens-per-second"),  # MaxText
         ("lr-AdamW", "learning-rate"),  # Lightning
     ],
 )
