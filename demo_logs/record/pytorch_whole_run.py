@@ -88,7 +88,7 @@ class Training:
             nn.Flatten(),
             nn.Linear(32, 10),
         )
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.02, momentum=0.9)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.005, momentum=0.9)
         self._dataset = StoredImages()
         self._batches = iter(DataLoader(self._dataset, batch_size=BATCH_SIZE))
         self._checkpoint = b""
@@ -103,7 +103,7 @@ class Training:
         self._optimizer.step()
         if number % LOGGED_EVERY == 0:
             self._writer.add_scalar("train/loss", loss.item(), number)
-            self._writer.add_scalar("train/learning_rate", 0.02, number)
+            self._writer.add_scalar("train/learning_rate", 0.005, number)
 
     def evaluate(self, number: int) -> None:
         """Log the loss on some batches."""

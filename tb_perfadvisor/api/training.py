@@ -14,7 +14,7 @@ from tb_perfadvisor.api.analyses import analyze_captures
 from tb_perfadvisor.engine.analyze import Progress
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
-from tb_perfadvisor.ingest.captures import Listing
+from tb_perfadvisor.ingest.captures import Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
@@ -86,8 +86,13 @@ def describe_runs(
         )
         reports = [result for result in results if isinstance(result, Report)]
         training, reports = _describe(run, reports, config, progress)
-        unread = tuple(result for result in results if isinstance(result, Rejected))
-        yield DescribedRun(run.run, training, tuple(reports), unread)
+        unread = [result for result in results if isinstance(result, Rejected)]
+        unread += [
+            Rejected(path=file.path, reason=file.reason)
+            for file in listing.rejected
+            if run_of_capture(runs, directory_of(file.path)) == run
+        ]
+        yield DescribedRun(run.run, training, tuple(reports), tuple(unread))
 
 
 def with_whole_runs(

@@ -3,8 +3,9 @@ import * as Plot from "@observablehq/plot";
 import { formatCell, formatCount, formatDuration, formatElapsed, formatTick } from "../format";
 import type { Curve, TrainingView } from "../report";
 
-/** Longer steps are drawn at the top: one evaluation would flatten all others. */
+/** Longer steps are drawn at the top, unless they are usual: one evaluation would flatten all others. */
 const CUT_AT = 3;
+const ABOVE_USUAL = 1.1;
 const MARGINS = { marginLeft: 64, marginRight: 14, marginBottom: 34 };
 
 /** The name and the color of intervals that are not usual. */
@@ -25,9 +26,15 @@ interface Point {
   title: string;
 }
 
+/** Where the chart ends: all usual steps fit, also those of a run that became slower for good. */
+export function topOf({ times, step_ns: medianNs }: TrainingView): number {
+  const usual = times.per_step_ns.filter((_, row) => times.reason[row] === "");
+  return usual.reduce((most, ns) => Math.max(most, ABOVE_USUAL * ns), CUT_AT * medianNs);
+}
+
 export function timePoints(view: TrainingView): Point[] {
   const { times, unit } = view;
-  const top = CUT_AT * view.step_ns;
+  const top = topOf(view);
   return times.step.map((step, row) => {
     const ns = times.per_step_ns[row] ?? 0;
     const reason = times.reason[row] ?? "";
@@ -80,7 +87,7 @@ const profileMarks = (view: TrainingView): Plot.Markish[] => [
 
 export function drawTimes(view: TrainingView, width: number): Plot.PlotOptions {
   const points = timePoints(view);
-  const top = CUT_AT * view.step_ns;
+  const top = topOf(view);
   const unusual = points.filter(({ reason }) => reason !== "");
   const color = ({ reason }: Point): string => REASONS[reason]?.[1] ?? "var(--accent)";
   return {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { timePoints } from "../../src/charts/training-charts";
+import { timePoints, topOf } from "../../src/charts/training-charts";
 import { formatElapsed } from "../../src/format";
 import type { TrainingView } from "../../src/report";
 import { toPrice, toSteps } from "../../src/state/run-options";
@@ -33,6 +33,11 @@ test("long intervals are drawn at the top, with their true time", () => {
   assert.equal(long?.shownNs, 30_000_000);
   assert.match(long?.title ?? "", /^steps 10–20\n90\.0 ms per step\nevaluation$/);
   assert.equal(repeated?.part, 1);
+});
+
+test("usual steps are never cut, however slow they became", () => {
+  const times = { ...VIEW.times, per_step_ns: [10_000_000, 90_000_000, 50_000_000] };
+  assert.equal(Math.round(topOf({ ...VIEW, times })), 55_000_000);
 });
 
 test("lengths of runs are formatted as in Python", () => {
