@@ -11,7 +11,7 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW, parser_of_options, run_job
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.report import Report
 
 DOCUMENT = "document"
 REQUEST = "request.json"
@@ -30,6 +33,8 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     key: str
     """Of the capture's result in the cache."""
     format: str
+    whole_run_key: str | None = None
+    """Of the view of its run, if that was made."""
 
 
 class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
@@ -85,7 +90,7 @@ def _export(request: Export, cache: ResultCache) -> bytes:
     from tb_perfadvisor.report.timeline.embedded import make_timelines
     from tb_perfadvisor.report.timeline.stored_events import decode_events
 
-    report = _read(cache, request.key, REPORT, Report)
+    report = _with_whole_run(_read(cache, request.key, REPORT, Report), request, cache)
     views = cache.read(request.key, VIEWS) if request.format == "html" else None
     if views is not None:  # only the page shows views and timelines
         decoded = msgspec.json.decode(views, type=dict[str, Any])
@@ -93,6 +98,21 @@ def _export(request: Export, cache: ResultCache) -> bytes:
             decoded["timelines"] = make_timelines(report.findings, decode_events(window))
         report = msgspec.structs.replace(report, views=decoded)
     return render(report, request.format).encode()
+
+
+def _with_whole_run(report: Report, request: Export, cache: ResultCache) -> Report:
+    """The report with what the scalars of its run say."""
+    from tb_perfadvisor.report.whole_run.view_model import TrainingView
+
+    key = request.whole_run_key
+    content = cache.read(key, DOCUMENT) if key is not None else None
+    view = msgspec.json.decode(content or b"null", type=TrainingView | None)
+    about = [
+        recording.whole_run
+        for recording in (view.recordings if view is not None else ())
+        if recording.capture_id == report.id
+    ]
+    return msgspec.structs.replace(report, whole_run=about[0]) if about else report
 
 
 def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:

@@ -119,11 +119,16 @@ class Results:
         A file that is being written has another size each second. So a view that was made a moment
         ago is good enough, or a request that waits for one would never see it.
         """
-        content = self._cache.read(wanted.key, DOCUMENT)
+        key = self.whole_run_key(wanted)
+        return self._cache.read(key, DOCUMENT) if key is not None else None
+
+    def whole_run_key(self, wanted: WholeRun) -> str | None:
+        """The key of the view of a run; None if it must be made."""
+        if self._cache.has(wanted.key):
+            return wanted.key
         key, made_at = self._latest.get(wanted.subject, ("", -math.inf))
-        if content is None and time.monotonic() - made_at < _FRESH_S:
-            content = self._cache.read(key, DOCUMENT)
-        return content
+        is_fresh = time.monotonic() - made_at < _FRESH_S
+        return key if is_fresh and self._cache.has(key) else None
 
     def whole_run_state(self, wanted: WholeRun) -> JobState | None:
         """The state of the job that makes the view of a run; None without one."""

@@ -131,3 +131,14 @@ def test_file_that_is_gone_is_named(tab: Tab, address: str) -> None:
     Path(file).unlink()
     eventually(lambda: tab.get(address).status_code == 422)
     assert error_of(tab.get(address))["where"].startswith("run/events.out.tfevents")
+
+
+def test_export_has_what_the_tab_shows(tab: Tab, address: str) -> None:
+    ready(tab, address)
+    store_report(tab)
+    query = "price_per_device_hour=2"
+    ready(tab, f"{address}?{query}")
+    export = address.replace("training", "export?format=text")
+    assert "8.00 ms per step without the profiler" in tab.get(f"{export}&{query}").text
+    # For other options, the view was not made yet.
+    assert "without the profiler" not in tab.get(export).text

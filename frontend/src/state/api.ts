@@ -8,7 +8,7 @@ import {
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { answerFromPage, isExported } from "./exported";
-import type { RunOptions } from "./run-options";
+import { type RunOptions, runOptions } from "./run-options";
 
 // An exported page fetches nothing, and may be in a frame without a URL of its own.
 export const BASE = new URL("..", isExported ? "file:///" : import.meta.url);
@@ -89,16 +89,19 @@ export const fetchView = <Name extends keyof Views>(
 ): Promise<Views[Name]> =>
   get<Views[Name]>(`captures/${encodeURIComponent(id)}/views/${name}`, signal);
 
+const optionValues = ({ pricePerDeviceHour, totalSteps }: RunOptions): Record<string, string> => ({
+  ...(pricePerDeviceHour === null ? {} : { price_per_device_hour: String(pricePerDeviceHour) }),
+  ...(totalSteps === null ? {} : { total_steps: String(totalSteps) }),
+});
+
 /** The run that a capture belongs to, null if its scalars say nothing; or the progress of reading them. */
 export async function fetchTraining(
   id: string,
-  { pricePerDeviceHour, totalSteps }: RunOptions,
+  options: RunOptions,
   signal: AbortSignal,
   isRetry: boolean,
 ): Promise<{ view: TrainingView | null } | { progress: Progress }> {
-  const query = new URLSearchParams();
-  if (pricePerDeviceHour !== null) query.set("price_per_device_hour", String(pricePerDeviceHour));
-  if (totalSteps !== null) query.set("total_steps", String(totalSteps));
+  const query = new URLSearchParams(optionValues(options));
   if (isRetry) query.set("retry", "1");
   const response = await request(captureUrl(id, `training?${query}`), { signal });
   const body = parseAnswer(await response.text());
@@ -157,7 +160,7 @@ export function excerptUrl(
 
 /** Downloads the report in a format. */
 export const exportUrl = (id: string, format: string): string =>
-  captureUrl(id, `export?${new URLSearchParams({ format, token })}`);
+  captureUrl(id, `export?${new URLSearchParams({ format, token, ...optionValues(runOptions.value) })}`);
 
 /** The report, or the progress of its analysis; a retry restarts one that failed or was canceled. */
 export async function fetchReport(

@@ -9,6 +9,7 @@ from tb_perfadvisor.plugin.documents import Export
 from tb_perfadvisor.plugin.progress import document
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.routes.parameters import attachment
+from tb_perfadvisor.plugin.routes.training import wanted_run
 from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 # The content type and file extension of each format.
@@ -27,7 +28,11 @@ def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     if name not in _EXPORTS:
         names = ", ".join(sorted(_EXPORTS))
         raise ApiError(404, f"there is no format {name!r}.", hint=f"Formats: {names}.")
-    content = document(request, sources.results(), Export(entry.key, name))
+    results, whole_run_key = sources.results(), None
+    if entry.event_run is not None:
+        wanted = wanted_run(request, sources, entry, entry.event_run)
+        whole_run_key = results.whole_run_key(wanted)
+    content = document(request, results, Export(entry.key, name, whole_run_key))
     if content is None:
         raise not_analyzed()
     content_type, extension = _EXPORTS[name]

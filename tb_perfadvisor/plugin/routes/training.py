@@ -6,7 +6,9 @@ import math
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.progress import ensure_view_started
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.results import Results
@@ -22,17 +24,32 @@ def training(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapp
         hint = "Log scalars with TensorBoard's SummaryWriter into the directory of the profile."
         raise ApiError(404, "the run of this profile has no event files.", hint=hint)
     results = sources.results()
-    profiles = tuple(
-        _profile(results, other)
-        for other in sources.catalog.snapshot.entries.values()
-        if other.event_run == entry.event_run
-    )
-    name = entry.event_run.run
-    wanted = WholeRun(name, entry.event_run, profiles, _options(request))
+    wanted = wanted_run(request, sources, entry, entry.event_run)
     content = results.whole_run(wanted)
     if content is not None:
         return respond(request, content)
     return respond(request, ensure_view_started(request, results, wanted), status=202)
+
+
+def wanted_run(
+    request: wrappers.Request, sources: Sources, entry: Entry, event_run: EventRun
+) -> WholeRun:
+    """The view of the run that a capture belongs to, with what the request says about the run.
+
+    Args:
+        request: May say what a device costs, and where the run ends.
+        sources: The captures.
+        entry: The capture.
+        event_run: Its run.
+    """
+    results = sources.results()
+    profiles = tuple(
+        _profile(results, other)
+        for other in sources.catalog.snapshot.entries.values()
+        if other.event_run == event_run
+    )
+    name = grouped_run(entry.root.group, event_run.run)
+    return WholeRun(name, event_run, profiles, _options(request))
 
 
 def _profile(results: Results, entry: Entry) -> RunProfile:
