@@ -89,6 +89,6 @@ def test_evaluation_and_checkpoints_are_told_apart(
 def test_the_slow_store_is_found_in_the_later_profiles(run: DescribedRun) -> None:
     reports = sorted(run.reports, key=lambda report: report.recorded.start_unix_ns)  # type: ignore[union-attr]
     shares = [report.overview.input_wait_share or 0.0 for report in reports]
-    # 21.6 of 30 ms, where it was 3.5 of 12.5 ms.
+    # 21 of 29 ms, where it was 3 of 12 ms.
     assert 0 < max(shares[:2]) < 0.4 < 0.65 < min(shares[2:])
     assert all(report.whole_run is not None for report in reports)
