@@ -559,6 +559,7 @@ export interface WholeRunInfo {
   step_ns: number;
   profiled_step_ns: number;
   slowdown: number | null;
+  varies_ns: [number, number] | null;
   first_step: number;
   last_step: number;
   elapsed_ns: number;
@@ -796,6 +797,7 @@ export interface ComparedTarget {
   per: "step" | "window";
   change: Change;
   scaling?: Scaling | null;
+  logged?: LoggedChange | null;
   causes: CauseChange[];
   findings: FindingChange[];
   kernels: OperationChanges | null;
@@ -818,6 +820,41 @@ export interface Scaling {
   low_efficiency: number | null;
   high_efficiency: number | null;
   lost: CauseChange[];
+}
+/**
+ * How the time per step changed without the profiler, by the scalars of both runs.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LoggedChange".
+ */
+export interface LoggedChange {
+  base_step_ns: number;
+  target_step_ns: number;
+  base_intervals: number;
+  target_intervals: number;
+  change_share: number;
+  low_share: number;
+  high_share: number;
+  efficiency: [number, number, number] | null;
+  loss: LossChange | null;
+  sentences: string[];
+}
+/**
+ * The loss of both runs over the later half of the steps that both logged.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LossChange".
+ */
+export interface LossChange {
+  tag: string;
+  first_step: number;
+  last_step: number;
+  base: number;
+  target: number;
+  change_share: number;
+  low_share: number;
+  high_share: number;
+  verdict: "higher" | "lower" | "same" | "unclear";
 }
 /**
  * The change of one rule's finding.
