@@ -85,7 +85,7 @@ def _model_flop(work: Work) -> float:
 
 
 _WITHOUT_FORMULA = re.compile(
-    r"aten::(?:_cudnn_rnn|mkldnn_rnn_layer|_grouped_mm|_weight_int\w+_mm|mkldnn_linear)"
+    r"aten::(?:_cudnn_rnn|mkldnn_rnn_layer|_weight_int\w+_mm|mkldnn_linear)"
     r"|mkldnn::|quantized::|onednn::"
 )
 """Operators that compute products of sizes that their inputs do not show, or not to us."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tb_perfadvisor.signals.work.operator_inputs import Inputs, Tensor, common_format
 from tb_perfadvisor.signals.work.required_work import Matmul, Work, convolution_product
@@ -47,6 +47,62 @@ def linear(inputs: Inputs) -> Work:
     rows = Tensor((prod(x.shape[:-1]), x.shape[-1]), x.dtype)
     bias = [tensor for tensor in inputs.tensors[2:3] if tensor is not None]
     return _product(rows, Tensor(weight.shape[::-1], weight.dtype), *bias)
+
+
+_LEAST_ROWS: Final = 400
+"""Per group. Rows beyond the last offset are not multiplied. Programs leave up to 8 of them per
+group, to which they pad: 2 % of so many."""
+
+
+def grouped(offsets: int) -> Callable[[Inputs], Work]:
+    """The formula for `_grouped_mm(a, b, offsets)`: a product for each group of rows or columns.
+
+    One of the array's dimensions is divided among the groups. Each of its rows is multiplied once,
+    wherever the offsets are.
+    """
+
+    def formula(inputs: Inputs) -> Work:
+        a, b = inputs.tensor(0), inputs.tensor(1)
+        ranks = (len(a.shape), len(b.shape))
+        if ranks == (3, 3):
+            return _product(a, b)
+        if a.shape[-1] != b.shape[-2]:
+            raise ValueError(a, b)
+        groups = inputs.tensor(offsets).elements
+        # Rows of activations, columns of them, or the sum over them in the gradient of weights.
+        divided = {(2, 3): a.shape[0], (3, 2): b.shape[-1], (2, 2): a.shape[1]}[ranks]
+        if divided < _LEAST_ROWS * groups:
+            raise LookupError("too few rows to ignore those beyond the last group")
+        m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
+        results = groups if ranks == (2, 2) else 1
+        traffic = a.size_bytes + b.size_bytes + results * m * n * max(a.item_bytes, 2)
+        return Work(KernelFamily.MATMUL, 2.0 * m * n * k, traffic, common_format(a, b))
+
+    return formula
+
+
+def template(inputs: Inputs, *, is_batched: bool) -> Work:
+    """A product that Inductor's Triton template computes: its operands, other inputs, the result.
+
+    Operands may be transposed, and an epilogue adds inputs. What is added up is known if all pairs
+    of inputs that could be the operands agree on its length.
+    """
+    *operands, result = [tensor for tensor in inputs.tensors if tensor is not None and tensor.shape]
+    batch, n = result.shape[0] if is_batched else 1, result.shape[-1]
+    m = result.elements // (batch * n)
+    lengths = {
+        a.elements // (batch * m)
+        for a in operands
+        for b in operands
+        if a is not b
+        and len(a.shape) >= 2 <= len(b.shape)
+        and a.elements % (batch * m) == 0 == b.elements % (batch * n)
+        and a.elements // (batch * m) == b.elements // (batch * n)
+    }
+    (k,) = lengths
+    matmul = Matmul(batch, m, n, k)
+    traffic = sum(tensor.size_bytes for tensor in (*operands, result))
+    return Work(KernelFamily.MATMUL, matmul.flop, traffic, common_format(*operands), matmul)
 
 
 def mv(inputs: Inputs) -> Work:
@@ -161,7 +217,9 @@ class Attention(NamedTuple):
     """Whether arrays are (batch, length, heads, size) rather than (batch, heads, length, size)."""
     is_backward: bool = False
     packed: int = -1
-    """Offsets of sequences that are packed into one array."""
+    """Offsets of sequences that are packed into one array, followed by those of the keys."""
+    longest: int = -1
+    """The length of the longest sequence, followed by that of the keys."""
     window: int = -1
     """How many keys before a query it attends to; -1 as a value stands for all. The next input
     says the same of the keys after it."""
@@ -172,8 +230,12 @@ def attention(at: Attention) -> Callable[[Inputs], Work]:
 
     def formula(inputs: Inputs) -> Work:
         query, key, value = (inputs.tensor(at.query + i) for i in range(3))
-        if at.packed >= 0 and inputs.tensors[at.packed] is not None:
-            raise LookupError("the shapes do not contain the lengths of packed sequences")
+        offsets = inputs.tensors[at.packed] if 0 <= at.packed < len(inputs.tensors) else None
+        if offsets is not None and offsets.shape:
+            query = _unpacked(inputs, query, at.packed, at.longest)
+            key, value = (
+                _unpacked(inputs, tensor, at.packed + 1, at.longest + 1) for tensor in (key, value)
+            )
         if at.window >= 0 and not _attends_to_all(inputs, at):
             raise LookupError("the work of a sliding window depends on its kernel's tiles")
         length, heads = (1, 2) if at.lengths_second else (2, 1)
@@ -199,6 +261,20 @@ def attention(at: Attention) -> Callable[[Inputs], Work]:
         )
 
     return formula
+
+
+def _unpacked(inputs: Inputs, packed: Tensor, offsets: int, longest: int) -> Tensor:
+    """Packed sequences as (batch, length, heads, size).
+
+    Shapes do not contain their lengths. But if there are as many rows as the longest sequence
+    times their number, all are equally long.
+    """
+    batch = inputs.tensor(offsets).elements - 1
+    (length,) = inputs.integers(longest)
+    *ahead, rows, heads, size = packed.shape
+    if prod(ahead) != 1 or batch < 1 or length < 1 or rows != batch * length:
+        raise LookupError("the lengths of packed sequences differ")
+    return Tensor((batch, length, heads, size), packed.dtype)
 
 
 def _attends_to_all(inputs: Inputs, at: Attention) -> bool:

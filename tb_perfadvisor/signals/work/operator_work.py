@@ -5,8 +5,9 @@ Elementwise operators count one FLOP per element; normalization and softmax coun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Final
 
@@ -165,12 +166,17 @@ def _products() -> dict[str, Callable[[Inputs], Work]]:
         "_scaled_dot_product_cudnn_attention_backward": matrix.Attention(
             1, 14, lengths_second=False, is_backward=True
         ),
-        "_flash_attention_forward": matrix.Attention(0, 8, lengths_second=True, packed=3),
-        # Packed sequences have one dimension less, so their work stays unknown.
-        "_flash_attention_backward": matrix.Attention(1, 11, lengths_second=True, is_backward=True),
-        "_efficient_attention_forward": matrix.Attention(0, 9, lengths_second=True, packed=4),
+        "_flash_attention_forward": matrix.Attention(
+            0, 8, lengths_second=True, packed=3, longest=5
+        ),
+        "_flash_attention_backward": matrix.Attention(
+            1, 11, lengths_second=True, is_backward=True, packed=6, longest=8
+        ),
+        "_efficient_attention_forward": matrix.Attention(
+            0, 9, lengths_second=True, packed=4, longest=6
+        ),
         "_efficient_attention_backward": matrix.Attention(
-            1, 14, lengths_second=True, is_backward=True, packed=6
+            1, 14, lengths_second=True, is_backward=True, packed=6, longest=8
         ),
     }
     return {
@@ -178,6 +184,8 @@ def _products() -> dict[str, Callable[[Inputs], Work]]:
         **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), matrix.addmm),
         **dict.fromkeys(("linear", "_linear"), matrix.linear),
         "mv": matrix.mv,
+        "_grouped_mm": matrix.grouped(2),
+        "_scaled_grouped_mm": matrix.grouped(4),
         "cudnn_convolution": matrix.forward_convolution(plain),
         "cudnn_convolution_relu": matrix.forward_convolution(fused),
         "cudnn_convolution_transpose": matrix.forward_convolution(upwards),
@@ -239,12 +247,21 @@ _PACKAGED: Final = {
     "flash_attn::_flash_attn_forward": matrix.attention(
         matrix.Attention(0, 5, lengths_second=True, window=6)
     ),
+    "flash_attn::_flash_attn_varlen_forward": matrix.attention(
+        matrix.Attention(0, 9, lengths_second=True, packed=3, longest=5, window=10)
+    ),
+    "flash_attn::_flash_attn_varlen_backward": matrix.attention(
+        matrix.Attention(
+            1, 15, lengths_second=True, is_backward=True, packed=9, longest=11, window=16
+        )
+    ),
     "flash_attn::_flash_attn_backward": matrix.attention(
         matrix.Attention(1, 11, lengths_second=True, is_backward=True, window=12)
     ),
 }
 _PRODUCTS: Final = _products()
 _TABLE: Final = {**_PRODUCTS, **_bound_by_memory()}
+_TEMPLATE: Final = re.compile(r"triton_tem_(?!.*(?:conv|attention)).*_(?:add|badd)?(b)?mm(?:_|$)")
 _COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
 
 
@@ -255,11 +272,13 @@ def _formula(name: str) -> Callable[[Inputs], Work] | None:
         return _TABLE.get(operator) or _TABLE.get(operator.removesuffix("_"))
     if name in _PACKAGED:
         return _PACKAGED[name]
+    if match := _TEMPLATE.match(name):
+        return partial(matrix.template, is_batched=bool(match[1]))
     return _compiled if name.startswith(_COMPILED) else None
 
 
 def is_product(name: str) -> bool:
     """Whether there is a formula for a matrix product, convolution or attention of this name."""
-    if name in _PACKAGED:
+    if name in _PACKAGED or _TEMPLATE.match(name):
         return True
     return name.startswith("aten::") and name.removeprefix("aten::") in _PRODUCTS

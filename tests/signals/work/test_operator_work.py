@@ -174,11 +174,84 @@ def test_flash_attn_has_operators_of_its_own(window: str) -> None:
             assert (work.flop, work.model_flop) == (executed * scores, model * scores)
 
 
-def test_attention_of_packed_sequences_is_unknown() -> None:
+@pytest.mark.parametrize(("longest", "is_known"), [("200", True), ("300", False)])
+def test_attention_of_packed_sequences_is_known_if_all_are_equally_long(
+    longest: str, is_known: bool
+) -> None:
+    # Four sequences in 800 rows: of 200 each, if none is longer.
     shapes: list[object] = [[1, 800, 8, 64]] * 3 + [[], [5], [5], [], [], [], []]
     types = [BF16] * 3 + ["", "int", "int", *["Scalar"] * 4]
-    values = ["", "", "", "", "", "", "200", "200", "0.", "0"]
-    assert work_if_known("_efficient_attention_forward", shapes, types, values) is None
+    values = ["", "", "", "", "", "", longest, longest, "0.", "0"]
+    work = work_if_known("_efficient_attention_forward", shapes, types, values)
+    # Two products of 2 x 200 x 200 x 64 FLOP for each of 8 heads.
+    assert (work is not None) == is_known
+    assert work is None or work.flop == 2 * (4 * 8) * 2 * 200 * 200 * 64
+
+
+def test_packed_sequences_of_flash_attention() -> None:
+    # torch.nn.attention.varlen: 3 sequences of 512 tokens, 16 heads of 64, two for keys; causal.
+    forward = ([[1536, 16, 64], *[[1536, 2, 64]] * 2, [4], [4], *[[]] * 5], 5, 8)
+    backward = (
+        [[1536, 16, 64], [1536, 16, 64], *[[1536, 2, 64]] * 2, [1536, 16, 64], [16, 1536], [4], [4],
+         *[[]] * 4], 8, 11,
+    )  # fmt: skip
+    scores = 2 * (3 * 16) * 512 * 512 * 64
+    for name, (shapes, longest, causal), executed, model in (
+        ("_flash_attention_forward", forward, 2 / 2, 2),
+        ("_flash_attention_backward", backward, 5 / 2, 4),
+    ):
+        types = ["int" if shape == [4] else BF16 if shape else "Scalar" for shape in shapes]
+        values = [""] * len(shapes)
+        values[longest] = values[longest + 1] = "512"
+        values[causal] = "True"
+        work = work_if_known(name, list(shapes), types, values)
+        assert work is not None
+        assert (work.flop, work.model_flop) == (executed * scores, model * scores)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "flop"),
+    [
+        # As recorded with PyTorch 2.13: forward, and the gradients of weights and activations.
+        ([[1024, 64], [2, 64, 32], [2]], 2 * 1024 * 64 * 32),
+        ([[64, 1024], [1024, 32], [2]], 2 * 1024 * 64 * 32),
+        ([[1024, 32], [2, 32, 64], [2]], 2 * 1024 * 64 * 32),
+        # Columns are divided among groups.
+        ([[2, 32, 64], [64, 1024], [2]], 2 * 1024 * 64 * 32),
+        # Each group has a product of its own.
+        ([[2, 8, 64], [2, 64, 32], []], 2 * 2 * 8 * 64 * 32),
+        # 512 rows for each of two groups suffice, 256 for each of four do not.
+        ([[1024, 64], [4, 64, 32], [4]], None),
+    ],
+)
+def test_grouped_products(shapes: list[object], flop: int | None) -> None:
+    types = [BF16, BF16, "int" if shapes[2] else ""]
+    work = work_if_known("_grouped_mm", [*shapes, [], []], [*types, "", ""])
+    assert (None if work is None else work.flop) == flop
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "flop"),
+    [
+        ("triton_tem_fused_mm_25", [[512, 64], [64, 32], [512, 32]], 2 * 512 * 64 * 32),
+        # A transposed weight, a bias, and rows that are still divided into a batch.
+        (
+            "triton_tem_fused_addmm_relu_2",
+            [[32], [4, 128, 64], [32, 64], [512, 32]],
+            2 * 512 * 64 * 32,
+        ),
+        ("triton_tem_fused_bmm_8", [[8, 16, 64], [8, 64, 32], [8, 16, 32]], 2 * 8 * 16 * 64 * 32),
+        # The residual that is added could be an operand as well, and the sums would be shorter.
+        ("triton_tem_fused_mm_add_3", [[512, 64], [64, 32], [512, 32], [32, 32], [512, 32]], None),
+        ("triton_tem_fused_convolution_0", [[512, 64], [64, 32], [512, 32]], None),
+        ("triton_tem_fused_26", [[512, 64], [64, 32], [512, 32]], None),
+    ],
+)
+def test_products_of_inductor_templates(
+    name: str, shapes: list[list[int]], flop: int | None
+) -> None:
+    work = work_of_operator(name, json.dumps(shapes), ";".join([BF16] * len(shapes)), "")
+    assert (None if work is None else work.flop) == flop
 
 
 @pytest.mark.parametrize(
