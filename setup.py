@@ -18,6 +18,8 @@ EXTRAS = {
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
+    # Only for patches.
+    "suggest": ["libcst>=1.5"],
     # Only to ask XLA's TPU compiler what shapes cost.
     "tpu": ["jax>=0.8", "libtpu>=0.0.30"],
     "test": [
@@ -27,6 +29,7 @@ EXTRAS = {
         "hypothesis>=6.100",
         "playwright>=1.40",
         "axe-playwright-python>=0.1.4",
+        "libcst>=1.5",
         "sarif-om>=1.0.4",  # SARIF's object model
         # Object stores, and servers that stand in for them.
         "gcp-storage-emulator>=2024.8",

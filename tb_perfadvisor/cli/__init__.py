@@ -16,6 +16,7 @@ from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import Group
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
+from tb_perfadvisor.cli.suggest import suggest
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
 from tb_perfadvisor.cli.training import training
@@ -34,6 +35,7 @@ app = Group(
         training,
         rules,
         explain,
+        suggest,
         doctor,
         publish,
         tpu_shapes,

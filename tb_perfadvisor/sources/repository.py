@@ -63,8 +63,15 @@ class Repository:
     def text(self, path: str) -> str | None:
         """The text of one of `files`; None if it cannot be read, or is no text."""
         if path not in self._texts:
-            self._texts[path] = self._read(path)
+            text = self._read(path)
+            self._texts[path] = (
+                None if text is None else text.replace("\r\n", "\n").replace("\r", "\n")
+            )
         return self._texts[path]
+
+    def raw_text(self, path: str) -> str | None:
+        """Like `text`, but with the line ends of the file."""
+        return self._read(path)
 
     def classes(self, name: str) -> list[tuple[str, int]]:
         """The files and lines that define a class at the top level."""
@@ -81,7 +88,7 @@ class Repository:
         if len(data) > MAX_FILE_BYTES or b"\0" in data:
             return None
         try:
-            return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+            return data.decode()
         except UnicodeDecodeError:
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.format import Format
-from tests.fuzz.formats import chrome, compile_log, event_files, kineto, tf_tools, xplane
+from tests.fuzz.formats import chrome, compile_log, event_files, kineto, programs, tf_tools, xplane
 
 FORMATS: dict[str, Format] = {
     each.name: each
@@ -16,5 +16,6 @@ FORMATS: dict[str, Format] = {
         tf_tools.TF_TOOLS,
         event_files.EVENT_FILES,
         compile_log.COMPILE_LOG,
+        programs.PROGRAMS,
     )
 }

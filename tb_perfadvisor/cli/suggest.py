@@ -1,0 +1,130 @@
+"""`perfadvisor suggest`: patches for findings whose fix is mechanical."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tb_perfadvisor.cli.help import PATH, RUN, Argument, Command, choice_option
+from tb_perfadvisor.cli.selection import captures_of_runs
+from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.plain_text import plain, printable_json
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.suggest import Suggestion
+
+_EXAMPLES = """\
+Examples:
+  perfadvisor suggest runs/baseline --repo .
+  perfadvisor suggest runs/baseline --repo . --rule input-stall | git apply
+  perfadvisor suggest runs/baseline --repo . --output patches/    # one file per finding"""
+
+
+@click.command(cls=Command, epilog=_EXAMPLES)
+@click.argument("path", cls=Argument, help="A run or one file: exactly one capture.")
+@click.option(
+    "--repo", type=PATH, required=True, help="The directory of the program's code. It is only read."
+)
+@RUN
+@click.option("--rule", multiple=True, help="Only for findings of this rule. Can be repeated.")
+@click.option("--output", "-o", type=PATH, help="Write one patch per finding to this directory.")
+@choice_option(TextOrJson, "--format", "-f", default=TextOrJson.TEXT, help="Output format.")
+def suggest(
+    path: str,
+    repo: Path,
+    run: str | None,
+    rule: tuple[str, ...],
+    output: Path | None,
+    format: TextOrJson,
+) -> None:
+    """Print patches for findings that have a mechanical fix; `git apply` takes them."""
+    from tb_perfadvisor.sources import Repository
+
+    repository = Repository(repo)
+    try:
+        from tb_perfadvisor.suggest import suggest as suggestions_for
+    except ImportError as error:
+        if error.name is not None and not error.name.startswith("libcst"):
+            raise
+        raise UsageError(
+            "needs libcst, which is not installed.",
+            where="suggest",
+            hint="Install it with `pip install 'tb_perfadvisor[suggest]'`.",
+        ) from error
+    suggestions = suggestions_for(_report(path, run), repository, rule)
+    if not repository.is_complete:
+        note(f"{repo} was not fully listed. Name a directory with fewer files.")
+    if output is not None:
+        _write(suggestions, output)
+    with printing():
+        if format is TextOrJson.JSON:
+            import msgspec
+
+            content = msgspec.json.format(msgspec.json.encode(suggestions)).decode()
+            sys.stdout.write(printable_json(content) + "\n")
+        else:
+            sys.stdout.write("\n".join(map(_text, suggestions)))
+
+
+def _report(path: str, run: str | None) -> Report:
+    """The report of the only capture."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.ingest.discovery import discover
+    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report_cache import open_report_cache
+
+    settings = Config()
+    with show_progress(f"listing {path}"):
+        listing = discover(path)
+    captures = captures_of_runs(listing, run)
+    if not captures:
+        raise api.nothing_found(path, listing)
+    if len(captures) > 1:
+        names = ", ".join(dict.fromkeys(capture.run or "." for capture in captures[:5]))
+        raise UsageError(
+            f"contains {len(captures)} captures ({names}).",
+            where=path,
+            hint="Name one of them, or a session or file of it.",
+        )
+    with show_progress("reading", 1) as progress:
+        (result,) = api.analyze_captures(
+            listing,
+            captures,
+            settings,
+            progress.describe,
+            report_cache=open_report_cache(Report, settings),
+        )
+    if not isinstance(result, Report):
+        raise PerfAdvisorError(result.reason, where=result.path)
+    return result
+
+
+def _text(suggestion: Suggestion) -> str:
+    """A suggestion as comments, which `git apply` skips, and its patch."""
+    lines = [f"# {suggestion.number}. {plain(suggestion.title)} ({suggestion.rule_id})"]
+    lines += [f"#    {plain(change)}" for change in suggestion.changes]
+    lines += [f"#    Check: {text}" for text in suggestion.notes]
+    if suggestion.outcome != "patch":
+        what = "Same patch" if suggestion.outcome == "same" else "No patch:"
+        lines.append(f"#    {what} {plain(suggestion.reason)}")
+        lines += [f"#    see {plain(place)}" for place in suggestion.places]
+    return "\n".join(lines) + "\n" + suggestion.patch
+
+
+def _write(suggestions: list[Suggestion], directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for suggestion in suggestions:
+            if suggestion.patch:
+                name = f"{suggestion.number}-{suggestion.rule_id}.patch"
+                path = directory / name
+                path.write_text(_text(suggestion), encoding="utf-8", newline="")
+                note(f"wrote {path}.")
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}.", where=str(directory)) from error

@@ -1,0 +1,34 @@
+"""A change to a file, and what kinds of change there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tb_perfadvisor.suggest.code import Code, Node
+
+
+class Change(NamedTuple):
+    """A change that would carry out a remedy."""
+
+    node: Node
+    """Where it is."""
+    what: str = ""
+    """What it does, in a few words: `num_workers=4, persistent_workers=True`."""
+    replacements: tuple[tuple[Node, Node], ...] = ()
+    unsure: str = ""
+    """Why a program cannot make it safely; empty if it can."""
+    note: str = ""
+    """What to check after it."""
+
+
+class Fix(NamedTuple):
+    """A mechanical way to carry out remedies."""
+
+    remedy: str
+    """A regular expression that the text or the code of a remedy matches if the fix carries it out.
+    Remedies are chosen to fit the program, so a fix never applies to another kind of program."""
+    mentions: tuple[str, ...]
+    """A file that contains none of these texts needs no look."""
+    find: Callable[[Code, str], Iterator[Change]]
+    """Finds the changes in a file. Gets the remedy, too."""

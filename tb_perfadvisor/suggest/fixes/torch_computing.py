@@ -1,0 +1,142 @@
+"""Precision, compilation and layouts of PyTorch programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from tb_perfadvisor.suggest.arguments import argument, is_name, with_argument
+from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
+from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
+
+_TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
+_TF32_CALL = "torch.set_float32_matmul_precision"
+
+
+def _tf32(code: Code, remedy: str) -> Iterator[Change]:
+    """TF32 for products of 32-bit matrices."""
+    for call in code.calls(_TF32_CALL):
+        given = call.args[0].value if call.args else None
+        if isinstance(given, cst.SimpleString) and given.evaluated_value == "highest":
+            yield Change(call, '"high"', ((given, expression('"high"')),))
+    for node in code.nodes:
+        if (
+            isinstance(node, cst.Assign)
+            and is_name(node.value, "False")
+            and code.name(node.targets[0].target) in _TF32_SWITCHES
+        ):
+            yield Change(node, "allow_tf32 = True", ((node.value, cst.Name("True")),))
+    is_set = "tf32" in code.text or _TF32_CALL in code.text
+    imported = [line for line in code.module.body if _is_import(line)]
+    if "__main__" in code.text and not is_set and imported and code.imports.get("torch") == "torch":
+        line = cst.parse_statement(f'{_TF32_CALL}("high")\n')
+        line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        body = list(code.module.body)
+        body.insert(body.index(imported[-1]) + 1, line)
+        yield Change(
+            imported[-1],
+            f'{_TF32_CALL}("high")',
+            ((code.module, code.module.with_changes(body=body)),),
+        )
+
+
+def _is_import(line: Node) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(
+        line.body[0], cst.Import | cst.ImportFrom
+    )
+
+
+def _autocast(code: Code, remedy: str) -> Iterator[Change]:
+    """Autocast around the forward pass: the statements that lead to the loss."""
+    for call in code.calls("*.backward"):
+        block = code.around(call, cst.IndentedBlock)
+        body = list(block.body) if block is not None else []
+        statement = code.around(call, cst.SimpleStatementLine)
+        loss = dotted_name(call.func.value)
+        forward = _forward(code, body[: body.index(statement)], loss) if statement in body else []
+        if "autocast" in code.text or code.imports.get("torch") != "torch":
+            yield Change(call, unsure="the file casts already, or does not import torch")
+        elif not forward:
+            yield Change(call, unsure="where the forward pass begins is not certain")
+        else:
+            cast = cst.parse_statement(
+                'with torch.autocast("cuda", dtype=torch.bfloat16):\n    pass\n'
+            )
+            lines = [forward[0].with_changes(leading_lines=[]), *forward[1:]]
+            wrapped = cast.with_changes(
+                leading_lines=forward[0].leading_lines, body=cast.body.with_changes(body=lines)
+            )
+            first = body.index(forward[0])
+            changed = [*body[:first], wrapped, *body[first + len(forward) :]]
+            yield Change(
+                forward[0],
+                "torch.autocast around the forward pass",
+                ((block, block.with_changes(body=changed)),),
+                note="Results change by rounding: compare the loss over some hundred steps.",
+            )
+
+
+def _forward(code: Code, before: list[Node], loss: str) -> list[Node]:
+    """The assignments right before `loss.backward()` that the loss depends on."""
+    needed, found = {loss}, list[Node]()
+    for line in reversed(before):
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            break
+        assign = line.body[0]
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+            break
+        targets = _names(assign.targets[0].target)
+        calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
+        is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
+        if not targets & needed or not calls or is_arrival:
+            break
+        needed |= _names(assign.value)
+        found.insert(0, line)
+    return found
+
+
+def _names(node: Node) -> set[str]:
+    return {inner.value for inner in inside(node) if isinstance(inner, cst.Name)}
+
+
+def _compile(code: Code, remedy: str) -> Iterator[Change]:
+    """`model.compile()` before the optimizer: unlike `torch.compile`, it renames no parameter."""
+    for call in code.calls(*OPTIMIZERS):
+        given: Node = call.args[0].value if call.args else None
+        statement = code.around(call, cst.SimpleStatementLine)
+        if not code.is_call(given, "*.parameters") or statement is None or "compile(" in code.text:
+            continue
+        model = dotted_name(given.func.value)
+        block = code.parents[id(statement)]
+        line = cst.parse_statement(f"{model}.compile()\n")
+        body = list(block.body)
+        at = body.index(statement)
+        body[at : at + 1] = [
+            line.with_changes(leading_lines=statement.leading_lines),
+            statement.with_changes(leading_lines=[]),
+        ]
+        if model:
+            yield Change(
+                call,
+                f"{model}.compile()",
+                ((block, block.with_changes(body=body)),),
+                note="The first steps compile: leave them out of the next recording.",
+            )
+
+
+def _channels_last(code: Code, remedy: str) -> Iterator[Change]:
+    for call in code.calls("*.to"):
+        is_model = f"{code.target(call)}.parameters()" in code.text
+        if code.target(call) and is_model and argument(call, "memory_format") is None:
+            changed = with_argument(call, "memory_format", "torch.channels_last")
+            yield Change(call, "memory_format=torch.channels_last", ((call, changed),))
+
+
+FIXES = (
+    Fix(r"allow_tf32|set_float32_matmul_precision", ("torch",), _tf32),
+    Fix(r"autocast", (".backward(",), _autocast),
+    Fix(r"torch\.compile\(|\.compile\(\)", ("optim",), _compile),
+    Fix(r"channels_last", (".to(",), _channels_last),
+)

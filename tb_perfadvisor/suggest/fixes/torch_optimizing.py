@@ -1,0 +1,112 @@
+"""Optimizers, gradients and moving averages of PyTorch programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from tb_perfadvisor.suggest.arguments import (
+    argument,
+    is_name,
+    unpacks,
+    with_argument,
+    without_argument,
+)
+from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.code import Code, Node, dotted_name
+
+OPTIMIZERS = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW", "SGD", "Adagrad"))
+"""Those with a fused implementation, on the CPU and on CUDA (PyTorch 2.4)."""
+_DDP = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+)
+_USUAL_BUCKET_MB = 25
+"""DistributedDataParallel's default."""
+
+
+def _fused(code: Code, remedy: str) -> Iterator[Change]:
+    for call in code.calls(*OPTIMIZERS):
+        if is_name(argument(call, "fused"), "True"):
+            continue
+        if unpacks(call):
+            yield Change(call, unsure="other arguments may choose the implementation")
+            continue
+        if argument(call, "differentiable") is not None:
+            yield Change(call, unsure="a fused optimizer cannot be differentiable")
+            continue
+        changed = with_argument(without_argument(call, "foreach"), "fused", "True")
+        yield Change(call, "fused=True", ((call, changed),))
+
+
+def _averages(code: Code, remedy: str) -> Iterator[Change]:
+    """Moving averages of all parameters with one operator."""
+    for call in code.calls("*.AveragedModel", "torch.optim.swa_utils.AveragedModel"):
+        made = argument(call, "avg_fn")
+        if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Attribute):
+            continue
+        name = made.func.attr.value
+        if name not in ("get_ema_avg_fn", "get_swa_avg_fn"):
+            continue
+        function = cst.Name(name.replace("_avg_fn", "_multi_avg_fn"))
+        for_lists = made.with_changes(func=made.func.with_changes(attr=function))
+        args = [
+            arg.with_changes(keyword=cst.Name("multi_avg_fn"), value=for_lists)
+            if arg.value is made
+            else arg
+            for arg in call.args
+        ]
+        yield Change(call, "multi_avg_fn", ((call, call.with_changes(args=args)),))
+
+
+def _zero_grad(code: Code, remedy: str) -> Iterator[Change]:
+    for call in code.calls("*.zero_grad"):
+        if is_name(argument(call, "set_to_none"), "False") or not call.args:
+            changed = with_argument(call, "set_to_none", "True")
+            yield Change(call, "set_to_none=True", ((call, changed),))
+
+
+def _buckets(code: Code, remedy: str) -> Iterator[Change]:
+    for call in code.calls(*_DDP):
+        given = argument(call, "bucket_cap_mb")
+        if isinstance(given, cst.Integer | cst.Float) and float(given.value) < _USUAL_BUCKET_MB:
+            changed = with_argument(call, "bucket_cap_mb", str(_USUAL_BUCKET_MB))
+            yield Change(call, f"bucket_cap_mb={_USUAL_BUCKET_MB}", ((call, changed),))
+
+
+def _logged_item(code: Code, remedy: str) -> Iterator[Change]:
+    """`total += loss.item()` where the total is only formatted later."""
+    for call in code.calls("*.item"):
+        add = code.around(call, cst.AugAssign)
+        total = dotted_name(add.target) if add is not None else ""
+        if not total or not isinstance(add.operator, cst.AddAssign) or add.value is not call:
+            yield Change(call, unsure="its value may be used at once")
+        elif not _is_only_shown(code, total, add):
+            yield Change(call, unsure=f"`{total}` may be used as a number")
+        else:
+            detached = call.with_changes(func=call.func.with_changes(attr=cst.Name("detach")))
+            yield Change(call, "detach() in place of item()", ((call, detached),))
+
+
+def _is_only_shown(code: Code, name: str, add: Node) -> bool:
+    """Whether a name is otherwise only reset, and formatted as a number."""
+    for node in code.nodes:
+        if not isinstance(node, cst.Name | cst.Attribute) or dotted_name(node) != name:
+            continue
+        if isinstance(code.parents.get(id(node)), cst.AssignTarget):
+            continue
+        around = code.around(node, cst.FormattedStringExpression, cst.AugAssign)
+        is_formatted = isinstance(around, cst.FormattedStringExpression) and around.format_spec
+        if around is not add and not is_formatted:
+            return False
+    return True
+
+
+FIXES = (
+    Fix(r"fused=True", ("optim",), _fused),
+    Fix(r"multi_avg_fn", ("AveragedModel",), _averages),
+    Fix(r"set_to_none", ("zero_grad",), _zero_grad),
+    Fix(r"\bbucket", ("bucket_cap_mb",), _buckets),
+    Fix(r"\.item\(\)|\.detach\(\)", (".item()",), _logged_item),
+)

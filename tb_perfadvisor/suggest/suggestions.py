@@ -1,0 +1,237 @@
+"""From the findings of a report to patches: one for each finding that has a mechanical fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.branches import branches_of
+from tb_perfadvisor.sources.attach import places_in
+from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.code import Code
+from tb_perfadvisor.suggest.diff import unified_diff
+from tb_perfadvisor.suggest.fixes import (
+    compiled_steps,
+    tfdata,
+    torch_computing,
+    torch_loading,
+    torch_optimizing,
+    trainers,
+)
+
+FIXES = (
+    *torch_loading.FIXES,
+    *torch_optimizing.FIXES,
+    *torch_computing.FIXES,
+    *trainers.FIXES,
+    *tfdata.FIXES,
+    *compiled_steps.FIXES,
+)
+MAX_PLACES = 5
+_TRAINING = re.compile(r"train", re.IGNORECASE)
+
+Outcome = Literal["patch", "same", "unsure", "none"]
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change for one finding."""
+
+    number: str
+    """The finding's number in the report: 1, and what refines it, 1a."""
+    rule_id: str
+    title: str
+    outcome: Outcome
+    """`patch`; `same` as that of an earlier finding; `unsure` where or how; `none`: no fix here."""
+    changes: list[str]
+    """What the patch does, with its places: `train.py:12: num_workers=4`."""
+    reason: str
+    """Why there is no patch; empty if there is one."""
+    places: list[str]
+    """Where to look if there is no patch: `train.py:12`."""
+    notes: list[str]
+    """What to check after the change."""
+    patch: str
+    """A unified diff relative to the repository, on top of the patches of earlier findings."""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    code: Code
+    change: Change
+
+    @property
+    def place(self) -> str:
+        return f"{self.code.path}:{self.code.line(self.change.node)}"
+
+
+class _Texts:
+    """The files of a repository, with the changes of earlier findings."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self._changed: dict[str, str] = {}
+        self._parsed: dict[str, tuple[str, Code | None]] = {}
+
+    def text(self, path: str) -> str | None:
+        return self._changed.get(path, self.repository.raw_text(path))
+
+    def change(self, path: str, text: str) -> None:
+        self._changed[path] = text
+
+    def code(self, path: str) -> Code | None:
+        """The parsed file; None if it is no valid Python."""
+        text = self.text(path)
+        if text is None:
+            return None
+        known = self._parsed.get(path)
+        if known is None or known[0] != text:
+            try:
+                known = (text, Code(path, text))
+            except ValueError:
+                known = (text, None)
+            self._parsed[path] = known
+        return known[1]
+
+    def mentioning(self, words: Sequence[str]) -> Iterator[Code]:
+        """The files that contain one of some words."""
+        for path in self.repository.files:
+            text = self.text(path)
+            if text is not None and any(word in text for word in words):
+                code = self.code(path)
+                if code is not None:
+                    yield code
+
+
+def suggest(
+    report: model.Report, repository: Repository, rules: Sequence[str] = ()
+) -> list[Suggestion]:
+    """The suggestions for the findings of a report, best finding first.
+
+    Args:
+        report: The report.
+        repository: The code of the program. It is only read.
+        rules: Only findings of these rules; of all without any.
+    """
+    texts, seen = _Texts(repository), dict[str, str]()
+    suggestions = []
+    for branch in branches_of(report):
+        for entry in (branch.entry, *branch.refined):
+            if not rules or entry.finding.rule_id in rules:
+                found = _suggestion(entry.number, entry.finding, texts, seen)
+                suggestions.append(found)
+    return suggestions
+
+
+def _suggestion(
+    number: str, finding: model.FindingInfo, texts: _Texts, seen: dict[str, str]
+) -> Suggestion:
+    places = places_in(finding, texts.repository)
+    unsure: list[_Found] = []
+    reason = ""
+    for remedy in finding.remedies:
+        before = {path: texts.text(path) for path in texts.repository.files}
+        applied: list[_Found] = []
+        earlier: list[str] = []
+        advice = f"{remedy.text}\n{remedy.snippet or ''}"
+        for fix in FIXES:
+            if not re.search(fix.remedy, advice):
+                continue
+            if fix.remedy in seen:
+                earlier.append(seen[fix.remedy])
+                continue
+            chosen, why = _choose(list(_changes(fix, remedy, texts)), places)
+            if isinstance(chosen, _Found):
+                code = chosen.code
+                texts.change(code.path, code.with_changes(chosen.change.replacements))
+                applied.append(chosen)
+                seen[fix.remedy] = number
+            elif chosen:
+                unsure += chosen
+                reason = reason or why
+        if applied:
+            return Suggestion(
+                number=number,
+                rule_id=finding.rule_id,
+                title=finding.title,
+                outcome="patch",
+                changes=[f"{found.place}: {found.change.what}" for found in applied],
+                reason="",
+                places=[],
+                notes=list(dict.fromkeys(f.change.note for f in applied if f.change.note)),
+                patch="".join(
+                    unified_diff(path, before[path] or "", texts.text(path) or "")
+                    for path in dict.fromkeys(found.code.path for found in applied)
+                ),
+            )
+        if earlier:
+            return _without_patch(number, finding, "same", f"as for finding {earlier[0]}", [])
+    if unsure:
+        where = list(dict.fromkeys(found.place for found in unsure))[:MAX_PLACES]
+        return _without_patch(number, finding, "unsure", reason, where)
+    where = [
+        f"{place.source.path}:{place.line}"
+        for place in places
+        if place.source is not None and place.source.path is not None
+    ]
+    return _without_patch(number, finding, "none", "no mechanical change fits this code", where)
+
+
+def _without_patch(
+    number: str, finding: model.FindingInfo, outcome: Outcome, reason: str, places: list[str]
+) -> Suggestion:
+    return Suggestion(
+        number=number,
+        rule_id=finding.rule_id,
+        title=finding.title,
+        outcome=outcome,
+        changes=[],
+        reason=reason,
+        places=places,
+        notes=[],
+        patch="",
+    )
+
+
+def _changes(fix: Fix, remedy: model.Remedy, texts: _Texts) -> Iterator[_Found]:
+    for code in texts.mentioning(fix.mentions):
+        for change in fix.find(code, remedy.snippet or remedy.text):
+            yield _Found(code, change)
+
+
+def _choose(
+    found: list[_Found], places: Sequence[model.Place]
+) -> tuple[_Found | list[_Found] | None, str]:
+    """The one change that is surely meant; or those that may be, and why it is not sure."""
+    if not found:
+        return None, ""
+    near = [each for each in found if any(_is_near(each, place) for place in places)]
+    candidates = near or found
+    if len(candidates) > 1:
+        # A loader or a pipeline for training is what a recorded training step reads.
+        named = [each for each in candidates if _TRAINING.search(_name(each))]
+        candidates = named if len(named) == 1 else candidates
+    if len(candidates) > 1:
+        return candidates, f"{len(candidates)} places match"
+    (only,) = candidates
+    if only.change.unsure:
+        return [only], only.change.unsure
+    return only, ""
+
+
+def _name(found: _Found) -> str:
+    """What the changed expression is assigned to, or the function around it."""
+    return found.code.target(found.change.node)
+
+
+def _is_near(found: _Found, place: model.Place) -> bool:
+    """Whether a change is in the function that a place names."""
+    if place.source is None or place.source.path != found.code.path:
+        return False
+    function = found.code.function_around(found.change.node)
+    if function is None:
+        return found.code.line(found.change.node) == place.line
+    return found.code.line(function) <= place.line <= found.code.last_line(function)

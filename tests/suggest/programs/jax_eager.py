@@ -1,0 +1,27 @@
+"""The update is not jitted."""
+
+import jax
+import jax.numpy as jnp
+
+
+def loss_of(parameters, inputs):
+    hidden = inputs
+    for weight in parameters:
+        hidden = jax.nn.relu(hidden @ weight)
+    return jnp.mean(jnp.square(hidden))
+
+
+def update(parameters, inputs):
+    loss, gradients = jax.value_and_grad(loss_of)(parameters, inputs)
+    return [value - 0.01 * slope for value, slope in zip(parameters, gradients, strict=True)], loss
+
+
+def run():
+    keys = jax.random.split(jax.random.key(0), 4)
+    parameters = [jax.random.normal(key, (8, 8)) for key in keys]
+    inputs = jnp.ones((16, 8))
+    losses = []
+    for _ in range(3):
+        parameters, loss = update(parameters, inputs)
+        losses.append(float(loss))
+    return losses

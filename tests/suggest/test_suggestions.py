@@ -1,0 +1,263 @@
+"""When a patch is made, when it is refused, and what it looks like."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.sources import Repository
+from tb_perfadvisor.suggest import Suggestion, suggest
+from tb_perfadvisor.suggest.suggestions import FIXES
+from tests.support.command import SLOW, run
+
+LOADER = "from torch.utils.data import DataLoader\n\n\n"
+
+
+def report_with(snippet: str, *places: model.Place, text: str = "") -> Report:
+    report = analyze(SLOW)
+    remedy = model.Remedy(
+        text=text, snippet=snippet, language="python", framework="", reference=None
+    )
+    finding = replace(report.findings[0], evidence=[], places=list(places), remedies=[remedy])
+    return replace(report, findings=[finding], first=None)
+
+
+def only(tmp_path: Path, code: str, snippet: str, *places: model.Place) -> Suggestion:
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    (suggestion,) = suggest(report_with(snippet, *places), Repository(tmp_path))
+    return suggestion
+
+
+def added(suggestion: Suggestion) -> list[str]:
+    return [
+        line[1:].strip()
+        for line in suggestion.patch.splitlines()
+        if line.startswith("+") and not line.startswith("+++")
+    ]
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+TWO = LOADER + "first = DataLoader(a)\n\n\ndef second():\n    return DataLoader(b)\n"
+
+
+def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
+    suggestion = only(tmp_path, TWO, "num_workers=4")
+    assert suggestion.outcome == "unsure"
+    assert suggestion.reason == "2 places match"
+    assert suggestion.places == ["train.py:4", "train.py:8"]
+    assert suggestion.patch == ""
+
+
+def test_the_profile_decides_between_places(tmp_path: Path) -> None:
+    place = model.Place(file="app/train.py", line=8, function="second")
+    suggestion = only(tmp_path, TWO, "num_workers=4", place)
+    assert added(suggestion) == ["return DataLoader(b, num_workers=4, persistent_workers=True)"]
+
+
+def test_the_loader_for_training_is_meant(tmp_path: Path) -> None:
+    code = LOADER + "train_loader = DataLoader(a)\ntest_loader = DataLoader(b)\n"
+    suggestion = only(tmp_path, code, "num_workers=4")
+    assert suggestion.changes == ["train.py:4: num_workers=4, persistent_workers=True"]
+
+
+def test_code_without_the_call_gets_no_patch(tmp_path: Path) -> None:
+    suggestion = only(tmp_path, "import torch\n", "num_workers=4")
+    assert (suggestion.outcome, suggestion.patch) == ("none", "")
+
+
+def test_files_that_are_no_python_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("DataLoader(\n", encoding="utf-8")
+    (tmp_path / "binary.py").write_bytes(b"DataLoader\0")
+    suggestion = only(tmp_path, LOADER + "loader = DataLoader(a)\n", "num_workers=4")
+    assert suggestion.outcome == "patch"
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("DataLoader(a, **options)", "other arguments may set num_workers"),
+        ("DataLoader(a, num_workers=workers())", "num_workers is `workers()`"),
+        ("DataLoader(MyIterableDataset())", "each worker would repeat the data"),
+        ("DataLoader(a, 8, True, None, None, 2)", "other arguments may set num_workers"),
+    ],
+)
+def test_unsure_loaders_are_shown(tmp_path: Path, code: str, reason: str) -> None:
+    suggestion = only(tmp_path, f"{LOADER}loader = {code}\n", "num_workers=4")
+    assert suggestion.outcome == "unsure"
+    assert suggestion.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "source", "reason"),
+    [
+        ("flipped", "from_tensor_slices(x)", "the function is random"),
+        ("elsewhere", "from_tensor_slices(x)", "`elsewhere` is defined elsewhere"),
+        ("decoded", "range(10_000_000)", "the number of elements"),
+        ("decoded", "from_generator(g)", "the generator may never end"),
+    ],
+)
+def test_caches_that_would_change_the_program_are_refused(
+    tmp_path: Path, mapped: str, source: str, reason: str
+) -> None:
+    code = (
+        "import tensorflow as tf\n\n\ndef decoded(x):\n    return x + 1\n\n\n"
+        "def flipped(x):\n    return tf.image.random_flip_left_right(x)\n\n\n"
+        f"data = tf.data.Dataset.{source}.map({mapped}).batch(8)\n"
+    )
+    suggestion = only(tmp_path, code, "dataset.cache()")
+    assert suggestion.outcome == "unsure"
+    assert suggestion.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["print(w)", "log.append(w)", "return float(w)", "if w > 0:\n        w = -w", "global counter"],
+)
+def test_functions_with_effects_are_not_jitted(tmp_path: Path, line: str) -> None:
+    code = (
+        "import jax\nimport jax.numpy as jnp\n\nlog = []\n\n\n"
+        f"def update(w):\n    w = jnp.tanh(w)\n    {line}\n    return w\n\n\n"
+        "for _ in range(9):\n    w = update(w)\n"
+    )
+    assert only(tmp_path, code, "@jax.jit\n").outcome == "unsure"
+
+
+def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
+    code = "total = 0.0\nfor x in data:\n    total += loss.item()\n    stop(total)\n"
+    assert only(tmp_path, code, "loss.item()").reason == "`total` may be used as a number"
+
+
+# --- what it looks like ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "snippet", "lines"),
+    [
+        (
+            "import torch\nadam = torch.optim.AdamW(p, lr=1e-3, foreach=False)\n",
+            "fused=True",
+            ["adam = torch.optim.AdamW(p, lr=1e-3, fused=True)"],
+        ),
+        ("o.zero_grad(set_to_none=False)\n", "set_to_none=True", ["o.zero_grad(set_to_none=True)"]),
+        (
+            "total = 0.0\nfor x in d:\n    total += loss.item()\nprint(f'{total:.3f}')\n",
+            "loss.item()",
+            ["total += loss.detach()"],
+        ),
+        (
+            "import torch\n\nif __name__ == '__main__':\n    main()\n",
+            "torch.backends.cuda.matmul.allow_tf32 = True",
+            ["", 'torch.set_float32_matmul_precision("high")'],
+        ),
+        (
+            "from transformers import TrainingArguments\nargs = TrainingArguments('out')\n",
+            "args = TrainingArguments('out', bf16=True)",
+            ["args = TrainingArguments('out', bf16=True)"],
+        ),
+        (
+            "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\n",
+            'trainer = L.Trainer(precision="bf16-mixed")',
+            ['trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'],
+        ),
+        (
+            "import jax\nstep = jax.jit(update)\nfor b in d:\n    p, s = step(p, s, b)\n",
+            "donate_argnums=(0, 1)",
+            ["step = jax.jit(update, donate_argnums=(0, 1))"],
+        ),
+        (
+            "model = Net().to(device)\nopt = SGD(model.parameters())\n",
+            "memory_format=torch.channels_last",
+            ["model = Net().to(device, memory_format=torch.channels_last)"],
+        ),
+    ],
+    ids=["fused", "zero", "item", "tf32", "hf", "lightning", "donate", "channels"],
+)
+def test_the_lines_that_a_patch_adds(
+    tmp_path: Path, code: str, snippet: str, lines: list[str]
+) -> None:
+    assert added(only(tmp_path, code, snippet)) == lines
+
+
+def test_copies_do_not_wait_for_pinned_batches(tmp_path: Path) -> None:
+    code = (
+        LOADER + "loader = DataLoader(data, num_workers=2)\n"
+        "for images, labels in loader:\n    images = images.to(device)\n    model.to(device)\n"
+    )
+    assert added(only(tmp_path, code, "pin_memory=True")) == [
+        "loader = DataLoader(data, num_workers=2, pin_memory=True)",
+        "images = images.to(device, non_blocking=True)",
+    ]
+
+
+def test_autocast_encloses_the_forward_pass(tmp_path: Path) -> None:
+    code = (
+        "import torch\n\n\ndef step(x, y):\n    x = x.to(device)\n    optimizer.zero_grad()\n"
+        "    # forward\n    out = model(x)\n    loss = criterion(out, y)\n    loss.backward()\n"
+    )
+    assert added(only(tmp_path, code, "with torch.autocast('cuda'):")) == [
+        'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "out = model(x)",
+        "loss = criterion(out, y)",
+    ]
+
+
+def test_formatting_comments_and_line_ends_stay(tmp_path: Path) -> None:
+    code = (
+        "from torch.utils.data import DataLoader\r\n\r\nloader = DataLoader(  # the loader\r\n"
+        "    data,\r\n    batch_size=16,  # samples\r\n)"
+    )
+    (tmp_path / "train.py").write_bytes(code.encode())
+    (suggestion,) = suggest(report_with("num_workers=4"), Repository(tmp_path))
+    assert added(suggestion) == ["num_workers=4,", "persistent_workers=True,"]
+    changed = [line for line in suggestion.patch.split("\n") if line.startswith("+ ")]
+    assert len(changed) == 2
+    assert all(line.endswith("\r") for line in changed)
+
+
+def test_two_findings_change_one_file_one_after_the_other(tmp_path: Path) -> None:
+    code = (
+        "import torch\nfrom torch.utils.data import DataLoader\n\nloader = DataLoader(data)\n"
+        "adam = torch.optim.Adam(p)\n"
+    )
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    report = report_with("num_workers=4")
+    other = report_with("fused=True").findings[0]
+    report = replace(report, findings=[*report.findings, replace(other, rule_id="other")])
+    first, second = suggest(report, Repository(tmp_path))
+    assert added(first) == ["loader = DataLoader(data, num_workers=4, persistent_workers=True)"]
+    assert added(second) == ["adam = torch.optim.Adam(p, fused=True)"]
+    assert " loader = DataLoader(data, num_workers=4" in second.patch  # on top of the first
+
+
+def test_each_fix_carries_out_a_remedy_of_a_rule() -> None:
+    rules = Path(__file__).parents[2] / "tb_perfadvisor" / "rules"
+    text = "\n".join(path.read_text(encoding="utf-8") for path in rules.rglob("*.py"))
+    assert [fix.remedy for fix in FIXES if not re.search(fix.remedy, text)] == []
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_patch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADER + "loader = DataLoader(a)\n", encoding="utf-8")
+    done = run("suggest", SLOW, "--repo", tmp_path)
+    assert done.stdout.startswith("# 1. Feed the device without making it wait")
+    assert "+loader = DataLoader(a, num_workers=4, persistent_workers=True)\n" in done.stdout
+    assert "#    Same patch as for finding 1\n" in done.stdout
+    assert (tmp_path / "train.py").read_text("utf-8") == LOADER + "loader = DataLoader(a)\n"
+    run("suggest", SLOW, "--repo", tmp_path, "--output", tmp_path / "patches")
+    assert [path.name for path in (tmp_path / "patches").iterdir()] == ["1-input-stall.patch"]
+
+
+def test_the_command_needs_one_capture(tmp_path: Path) -> None:
+    refused = run("suggest", SLOW.parent, "--repo", tmp_path, status=2)
+    assert "contains 12 captures" in refused.stderr
