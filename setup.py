@@ -18,6 +18,7 @@ EXTRAS = {
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
+    "mcp": ["mcp>=2.0"],
     # Only for patches.
     "suggest": ["libcst>=1.5"],
     # Only to ask XLA's TPU compiler what shapes cost.
@@ -30,6 +31,7 @@ EXTRAS = {
         "playwright>=1.40",
         "axe-playwright-python>=0.1.4",
         "libcst>=1.5",
+        "mcp>=2.0",
         "sarif-om>=1.0.4",  # SARIF's object model
         # Object stores, and servers that stand in for them.
         "gcp-storage-emulator>=2024.8",

@@ -14,6 +14,8 @@ from tb_perfadvisor.cli.compare import compare
 from tb_perfadvisor.cli.demo import demo
 from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import Group
+from tb_perfadvisor.cli.history import history
+from tb_perfadvisor.cli.mcp import mcp
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
 from tb_perfadvisor.cli.suggest import suggest
@@ -32,6 +34,7 @@ app = Group(
     commands=[
         analyze,
         compare,
+        history,
         training,
         rules,
         explain,
@@ -40,6 +43,7 @@ app = Group(
         publish,
         tpu_shapes,
         anonymize,
+        mcp,
         demo,
     ],
     epilog="Start with: perfadvisor analyze runs/\n\n"

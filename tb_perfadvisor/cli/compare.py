@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from tb_perfadvisor.cli.help import (
     CONFIG,
@@ -20,7 +19,7 @@ from tb_perfadvisor.cli.help import (
     Command,
     choice_option,
 )
-from tb_perfadvisor.cli.selection import captures_of_runs, limits_of, note_incomplete_scan
+from tb_perfadvisor.cli.selection import limits_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, show_progress, write_result
 from tb_perfadvisor.errors import PerfAdvisorError
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Execution
-    from tb_perfadvisor.ingest.captures import Listing
     from tb_perfadvisor.report.comparison import Choice, Comparison, Group, RunFacts
     from tb_perfadvisor.report.report_cache import ReportCache
 
@@ -89,7 +87,7 @@ def compare(
 
     settings = read_config(config) if config is not None else Config()
     settings.check()  # complain about unknown names before reading anything
-    base_listing, *target_listings = (_listing(path, run) for path in (base, *targets))
+    base_listing, *target_listings = (listing_of_runs(path, run) for path in (base, *targets))
     groups, notes = pair(base_listing, target_listings)
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
@@ -115,20 +113,6 @@ def compare(
     write_result(partial(render_comparison, content), print_text, format, output)
     if fail_on_regression is not None:
         _fail_on_regression(comparisons, fail_on_regression / 100)
-
-
-def _listing(path: str, run: str | None) -> Listing:
-    """The captures below a path whose run was asked for."""
-    from tb_perfadvisor import api
-    from tb_perfadvisor.ingest.discovery import discover
-
-    with show_progress(f"listing {path}"):
-        listing = discover(path)
-    captures = captures_of_runs(listing, run)
-    if not captures:
-        raise api.nothing_found(path, listing)
-    note_incomplete_scan(path, listing)
-    return replace(listing, captures=captures)
 
 
 def _compared(

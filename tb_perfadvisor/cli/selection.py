@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.cli.terminal import note
+from tb_perfadvisor.cli.terminal import note, show_progress
 from tb_perfadvisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,25 @@ def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:
             hint="Runs: " + ", ".join(sorted({capture.run or "." for capture in listing.captures})),
         )
     return captures
+
+
+def listing_of_runs(path: str, run: str | None) -> Listing:
+    """The captures below a path whose run was asked for, at least one.
+
+    Raises:
+        NothingFoundError: If there is none.
+        UsageError: If no run matches.
+    """
+    from tb_perfadvisor import api
+    from tb_perfadvisor.ingest.discovery import discover
+
+    with show_progress(f"listing {path}"):
+        listing = discover(path)
+    captures = captures_of_runs(listing, run)
+    if not captures:
+        raise api.nothing_found(path, listing)
+    note_incomplete_scan(path, listing)
+    return replace(listing, captures=captures)
 
 
 def limits_of(time_limit_s: float | None) -> Limits:

@@ -31,7 +31,7 @@ def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparis
         targets: The runs to compare, in the order of the result.
     """
     return model.Comparison(
-        base=_run(base), targets=[_compare_two(base, target) for target in targets]
+        base=as_run(base), targets=[_compare_two(base, target) for target in targets]
     )
 
 
@@ -69,7 +69,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
     change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
     causes = _causes(before, after)
     compared = model.ComparedTarget(
-        run=_run(target),
+        run=as_run(target),
         verdict="no_steps",
         headline="",
         per="step" if has_steps else "window",
@@ -181,7 +181,8 @@ def _headline(
     return f"No clear change: {now} per step, {was} before"
 
 
-def _run(facts: RunFacts) -> model.ComparedRun:
+def as_run(facts: RunFacts) -> model.ComparedRun:
+    """The row of a run in the table of runs."""
     steps = facts.steps
     step_time_ns = round(facts.window_ns / steps) if steps else None
     return model.ComparedRun(

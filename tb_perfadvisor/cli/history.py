@@ -1,0 +1,101 @@
+"""`perfadvisor history`: the recordings of a run as a time line."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tb_perfadvisor.cli.help import (
+    CONFIG,
+    PATH,
+    RUN,
+    TIME_LIMIT,
+    Argument,
+    Command,
+    choice_option,
+)
+from tb_perfadvisor.cli.selection import limits_of, listing_of_runs
+from tb_perfadvisor.cli.terminal import Format, note, show_progress, write_result
+from tb_perfadvisor.errors import PerfAdvisorError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_EXAMPLES = """\
+Examples:
+  perfadvisor history runs/resnet50         # each session of the run
+  perfadvisor history runs/v1 runs/v2 runs/v3"""
+
+
+@click.command(cls=Command, epilog=_EXAMPLES)
+@click.argument(
+    "paths",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    help="A logdir or a run that was recorded several times; or recordings, the oldest first.",
+)
+@choice_option(Format, "--format", "-f", default=Format.TEXT, help="Output format.")
+@click.option("--output", "-o", type=PATH, help="Write to this file instead of the terminal.")
+@RUN
+@CONFIG
+@TIME_LIMIT
+def history(
+    paths: tuple[str, ...],
+    format: Format,
+    output: Path | None,
+    run: str | None,
+    config: Path | None,
+    time_limit: float | None,
+) -> None:
+    """Show the recordings of a run over time: steps, findings, predicted and achieved savings."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.report.comparison import RunFacts
+    from tb_perfadvisor.report.comparison.history import make_history, recordings_of
+    from tb_perfadvisor.report.comparison.history_formats import (
+        history_document,
+        print_history,
+        render_history,
+    )
+    from tb_perfadvisor.report.report_cache import open_report_cache
+
+    settings = read_config(config) if config is not None else Config()
+    settings.check()
+    runs = recordings_of([listing_of_runs(path, run) for path in paths])
+    choices = [choice for recordings in runs.values() for choice in recordings]
+    notes: list[str] = []
+    histories = []
+    with show_progress("reading", len(choices)) as progress:
+        results = api.facts_of_all(
+            choices,
+            settings,
+            progress.describe,
+            report_cache=open_report_cache(RunFacts, settings),
+            time_limit_s=limits_of(time_limit).time_s,
+        )
+        for name, recordings in runs.items():
+            found, places = [], []
+            for choice in recordings:
+                result = next(results)
+                progress.advance()
+                if isinstance(result, PerfAdvisorError):
+                    notes.append(str(result))
+                else:
+                    found.append(result)
+                    places.append(choice.place)
+            if len(found) > 1:
+                histories.append(make_history(name, api.with_distinct_names(found, places)))
+    for message in notes:
+        note(message)
+    if not histories:
+        raise PerfAdvisorError("fewer than two recordings can be read.", where=paths[0])
+    content = history_document(histories, notes)
+
+    def print_text(console: Console) -> None:
+        print_history(content, console)
+
+    write_result(partial(render_history, content), print_text, format, output)

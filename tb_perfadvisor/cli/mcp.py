@@ -1,0 +1,36 @@
+"""`perfadvisor mcp`: a server of the Model Context Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tb_perfadvisor.cli.help import PATH, Command
+from tb_perfadvisor.errors import UsageError
+
+
+@click.command(cls=Command)
+@click.option(
+    "--root",
+    type=PATH,
+    default=Path(),
+    show_default="the current directory",
+    help="Directory of the profiles. Nothing outside of it is read.",
+)
+@click.option(
+    "--repo", type=PATH, help="The directory of the program's code, to show lines and patches."
+)
+def mcp(root: Path, repo: Path | None) -> None:
+    """Serve profiles to coding agents by the Model Context Protocol, on stdin and stdout."""
+    try:
+        from tb_perfadvisor.mcp.server import make_server
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("mcp", "anyio"):
+            raise
+        raise UsageError(
+            "needs the SDK of the Model Context Protocol, which is not installed.",
+            where="mcp",
+            hint="Install it with `pip install 'tb_perfadvisor[mcp]'`.",
+        ) from error
+    make_server(root, repo).run("stdio")

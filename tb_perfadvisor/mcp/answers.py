@@ -1,0 +1,259 @@
+"""What the tools answer: texts of at most `MAX_BYTES`, about files below one directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tb_perfadvisor import api
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.environment import environment_notes
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.execution.limits import limits_from_environment
+from tb_perfadvisor.ingest.captures import Capture, Listing
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
+from tb_perfadvisor.plain_text import plain, plain_lines
+from tb_perfadvisor.report import Report, document, model
+from tb_perfadvisor.report.formats.branches import Entry, branches_of
+from tb_perfadvisor.report.formats.brief import render_brief
+from tb_perfadvisor.report.formats.markdown import finding_blocks
+from tb_perfadvisor.report.report_cache import open_report_cache
+from tb_perfadvisor.sources import Repository, with_sources
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.suggest import Suggestion
+
+MAX_BYTES = 8192
+_MAX_CAPTURES = 20
+_MAX_EVENTS = 5
+Progress = Callable[[str, float], None]
+
+
+def _silent(stage: str, share: float) -> None:
+    """Report no progress."""
+
+
+class Answers:
+    """Answers questions about profiles below a directory. Nothing is written there."""
+
+    def __init__(self, root: Path, repository: Path | None = None) -> None:
+        """Serve a directory.
+
+        Args:
+            root: Profiles outside of it are refused.
+            repository: The code of the programs, to show lines and patches; None for none.
+
+        Raises:
+            UsageError: If one is no directory.
+        """
+        if not root.is_dir():
+            raise UsageError("is not a directory.", where=str(root))
+        self._root = Path(os.path.realpath(root))
+        self._repository = repository
+        if repository is not None:
+            Repository(repository)  # complain at once
+
+    def list_captures(self) -> str:
+        """The captures below the root, with the path that the other tools take."""
+        listing = self._listing("")
+        lines = [
+            f"{len(listing.captures)} captures. Pass a path to `analyze`.",
+            *(
+                f"- path={_path_of(capture)!r} format={capture.format} files={len(capture.files)}"
+                for capture in listing.captures
+            ),
+        ]
+        if listing.rejected:
+            lines.append(f"{len(listing.rejected)} files were not used; `doctor` says why.")
+        return bounded("\n".join(lines), "start the server with a --root closer to the runs")
+
+    def analyze(self, path: str, progress: Progress = _silent) -> str:
+        """The short form of the reports below a path."""
+        reports, rejected = self._reports(path, progress)
+        return render_brief(document(reports, rejected), path or ".")
+
+    def finding(self, path: str, number: str, progress: Progress = _silent) -> str:
+        """One finding with its evidence, its lines of code, its remedies and its patch."""
+        report, entry = self._entry(path, number, progress)
+        blocks = finding_blocks(entry, report, entry.finding.remedies)
+        blocks += [_events(item) for item in entry.finding.evidence if _is_events(item)]
+        if entry.finding.places and self._repository is None:
+            names = ", ".join(f"{place.file}:{place.line}" for place in entry.finding.places)
+            blocks.append(f"Lines of code: {plain(names)}")
+        patch = self._patch(report, entry)
+        if patch is not None:
+            what = patch.patch or patch.reason
+            blocks.append(f"Patch ({patch.outcome}):\n\n```diff\n{plain_lines(what)}\n```")
+        return bounded("\n\n".join(blocks), f"run `perfadvisor analyze {path} --format json`")
+
+    def compare(self, base: str, target: str, progress: Progress = _silent) -> str:
+        """What changed from one run to another, and whether predictions came true."""
+        from tb_perfadvisor.report.comparison.render import (
+            comparison_document,
+            render_comparison,
+        )
+
+        for path in (base, target):
+            self._listing(path)
+        places = [str(self._place(path)) for path in (base, target)]
+        comparison = api.compare(places[0], places[1], progress=progress)
+        text = render_comparison(comparison_document([comparison], ()), "markdown")
+        return bounded(text, f"run `perfadvisor compare {base} {target} --format json`")
+
+    def explain_rule(self, rule_id: str) -> str:
+        """The page of a rule."""
+        from tb_perfadvisor.rules.page import rule_page
+        from tb_perfadvisor.rules.registry import all_rules
+
+        rules = {rule.id: rule for rule in all_rules()}
+        if rule_id not in rules:
+            raise UsageError(f"there is no rule {rule_id!r}.", hint=f"Rules: {', '.join(rules)}.")
+        return bounded(rule_page(rules[rule_id]), f"run `perfadvisor explain {rule_id}`")
+
+    def doctor(self, path: str) -> str:
+        """What was found below a path, what was not used and why, and the environment."""
+        listing = self._listing(path, may_be_empty=True)
+        lines = [f"{listing.scanned_files:,} files, {len(listing.captures)} captures"]
+        lines += [f"- not used: {file.path}: {file.reason}" for file in listing.rejected]
+        lines += [f"- not fully scanned: {gap}" for gap in listing.gaps]
+        lines += [
+            f"- {note.severity}: {note.message} {note.remedy}".rstrip()
+            for note in environment_notes()
+        ]
+        return bounded(plain_lines("\n".join(lines)), "run `perfadvisor doctor` on a subdirectory")
+
+    def how_to_record(self, framework: str, path: str = "", progress: Progress = _silent) -> str:
+        """How to record a profile; for a path, what another recording would show."""
+        if framework not in HOW_TO_RECORD:
+            names = ", ".join(HOW_TO_RECORD)
+            raise UsageError(f"unknown framework {framework!r}.", hint=f"Frameworks: {names}.")
+        parts = [HOW_TO_RECORD[framework]]
+        if path:
+            (report, *_), _ = self._reports(path, progress)
+            gaps = [f"- {gap.remedy} ({len(gap.rule_ids)} checks)" for gap in report.not_checked]
+            parts += ["Another recording of this run would allow more checks:", *gaps]
+        return bounded("\n".join(parts), "read docs/recording.md")
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _place(self, path: str) -> Path:
+        """A path below the root.
+
+        Raises:
+            UsageError: If it is outside, also through links.
+        """
+        place = Path(os.path.realpath(self._root / path))
+        if "://" in path or not place.is_relative_to(self._root):
+            raise UsageError("is outside of the server's root.", where=path)
+        return place
+
+    def _listing(self, path: str, *, may_be_empty: bool = False) -> Listing:
+        place = self._place(path)
+        if not place.exists():
+            raise UsageError("does not exist.", where=path, hint="`list_captures` names paths.")
+        listing = discover(place)
+        for capture in listing.captures:
+            for file in capture.files:
+                # A link inside of the root may lead out of it.
+                self._place(str(Path(listing.root, file.path)))
+        if not listing.captures and not may_be_empty:
+            raise api.nothing_found(path, listing)
+        return listing
+
+    def _reports(self, path: str, progress: Progress) -> tuple[list[Report], list[model.Rejected]]:
+        listing = self._listing(path)
+        settings = Config()
+        reports: list[Report] = []
+        rejected = [model.Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
+        captures = listing.captures[:_MAX_CAPTURES]
+        limits = limits_from_environment(_silent_warning)
+        for result in api.analyze_captures(
+            listing,
+            captures,
+            settings,
+            progress,
+            report_cache=open_report_cache(Report, settings),
+            time_limit_s=limits.time_s,
+        ):
+            if isinstance(result, Report):
+                reports.append(result)
+            else:
+                rejected.append(result)
+            progress(f"analyzed {len(reports)} of {len(captures)}", 1.0)
+        if not reports:
+            reasons = " ".join(f"{file.path}: {file.reason}" for file in rejected[:3])
+            raise PerfAdvisorError(f"contains no readable profile. {reasons}", where=path)
+        return reports, rejected
+
+    def _entry(self, path: str, number: str, progress: Progress) -> tuple[Report, Entry]:
+        reports, _ = self._reports(path, progress)
+        if len(reports) > 1:
+            raise UsageError(
+                f"contains {len(reports)} captures.", where=path, hint="Name one of them."
+            )
+        report = reports[0]
+        if self._repository is not None:
+            report = with_sources(report, Repository(self._repository))
+        entries = {
+            entry.number: entry
+            for branch in branches_of(report)
+            for entry in (branch.entry, *branch.refined)
+        }
+        if number not in entries:
+            numbers = ", ".join(entries) or "none"
+            raise UsageError(f"there is no finding {number!r}.", hint=f"Findings: {numbers}.")
+        return report, entries[number]
+
+    def _patch(self, report: Report, entry: Entry) -> Suggestion | None:
+        """The patch for a finding; None without a repository or libcst."""
+        if self._repository is None:
+            return None
+        try:
+            from tb_perfadvisor.suggest import suggest
+        except ImportError:
+            return None
+        suggestions = suggest(report, Repository(self._repository))
+        return next(each for each in suggestions if each.number == entry.number)
+
+
+def bounded(text: str, more: str) -> str:
+    """A text of at most `MAX_BYTES`; one that is cut says how to get the rest.
+
+    Args:
+        text: The text.
+        more: How to get the rest.
+    """
+    if len(text.encode()) <= MAX_BYTES:
+        return text
+    end = f"\n… shortened; for the rest, {more}."
+    cut = text.encode()[: MAX_BYTES - len(end.encode())].decode(errors="ignore")
+    return cut.rpartition("\n")[0] + end if "\n" in cut else cut + end
+
+
+def _silent_warning(message: str) -> None:
+    """Leave out warnings about limits: stdout belongs to the protocol."""
+
+
+def _path_of(capture: Capture) -> str:
+    """The path of a capture below the root: its directory, or its file if others lie beside it."""
+    folders = {str(Path(file.path).parent) for file in capture.files}
+    if len(capture.files) == 1:
+        return plain(capture.files[0].path)
+    return plain(min(folders, key=len))
+
+
+def _is_events(item: model.Evidence) -> bool:
+    return isinstance(item, model.EventsEvidence)
+
+
+def _events(item: model.Evidence) -> str:
+    rows = item.rows[:_MAX_EVENTS] if isinstance(item, model.EventsEvidence) else []
+    lines = [
+        f"- {plain(row.name)}: {row.duration_ns:,} ns at {row.start_ns:,} ns"
+        + (f", {plain(row.source)}" if row.source else "")
+        for row in rows
+    ]
+    return "\n".join([f"{plain(item.title)}:", *lines])
