@@ -1021,6 +1021,42 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
+ * The recordings of one run, the oldest first.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "History".
+ */
+export interface History {
+  name: string;
+  recordings: Recording[];
+}
+/**
+ * One recording, and what changed since the one before.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Recording".
+ */
+export interface Recording {
+  run: ComparedRun;
+  verdict: ("faster" | "inconclusive" | "no_steps" | "not_comparable" | "scaled" | "slower") | null;
+  headline: string;
+  change: Change | null;
+  findings: FindingChange[];
+  open_findings: string[];
+}
+/**
+ * What `perfadvisor history --format json` prints.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "HistoryDocument".
+ */
+export interface HistoryDocument {
+  schema_version: number;
+  generator: Generator;
+  histories: History[];
+  notes: string[];
+}
+/**
  * A tf.data iterator, summed over epochs and files. Times are means per step.
  *
  *     If the profile contains only totals, counts and times cover the whole recording.
