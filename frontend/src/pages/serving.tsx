@@ -114,7 +114,7 @@ export function describeFloor(view: ServingView): string {
 }
 
 const Floor = ({ view }: { view: ServingView }): JSX.Element | null =>
-  view.kinds.some(({ kind }) => kind === "decode") ? <p class="muted">{describeFloor(view)}</p> : null;
+  view.kinds.some(({ kind }) => kind === "decode") ? <p class="muted table-note">{describeFloor(view)}</p> : null;
 
 function kindColumns(kinds: ServingKind[]): Column<ServingKind>[] {
   const columns: Column<ServingKind>[] = [

@@ -29,11 +29,13 @@ _LIBRARY_OPERATOR: Final = re.compile(
 _PACKAGES: Final = (
     "torch|torchvision|torchaudio|tensorflow|keras|jax|jaxlib|flax|optax|numpy|PIL|lightning"
     "|pytorch_lightning|transformers|accelerate|diffusers|datasets|deepspeed|megatron|torchtitan"
-    "|vllm|sglang|apex|timm|ray|triton|cv2|h5py|pandas|scipy"
+    "|vllm|sglang|tensorrt_llm|apex|timm|ray|triton|cv2|h5py|pandas|scipy"
 )
 _LIBRARY_FILE: Final = re.compile(
     rf"^(?:.*/)?(?P<installed>(?:site|dist)-packages/)(?P<inside>(?:{_PACKAGES})/.*)$"
     rf"|^(?P<relative>(?:{_PACKAGES})/.*)$"
+    # Servers often run from a checkout: `/sgl-workspace/sglang/python/sglang/srt/…`.
+    r"|^.*/(?P<checkout>(?:sglang/srt|vllm/v1|vllm/model_executor|tensorrt_llm/_torch)/.*)$"
 )
 _INSTALLED: Final = re.compile(r"^.*/((?:site|dist)-packages/.*)$")
 
@@ -65,7 +67,8 @@ class Names:
         """A Python frame or source location, such as `dir/file.py(12): function`."""
         library = _LIBRARY_FILE.match(frame)
         if library:
-            return (library["installed"] or "") + (library["inside"] or library["relative"])
+            inside = library["inside"] or library["relative"] or library["checkout"]
+            return (library["installed"] or "") + inside
         installed = _INSTALLED.match(frame)
         return self.marker(installed[1] if installed else frame)
 

@@ -91,7 +91,7 @@ def server_steps(signals: Signals) -> ServerSteps | None:
         return None
     start_ns = events.start_ns[annotated.row]
     period_ns = np.full(len(annotated), -1, dtype=np.int64)
-    if len(steps):
+    if len(steps) and not steps.is_inferred:
         inside = (start_ns >= steps.window_start_ns) & (start_ns < steps.window_end_ns)
         # The profiler's own markers begin a little before the server's annotations.
         until_ns = np.append(start_ns[1:], steps.window_end_ns)
@@ -139,11 +139,16 @@ def _busy_ns(start_ns: Int64, end_ns: Int64, group: Int64, count: int) -> Int64:
     """The length of the union of each group's ranges; shape (count,)."""
     order = np.lexsort((start_ns, group))
     start_ns, end_ns, group = start_ns[order], end_ns[order], group[order]
-    # Move the groups apart, so that one running maximum serves all of them.
-    offset = group * (int(end_ns.max()) + 1)
-    reach = np.maximum.accumulate(end_ns + offset)
-    before = np.concatenate(([0], reach[:-1]))
-    new_ns = np.maximum(end_ns + offset - np.maximum(start_ns + offset, before), 0)
+    # Put the groups one after the other, so that one running maximum serves all of them.
+    is_first = np.append(True, group[1:] != group[:-1])
+    last = np.flatnonzero(np.append(is_first[1:], True))
+    origin_ns = start_ns[is_first]
+    lengths_ns = np.maximum.reduceat(end_ns, np.flatnonzero(is_first)) - origin_ns
+    moved_ns = np.append(0, np.cumsum(lengths_ns)[:-1]) - origin_ns
+    by = np.repeat(moved_ns, np.diff(last, prepend=-1))
+    start_ns, end_ns = start_ns + by, end_ns + by
+    before = np.append(0, np.maximum.accumulate(end_ns)[:-1])
+    new_ns = np.maximum(end_ns - np.maximum(start_ns, before), 0)
     return np.bincount(group, weights=new_ns, minlength=count).astype(np.int64)
 
 

@@ -16,6 +16,14 @@ NAMES = Names(b"key")
         "nccl:all_reduce",
         "Torch-Compiled Region: 0/0",
         "DistributedDataParallel.forward",
+        "execute_context_2(6144)_generation_3(3)",
+        "execute_3_context_0(sq0sk0sqsq0sqsk0)_generation_3(sq3sk99sqsq3sqsk99)",
+        "step[DECODE bs=32]",
+        "step[EXTEND bs=1 toks=107]",
+        "step[TARGET_VERIFY bs=8]",
+        "[Executor] _forward_step 7: 2 ctx reqs, 6144 ctx tokens, 3 gen reqs",
+        "decode[bs=117/128 tok=117 d=117]",
+        "prefill[bs=2 tok=14721 ctx=[7803, 6918]]",
     ],
 )
 def test_markers_stay(name: str) -> None:
@@ -43,6 +51,10 @@ def test_operators_stay(name: str) -> None:
         (
             "/home/jdoe/venv/lib/python3.11/site-packages/torch/nn/modules/module.py(1501): _call",
             "site-packages/torch/nn/modules/module.py(1501): _call",
+        ),
+        (
+            "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(12): run_batch",
+            "sglang/srt/managers/scheduler.py(12): run_batch",
         ),
         (
             "torch/utils/data/dataloader.py(701): __next__",

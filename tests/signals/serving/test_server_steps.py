@@ -77,6 +77,19 @@ def test_the_work_of_a_step_may_run_in_the_next_one() -> None:
     assert steps.first_ns.tolist() == [ms(1), ms(6), ms(11)]
 
 
+def test_work_on_two_streams_counts_once() -> None:
+    steps = steps_of(
+        """
+        cell 1ms
+        main   |d...d...d...d...|
+        main   |G...G...G...G...|
+        gpu 7  |.KK..KK..KK..KK.|
+        gpu 8  |..HH..HH..HH..HH|
+        """
+    )
+    assert steps.device_ns.tolist() == [ms(3)] * 3
+
+
 def test_one_step_has_no_period() -> None:
     steps = steps_of("cell 1ms\nmain |ddd.....|\nmain |.G......|\ngpu 7 |.K''''..|")
     assert (steps.period_ns.tolist(), steps.device_ns.tolist()) == ([-1], [ms(5)])

@@ -22,7 +22,8 @@ from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
-_N = r"\d{1,15}"
+_N = r"\d{1,12}"
+"""A count. Sums of longer ones, which no batch has, would overflow."""
 _VLLM = re.compile(
     rf"^execute_context_(?P<prefills>{_N})\((?P<prefill_tokens>{_N})\)"
     rf"_generation_(?P<decodes>{_N})\((?P<decode_tokens>{_N})\)$"
