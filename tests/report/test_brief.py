@@ -91,7 +91,7 @@ def test_several_captures_each_show_their_first_finding() -> None:
     brief: dict[str, Any] = json.loads(done.stdout)
     assert len(done.stdout.encode()) <= MAX_BYTES
     assert all(len(report["findings"]) <= 1 for report in brief["reports"])
-    assert brief["reports_truncated"] == 12 - len(brief["reports"])
+    assert brief["reports_truncated"] == 16 - len(brief["reports"])
 
 
 def test_the_commands_of_several_captures_name_the_run() -> None:
