@@ -27,6 +27,8 @@ from tb_perfadvisor.units import format_duration
 
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
+# The year 2116. Later times do not fit into 64 bits.
+_LATEST_UNIX_NS = 1 << 62
 
 
 def build_report(analysis: Analysis, config: Config, progress: Progress | None = None) -> Report:
@@ -120,6 +122,8 @@ def _recorded(signals: Signals) -> model.RecordedInfo | None:
     if start_ns is None:
         return None
     end_ns = start_ns + signals.trace.duration_ns
+    if not 0 < start_ns <= end_ns < _LATEST_UNIX_NS:  # a damaged clock
+        return None
     return model.RecordedInfo(start_unix_ns=start_ns, end_unix_ns=end_ns)
 
 

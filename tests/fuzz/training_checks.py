@@ -14,7 +14,11 @@ from rich.console import Console
 
 from tb_perfadvisor.api import describe_runs
 from tb_perfadvisor.errors import PerfAdvisorError, logger
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.runs import event_runs
 from tb_perfadvisor.report.formats.training_text import print_trainings
+from tb_perfadvisor.report.whole_run.view import make_training_view
 from tb_perfadvisor.training.training import Training
 from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs
 
@@ -52,6 +56,10 @@ def check_training(root: Path, *, exports: bool) -> int:
         if [each for each in from_cache if each is not None] != [each for _, each, _ in runs]:
             raise BrokenError("the cache of scalars changes what is said")
         check_json(json.dumps([msgspec.to_builtins(training) for _, training, _ in runs]))
+        reports = {name: of_run for name, _, of_run in runs}
+        for name, event_run in event_runs(discover(root)).items():
+            view = make_training_view(name, read_run(event_run), reports.get(name, ()))
+            check_json(msgspec.json.encode(view).decode())
         printed = io.StringIO()
         print_trainings(runs, Console(file=printed, width=100))
         check_text(printed.getvalue(), "text")

@@ -34,6 +34,21 @@ def no_constant(name: str) -> Any:
     raise AssertionError(f"JSON holds {name}")
 
 
+@pytest.mark.parametrize(
+    ("origin_unix_ns", "is_known"), [(None, False), (1_700_000_000 * 10**9, True), (2**70, False)]
+)
+def test_report_says_when_it_was_recorded(origin_unix_ns: int | None, is_known: bool) -> None:
+    builder = TraceBuilder(origin_unix_ns=origin_unix_ns)
+    builder.step(0, 0, ms(10))
+    builder.step(1, ms(10), ms(20))
+    report = report_of(builder.build())
+    json.loads(render(report, "json"))  # numbers of more than 64 bits cannot be written
+    assert (report.recorded is not None) == is_known
+    if report.recorded is not None:
+        assert report.recorded.start_unix_ns == origin_unix_ns
+        assert report.recorded.end_unix_ns - report.recorded.start_unix_ns == ms(20)
+
+
 def test_savings_are_per_step_and_divided_once() -> None:
     report = report_of(draw(SLOW), Config(select=("input-stall",)))
     (finding,) = report.findings
