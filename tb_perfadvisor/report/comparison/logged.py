@@ -1,8 +1,10 @@
 """What the scalars of two runs say about a change: more steps than a profile has, and no profiler.
 
-Neighboring intervals are alike, so they are not independent: a run of a thousand intervals does not
-know its mean a thousand times as well. Means of long blocks are nearly independent, and the
-interval is that of their mean (batch means: Law, "Simulation Modeling and Analysis", chapter 9).
+Runs are compared at equal steps: what both do at step 1,500, such as reading longer samples, is no
+difference between them. Neighboring intervals are alike, so they are not independent: a run of a
+thousand intervals does not know its mean a thousand times as well. Means of long blocks are nearly
+independent (batch means: Law, "Simulation Modeling and Analysis", chapter 9), and the interval is
+that of the ratio of two means of pairs (Cochran, "Sampling Techniques", chapter 6).
 """
 
 from __future__ import annotations
@@ -14,11 +16,7 @@ import numpy as np
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.interval import (
-    NOISE_SHARE,
-    change_interval,
-    student_quantile,
-)
+from tb_perfadvisor.report.comparison.interval import NOISE_SHARE, student_quantile
 from tb_perfadvisor.report.comparison.scaling import scaled_efficiency
 from tb_perfadvisor.report.model import RecordedInfo
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -31,7 +29,11 @@ from tb_perfadvisor.units import format_duration, format_share
 _BLOCKS = 20
 """Law recommends 10 to 30: fewer give wide intervals, more are not independent."""
 _FEWEST_INTERVALS = 20
+_FEWEST_BLOCKS = 10
+_FEWEST_IN_BLOCK = 2
 """Blocks of a single interval tell nothing of how blocks vary."""
+_LEAST_CHANGE = -0.999
+"""No step takes less than no time."""
 _LOSS_BLOCKS = 8
 _FEWEST_LOSSES = 3
 """Points in a block, so that one of them does not decide."""
@@ -46,11 +48,10 @@ class LoggedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     place: str
     """Where its event files are: two profiles of one run are not compared by it."""
-    block_ns: list[int]
-    """Mean time per step in blocks of usual intervals."""
-    step_ns: int
-    """Mean over all of them."""
-    intervals: int
+    first_step: list[int]
+    """Of each usual interval."""
+    steps: list[int]
+    elapsed_ns: list[int]
     loss_tag: str
     """Empty if the run logged none."""
     loss_step: list[int]
@@ -77,23 +78,14 @@ def logged_run(place: str, scalars: RunScalars, recorded: RecordedInfo | None) -
     rows = np.flatnonzero(usual)
     if len(rows) < _FEWEST_INTERVALS:
         return None
-    elapsed_ns, steps = progress.elapsed_ns[rows], progress.steps[rows]
-    blocks = [
-        int(elapsed.sum() / count.sum())
-        for elapsed, count in zip(
-            np.array_split(elapsed_ns, min(_BLOCKS, len(rows) // 2)),
-            np.array_split(steps, min(_BLOCKS, len(rows) // 2)),
-            strict=True,
-        )
-    ]
     tag, _ = find_metrics(scalars.series).get("loss", ("", None))
     loss = scalars.series[tag] if tag else None
     is_number = np.isfinite(loss.value) if loss is not None else np.empty(0, bool)
     return LoggedRun(
         place=place,
-        block_ns=blocks,
-        step_ns=int(elapsed_ns.sum() / steps.sum()),
-        intervals=len(rows),
+        first_step=progress.first_step[rows].tolist(),
+        steps=progress.steps[rows].tolist(),
+        elapsed_ns=progress.elapsed_ns[rows].tolist(),
         loss_tag=tag,
         loss_step=loss.step[is_number].tolist() if loss is not None else [],
         loss=loss.value[is_number].tolist() if loss is not None else [],
@@ -124,11 +116,15 @@ def _compared(
 ) -> model.LoggedChange | None:
     if run is None or run.place == base.place or target.verdict == "not_comparable":
         return None
-    ends = change_interval(base.block_ns, run.block_ns)
-    if ends is None:
+    times = _times_at_equal_steps(base, run)
+    if times is None:
         return None
-    share = run.step_ns / base.step_ns - 1
-    low, high = ends
+    before_ns, after_ns = times.block_ns
+    ratio = float(after_ns.mean() / before_ns.mean())
+    residual = after_ns - ratio * before_ns
+    error = float(residual.std(ddof=1)) / sqrt(len(residual)) / float(before_ns.mean())
+    reach = student_quantile(len(residual) - 1) * error
+    share, low, high = ratio - 1, max(ratio - 1 - reach, _LEAST_CHANGE), ratio - 1 + reach
     efficiency = None
     if target.scaling is not None:
         expected, *least_and_most = (
@@ -140,10 +136,10 @@ def _compared(
     )
     loss = _loss(base, run) if is_same_batch else None
     change = model.LoggedChange(
-        base_step_ns=base.step_ns,
-        target_step_ns=run.step_ns,
-        base_intervals=base.intervals,
-        target_intervals=run.intervals,
+        base_step_ns=round(float(before_ns.mean())),
+        target_step_ns=round(float(after_ns.mean())),
+        base_intervals=times.intervals[0],
+        target_intervals=times.intervals[1],
         change_share=share,
         low_share=low,
         high_share=high,
@@ -152,6 +148,43 @@ def _compared(
         sentences=[],
     )
     return msgspec.structs.replace(change, sentences=_sentences(change))
+
+
+class _Times(msgspec.Struct, frozen=True):
+    """Times of two runs in blocks of the same steps."""
+
+    block_ns: tuple[Float64, Float64]
+    """Mean time per step; shape (blocks,)."""
+    intervals: tuple[int, int]
+
+
+def _times_at_equal_steps(base: LoggedRun, run: LoggedRun) -> _Times | None:
+    """The time per step of both in blocks; None if they have too few steps in common."""
+    first = max(base.first_step[0], run.first_step[0])
+    last = min(one.first_step[-1] + one.steps[-1] for one in (base, run))
+    if last <= first:
+        return None
+    edges = np.linspace(first, last, _BLOCKS + 1)
+    means, counts = [], []
+    for one in (base, run):
+        steps = np.array(one.steps, np.float64)
+        middle = np.array(one.first_step, np.float64) + steps / 2
+        block = np.searchsorted(edges, middle, side="right") - 1
+        inside = (block >= 0) & (block < _BLOCKS)
+        block, length = block[inside], np.array(one.elapsed_ns, np.float64)[inside]
+        in_block = np.bincount(block, minlength=_BLOCKS)
+        whole_ns = np.bincount(block, weights=length, minlength=_BLOCKS)
+        of_steps = np.bincount(block, weights=steps[inside], minlength=_BLOCKS)
+        means.append(whole_ns / np.maximum(of_steps, 1))
+        counts.append(in_block)
+    known = (counts[0] >= _FEWEST_IN_BLOCK) & (counts[1] >= _FEWEST_IN_BLOCK)
+    known &= (means[0] > 0) & (means[1] > 0)
+    if known.sum() < _FEWEST_BLOCKS:
+        return None
+    return _Times(
+        (means[0][known], means[1][known]),
+        (int(counts[0][known].sum()), int(counts[1][known].sum())),
+    )
 
 
 def _loss(base: LoggedRun, run: LoggedRun) -> model.LossChange | None:
@@ -220,9 +253,10 @@ def _sentences(change: model.LoggedChange) -> list[str]:
         verdict = "Slower without the profiler"
     else:
         verdict = "No clear change without the profiler"
+    counts = f"{change.base_intervals:,} and {change.target_intervals:,} intervals"
     sentences = [
-        f"{verdict}: {now} per step instead of {was} ({ends}), by the scalars of both runs, pauses "
-        f"aside, in {change.base_intervals:,} and {change.target_intervals:,} intervals."
+        f"{verdict}: {now} per step instead of {was} ({ends}), by the scalars of both runs at "
+        f"equal steps, pauses aside ({counts})."
     ]
     if change.efficiency is not None:
         expected, least, most = map(format_share, change.efficiency)

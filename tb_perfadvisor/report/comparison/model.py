@@ -196,7 +196,7 @@ class LoggedChange(msgspec.Struct, frozen=True, kw_only=True):
     """How the time per step changed without the profiler, by the scalars of both runs."""
 
     base_step_ns: int
-    """Mean over usual intervals, as is the target's."""
+    """Mean over usual intervals of the steps that both logged, as is the target's."""
     target_step_ns: int
     base_intervals: int
     target_intervals: int

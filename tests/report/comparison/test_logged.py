@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -57,8 +58,8 @@ def test_pauses_and_the_recording_do_not_count() -> None:
     recorded = RecordedInfo(start_unix_ns=5 * S, end_unix_ns=7 * S)
     found = run(10, place="a", noise=0.0, recorded=recorded)
     # Intervals of 100 ms: those that share time with 5 to 7 s are 20.
-    assert found.intervals == 180
-    assert found.step_ns == 10 * MS
+    assert len(found.steps) == 180
+    assert set(found.elapsed_ns) == {100 * MS}
 
 
 def test_intervals_that_are_alike_count_less_than_independent_ones() -> None:
@@ -69,10 +70,36 @@ def test_intervals_that_are_alike_count_less_than_independent_ones() -> None:
     series = RunScalars({"loss": Series(step, unix_ns, np.ones(401))})
     wandering = logged_run("a", series, None)
     assert wandering is not None
-    change = compared(wandering, run(10, place="b", noise=0.0))
+    change = compared(wandering, run(10, place="b", noise=0.0, intervals=400))
     assert change is not None
     # Independent intervals would give 2 x 1.96 x 7 % / sqrt(400) = 1.4 %.
     assert change.high_share - change.low_share > 0.04
+
+
+def test_what_both_runs_do_at_the_same_step_is_no_difference() -> None:
+    def slower_later(step_ms: float, place: str, seed: int) -> LoggedRun:
+        """Steps take three times as long from step 1,000 of 2,000 on."""
+        generator = np.random.default_rng(seed)
+        factor = np.where(np.arange(200) < 100, 1, 3) * (1 + 0.02 * generator.standard_normal(200))
+        unix_ns = np.concatenate(([0], np.cumsum(10 * step_ms * MS * factor))).astype(np.int64)
+        series = Series(np.arange(201, dtype=np.int64) * 10, unix_ns, np.ones(201))
+        found = logged_run(place, RunScalars({"loss": series}), None)
+        assert found is not None
+        return found
+
+    change = compared(slower_later(10, "a", 0), slower_later(9.5, "b", 1))
+    assert change is not None
+    # 20 ms on average, and 5 % less. Unpaired, the interval would be over 40 % wide.
+    assert change.base_step_ns == pytest.approx(20 * MS, rel=0.01)
+    assert change.change_share == pytest.approx(-0.05, abs=0.01)
+    assert change.low_share < -0.05 < change.high_share < -0.03
+    assert change.high_share - change.low_share < 0.03
+
+
+def test_runs_without_steps_in_common_are_not_compared() -> None:
+    later = run(9, place="b")
+    resumed = msgspec.structs.replace(later, first_step=[step + 5_000 for step in later.first_step])
+    assert compared(run(10, place="a"), resumed) is None
 
 
 @pytest.mark.parametrize(
