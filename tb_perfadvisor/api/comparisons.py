@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tb_perfadvisor.api.loading import Source, only_capture, read_capture, with_reads, wrap_trace
-from tb_perfadvisor.api.training import MOST_BYTES_BESIDE_A_REPORT
 from tb_perfadvisor.engine.analyze import Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError, contained, log_bug
@@ -118,7 +117,7 @@ def logged_of(
     """
     from tb_perfadvisor.report.comparison import logged_run
 
-    if event_run is None or event_run.size_bytes > MOST_BYTES_BESIDE_A_REPORT:
+    if event_run is None or not event_run.is_read_beside:
         return None
     try:
         scalars = read_run(event_run, cache, progress)

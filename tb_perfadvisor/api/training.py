@@ -25,9 +25,6 @@ from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.report.whole_run.profiled import profile_of, whole_run_of
 from tb_perfadvisor.training.training import Training, describe_training
 
-MOST_BYTES_BESIDE_A_REPORT = 256 << 20
-"""Half a minute of reading. Whoever waits for a report did not ask for more."""
-
 
 class DescribedRun(Struct, frozen=True):
     """A run that logged scalars."""
@@ -122,11 +119,10 @@ def with_whole_runs(
     added: dict[str, Report] = {}
     rejected: list[Rejected] = []
     for name, of_run in by_run.items():
-        size_bytes = runs[name].size_bytes
-        if size_bytes > MOST_BYTES_BESIDE_A_REPORT:
+        if not runs[name].is_read_beside:
             reason = (
-                f"Its event files, of {size_bytes >> 20:,} MiB, were not read for these reports. "
-                "`perfadvisor training` reads them."
+                f"Its event files, of {runs[name].size_bytes >> 20:,} MiB, were not read for these "
+                "reports. `perfadvisor training` reads them."
             )
             rejected.append(Rejected(path=name, reason=reason))
             continue

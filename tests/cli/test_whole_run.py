@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tb_perfadvisor import api
-from tb_perfadvisor.api import training as training_module
 from tb_perfadvisor.cli import app
+from tb_perfadvisor.ingest.event_files import runs
 from tests.support.command import SLOW, run
 from tests.support.event_files import write_scalar
 
@@ -81,7 +81,7 @@ def test_stored_report_gets_the_scalars_of_now(logdir: Path) -> None:
 def test_large_event_files_are_named_not_read(
     logdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_module, "MOST_BYTES_BESIDE_A_REPORT", 100)
+    monkeypatch.setattr(runs, "MOST_BYTES_BESIDE_A_REPORT", 100)
     done = CliRunner().invoke(app, ["analyze", str(logdir), "--format", "json"])
     document = json.loads(done.stdout)
     assert document["reports"][0]["whole_run"] is None

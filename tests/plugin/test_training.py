@@ -10,6 +10,7 @@ import pytest
 
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.ingest.event_files import runs
 from tb_perfadvisor.plugin import results as results_module
 from tb_perfadvisor.report import build_report
 from tb_perfadvisor.report.model import RecordedInfo
@@ -44,7 +45,7 @@ def address(tab: Tab) -> str:
     tab.put("run")
     train(tab)
     (capture,) = tab.captures()
-    assert capture["has_scalars"] is True
+    assert (capture["has_scalars"], capture["reads_scalars"]) == (True, True)
     return f"api/v1/captures/{capture['id']}/training"
 
 
@@ -103,10 +104,21 @@ def test_view_of_a_growing_run_is_made_anew(
 def test_run_without_event_files_is_an_error(tab: Tab) -> None:
     tab.put("other")
     (capture,) = tab.captures()
-    assert capture["has_scalars"] is False
+    assert (capture["has_scalars"], capture["reads_scalars"]) == (False, False)
     answer = tab.get(f"api/v1/captures/{capture['id']}/training")
     assert answer.status_code == 404
     assert "no event files" in error_of(answer)["message"]
+
+
+def test_large_event_files_are_read_only_for_their_page(
+    tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MOST_BYTES_BESIDE_A_REPORT", 100)
+    tab.put("run")
+    train(tab)
+    (capture,) = tab.captures()
+    assert (capture["has_scalars"], capture["reads_scalars"]) == (True, False)
+    assert ready(tab, f"api/v1/captures/{capture['id']}/training")["run"] == "run"
 
 
 def test_run_without_steps_has_no_view(tab: Tab) -> None:

@@ -15,6 +15,8 @@ export interface Capture {
   files: number;
   /** Whether event files lie in the directory of its run. */
   has_scalars: boolean;
+  /** Whether they are small enough to be read beside its report. */
+  reads_scalars: boolean;
   size_bytes: number;
   status: "new" | "queued" | "running" | "done" | "failed";
   /** Why the analysis failed. */

@@ -11,6 +11,9 @@ from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.event_files.names import OWN_DIRECTORY, run_of_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry
 
+MOST_BYTES_BESIDE_A_REPORT = 256 << 20
+"""Half a minute of reading. Whoever waits for a report did not ask for more."""
+
 
 class EventFile(Struct, frozen=True):
     """One event file of a run."""
@@ -32,6 +35,11 @@ class EventRun(Struct, frozen=True):
     def size_bytes(self) -> int:
         """Of all its files."""
         return sum(file.entry.size_bytes for file in self.files)
+
+    @property
+    def is_read_beside(self) -> bool:
+        """Whether its scalars are read for a report or a comparison, without being asked for."""
+        return self.size_bytes <= MOST_BYTES_BESIDE_A_REPORT
 
 
 def event_runs(listing: Listing) -> dict[str, EventRun]:

@@ -108,6 +108,7 @@ def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
         "format": entry.capture.format,
         "files": len(files),
         "has_scalars": entry.event_run is not None,
+        "reads_scalars": entry.event_run is not None and entry.event_run.is_read_beside,
         "size_bytes": sum(file.size_bytes for file in files),
         "status": status,
         "failure": failure.message if failure else None,

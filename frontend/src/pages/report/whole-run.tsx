@@ -13,7 +13,7 @@ interface Props {
 
 export function WholeRun({ report, captureId }: Props): JSX.Element | null {
   if (report.whole_run) return <Sentences sentences={report.whole_run.sentences} />;
-  if (!selectedCapture.value?.has_scalars) return null;
+  if (!selectedCapture.value?.reads_scalars) return null;
   return (
     <RunView captureId={captureId}>
       {(load) => {
