@@ -429,6 +429,13 @@ TUNED_PAIRS = (
         "rows are gathered in each step of a loop; fixed: all at once",
         *_SHUFFLING,
         "short-loop-trips",
+        still_true=("short-loop-trips",),  # as tiny-trips shows, unrolling this loop helps
+    ),
+    _cause(
+        "tiny-trips",
+        "tuned.tiny_trips",
+        "a loop of 256 small trips; fixed: eight at once",
+        "short-loop-trips",
     ),
     _cause(
         "scanned-blocks",
@@ -453,6 +460,12 @@ TUNED_PAIRS = (
         "wide-activations",
         "tuned.wide_activations",
         "activations in 32 bits; fixed: in 16",
+        "full-precision-compute",
+    ),
+    _cause(
+        "wide-attention",
+        "tuned.wide_attention",
+        "attention on 32-bit arrays; fixed: 16-bit arrays",
         "full-precision-compute",
     ),
     _healthy("greedy-tokens", "tuned.greedy_tokens", "each word is looked up for the next one"),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from compiled_pairs import products
 from compiled_pairs.convolutions import convolve, kernel
 from compiled_pairs.program import (
     Array,
@@ -243,6 +244,19 @@ def rows_in_loop(role: Role) -> Program:
     return Program(run, arguments, donated=())
 
 
+def tiny_trips(role: Role) -> Program:
+    """A loop of many small trips, or of an eighth as many."""
+
+    def run(values: Any, weights: Any) -> Any:
+        def step(state: Any, value: Any) -> Any:
+            return jnp.tanh(state @ weights + value), None
+
+        start = jnp.zeros(values.shape[1:], values.dtype)
+        return jax.lax.scan(step, start, values, unroll=1 if role == "slow" else 8)[0]
+
+    return Program(run, (Array((256, 64, 256)), Array((256, 256))), donated=())
+
+
 def scanned_blocks(role: Role) -> Program:
     """Training of twelve layers in a scan, or of three in each of its steps."""
 
@@ -319,6 +333,17 @@ def wide_activations(role: Role) -> Program:
 
     shape = (16_384, 1024)
     return Program(mix, (Array(shape, dtype), [Array(shape, dtype)] * 3))
+
+
+def wide_attention(role: Role) -> Program:
+    """Attention of one layer on arrays in 32 bits, or in 16."""
+    dtype = jnp.float32 if role == "slow" else jnp.bfloat16
+
+    def encode(x: Any, parameters: Any) -> Any:
+        return products.attention(parameters, x)
+
+    parameters = products.attention_parameters(512, 4, 128, dtype)
+    return Program(encode, (Array((4, 512, 512), dtype), parameters))
 
 
 def greedy_tokens(role: Role) -> Program:

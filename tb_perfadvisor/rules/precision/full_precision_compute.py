@@ -24,6 +24,7 @@ from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
 from tb_perfadvisor.signals.tpu.memory_time import memory_times
 from tb_perfadvisor.signals.tpu.product_time import products_in_passes
+from tb_perfadvisor.signals.tpu.wide_arrays import wide_arrays
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
@@ -136,12 +137,18 @@ class FullPrecisionCompute(Rule):
     sum of 32-bit compute, that counts. GPUs known to be older than Volta are left out, since most
     of them are no faster in 16 bits.
 
-    On a TPU, only products with `precision=high` or `highest` count, which multiply 32-bit
+    On a TPU, of products only those with `precision=high` or `highest` count, which multiply 32-bit
     numbers in three and six passes. By default, the matrix unit rounds them to bfloat16 and
     multiplies once.
     High is the time of the additional passes, unless the memory is the limit. Expected is the same
     for fusions that only multiply. If a fusion does other work, too, expected is the time that the
     additional passes take by the model of shapes. Low is half of expected.
+
+    The second finding on a TPU is about operations that take at most one and a half times what the
+    bytes of their arrays need at the memory's bandwidth. Arrays that one operation writes and
+    another reads are activations and gradients. Expected is half of what they save with half of
+    their bytes; low is 0. High assumes that arguments and results have 16 bits, too, and that
+    arrays stay in the memory on the chip if they fit into it then.
 
     Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
     profile allows it, the steps are replayed with the expected time of each kernel, since a faster
@@ -183,6 +190,7 @@ class FullPrecisionCompute(Rule):
         facts = signals.device_facts
         if has_tiled_layouts(signals):
             yield from self._on_tpu(signals)
+            yield from self._wide_arrays(signals)
             return
         peaks = facts.peaks if facts else None
         narrow = _narrow_format(peaks)
@@ -273,6 +281,39 @@ class FullPrecisionCompute(Rule):
                 costliest("Longest products in several passes", signals.worker, rows, now_ns),
             ),
             remedies=_ONE_PASS,
+        )
+
+    def _wide_arrays(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when operations of a TPU wait for the bytes of 32-bit arrays."""
+        rows, half_ns, best_ns = wide_arrays(signals)
+        now_ns = signals.trace.events.duration_ns[rows]
+        saving = faster_device_work(
+            signals,
+            rows,
+            (now_ns + half_ns) // 2,
+            basis="modeled",
+            least_then_ns=best_ns,
+        )
+        if self.is_minor(saving.expected_ns, signals):
+            return
+        yield Finding(
+            title="Keep activations in 16 bits",
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} goes into operations that wait for the"
+                " memory to read and write 32-bit arrays. In 16 bits, these have half of the bytes."
+            ),
+            saving=saving,
+            evidence=(
+                events_by_name(
+                    "Operations that wait for 32-bit arrays",
+                    "Operation",
+                    signals.trace,
+                    rows,
+                    ((Column("total_ns", "Time", "ns"), now_ns),),
+                ),
+                costliest("Longest waits for 32-bit arrays", signals.worker, rows, now_ns),
+            ),
+            remedies=_BFLOAT16,
         )
 
     def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:

@@ -43,6 +43,11 @@ def operands_of(signals: Signals, operation: XlaOperation) -> list[XlaOperation]
     return [by_name[module, name] for name in names if (module, name) in by_name]
 
 
+def reader_count(signals: Signals, operation: XlaOperation, name: str) -> int:
+    """How many operations read an operand of an operation, itself included."""
+    return len(_readers_by_operand(signals).get((_module(signals, operation), name), ()))
+
+
 def shares_with(signals: Signals, operations: Sequence[XlaOperation]) -> dict[XlaOperation, float]:
     """Operations that exchange arrays with others, each with the share of these in its bytes.
 
