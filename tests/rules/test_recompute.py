@@ -288,3 +288,27 @@ def test_fires_only_beyond_the_limits() -> None:
     # Recomputation takes 3 of 10 ms; 20 of 80 GiB are used.
     assert (count_with("minimum_share", 0.29), count_with("minimum_share", 0.31)) == (1, 0)
     assert (count_with("maximum_memory", 0.24), count_with("maximum_memory", 0.26)) == (0, 1)
+
+
+def test_at_best_what_fusions_of_the_backward_pass_also_recompute_is_not_needed() -> None:
+    builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu", memory_bytes=16 * GIB)
+    text = "%{0} = f32[8,128]{{1,0:T(8,128)}} fusion()"
+    mixed = f"{PATH}\n{BACKWARD}/mul\n{BACKWARD}/add\n{BACKWARD}/sub"
+    for step in range(2):
+        start = ms(10 * step)
+        builder.step(step, start, start + ms(10))
+        builder.launch(start, start + us(10))
+        builder.xla_op(
+            "fusion.7", start, start + ms(2), text=text.format("fusion.7"), path=PATH,
+            source_line="model.py:37",
+        )  # fmt: skip
+        builder.xla_op(
+            "fusion.8", start + ms(2), start + ms(10), text=text.format("fusion.8"), path=BACKWARD,
+            source_line="model.py:37", inside_paths=mixed,
+        )  # fmt: skip
+    (finding,) = find(Recompute, builder.build()) or ()
+    assert finding.saving is not None
+    # In each step, 2 ms are recomputed, and one of four operations in a fusion of 8 ms.
+    assert finding.saving.high_ns == 2 * (ms(2) + ms(2))
+    assert finding.saving.expected_ns == 2 * ms(2) // 4
+    assert finding.summary.startswith("Device work of 2.00 ms of each step (20.0 %)")

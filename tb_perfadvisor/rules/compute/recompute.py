@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Events, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.savings.at_best import at_best_also
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
@@ -21,6 +22,7 @@ from tb_perfadvisor.signals.device.recomputation import (
     recomputation,
     recomputed_bytes,
 )
+from tb_perfadvisor.signals.tpu.partial_recomputation import partial_recomputation
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.units import format_bytes, format_share
@@ -152,6 +154,9 @@ class Recompute(Rule):
     If only totals were recorded, and at most 60 % of the memory is used, high is all of the time,
     expected is half, and low is 0.
 
+    On a TPU, fusions of the backward pass also recompute. High includes their time beyond that of
+    their matrix product, by the share of what is inside that is recomputed.
+
     If memory was not recorded, the finding states the duration of the recomputed work that the
     used steps launched. Expected is a quarter of it: half of what is expected if memory is free,
     since it may as well be full. Even then, part of it can go, because the results of cheap
@@ -219,6 +224,8 @@ class Recompute(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
+        evidence = _evidence(signals, recomputed, saving.claims)
+        saving = at_best_also(signals, saving, *partial_recomputation(signals))
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into recomputing activations, although"
@@ -226,7 +233,7 @@ class Recompute(Rule):
                 f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used.{advice}"
             ),
             saving=saving,
-            evidence=_evidence(signals, recomputed, saving.claims),
+            evidence=evidence,
             remedies=_REMEDIES,
         )
 
@@ -237,6 +244,8 @@ class Recompute(Rule):
         # Half of what is expected where memory is free: whether it is, is as likely as not.
         then_ns = signals.trace.events.duration_ns[recomputed.rows] * 3 // 4
         saving = faster_device_work(signals, recomputed.rows, then_ns, basis="heuristic")
+        evidence = _evidence(signals, recomputed, saving.claims)
+        saving = at_best_also(signals, saving, *partial_recomputation(signals))
         yield Finding(
             summary=(
                 f"Device work of {per_step(recomputed.launched_ns, signals)} recomputes activations"
@@ -245,7 +254,7 @@ class Recompute(Rule):
             ),
             saving=saving if saving.expected_ns else None,
             severity=None if saving.expected_ns else "low",
-            evidence=_evidence(signals, recomputed, saving.claims),
+            evidence=evidence,
             remedies=(*_MEASURE, *_REMEDIES),
         )
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Severity, Table, costliest
+from tb_perfadvisor.rules.savings.at_best import at_best_also
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within
+from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import product_time_ns
 from tb_perfadvisor.signals.tpu.readers import shares_with
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
-from tb_perfadvisor.trace.intervals import intersect, join, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
 
@@ -194,21 +194,13 @@ def _with_fusible(signals: Signals, operations: Sequence[XlaOperation], saving: 
     """
     shares = shares_with(signals, operations)
     rows = executions(signals, shares)
-    if not rows.size:
-        return saving
-    events, size = signals.trace.events, len(signals.trace.hlo.name)
-    share, least_ns = np.zeros((2, size))
+    share, least_ns = np.zeros((2, len(signals.trace.hlo.name)))
     for other, of_bytes in shares.items():
         share[other.op] = of_bytes
         least_ns[other.op] = product_time_ns(signals, other, at_peak=True) or 0.0
-    op, now_ns = signals.trace.operations(rows), events.duration_ns[rows]
-    gone_ns = np.minimum(now_ns * share[op], np.maximum(now_ns - least_ns[op], 0)).astype(np.int64)
-    start_ns = events.start_ns[rows]
-    gone = intersect(exclusive_time(signals, rows), union(start_ns, start_ns + gone_ns))
-    more = minus(gone, saving.claims)
-    return replace(
-        saving, high_ns=saving.high_ns + total_ns(more), claims=join(saving.claims, more)
-    )
+    op, now_ns = signals.trace.operations(rows), signals.trace.events.duration_ns[rows]
+    gone_ns = np.minimum(now_ns * share[op], np.maximum(now_ns - least_ns[op], 0))
+    return at_best_also(signals, saving, rows, gone_ns.astype(np.int64))
 
 
 def _slower_than_its_bytes(

@@ -14,6 +14,7 @@ name.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -98,8 +99,12 @@ def _is_rematted(path: str, product: str, inside: str) -> bool:
     """
     if "op_name=" in product:
         return _REMATTED in product
-    paths = inside.split("\n") if inside else [path]
-    return 2 * sum(_REMATTED in path for path in paths) > len(paths)
+    return rematted_share(inside.split("\n") if inside else [path]) > 0.5
+
+
+def rematted_share(paths: Sequence[str]) -> float:
+    """The share of the framework's names that `jax.checkpoint` recomputes; 0 if there are none."""
+    return sum(_REMATTED in path for path in paths) / len(paths) if paths else 0.0
 
 
 def _recomputed_by_autograd(signals: Signals) -> Recomputation:
