@@ -126,6 +126,11 @@ def test_the_sort_of_an_approximate_maximum_is_what_replaces_a_sort() -> None:
     text = "%approx_top_k.0 = f32[256,256]{0,1:T(8,128)} sort(f32[256,256]{0,1:T(8,128)} %copy.1)"
     assert not fires(DataShuffling, text, "jit(rank)/approx_top_k")
     assert fires(DataShuffling, text, "jit(rank)/sort")
+    # Libtpu 0.0.52 fuses it with the slice of the largest.
+    fused = "%sort_prefixfusion = f32[64,64]{1,0:T(8,128)} fusion(f32[64,2048]{1,0:T(8,128)} %x)"
+    for path, is_found in (("jit(rank)/approx_top_k", False), ("jit(rank)/sort", True)):
+        symbols = {"s": xla_op("sort_prefixfusion", fused, inside_opcodes="slice sort", path=path)}
+        assert bool(find(DataShuffling, SLOW, legend=symbols)) == is_found
 
 
 def rows_in_loop(**columns: int) -> dict[str, Symbol]:

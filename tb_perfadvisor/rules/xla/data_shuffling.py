@@ -131,7 +131,7 @@ class DataShuffling(CostlyOperations):
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation only moves elements between positions that the data determine."""
-        if "sort" in (operation.opcode, operation.category) and _APPROXIMATE in operation.path:
+        if _sorts(operation) and _APPROXIMATE in operation.path:
             return False
         if operation.opcode in _SHUFFLING or operation.category in _SHUFFLING:
             return True
@@ -139,7 +139,7 @@ class DataShuffling(CostlyOperations):
 
     def best_ns(self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
         """The time that the bytes of the elements need, or a product that does the same."""
-        if at_peak and operation.opcode == "sort":
+        if at_peak and _sorts(operation):
             return 0.0
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         if operation.is_known_before_loop:
@@ -158,3 +158,7 @@ class DataShuffling(CostlyOperations):
 
 def _gathers(operation: XlaOperation) -> bool:
     return "gather" in (operation.opcode, *operation.inside)
+
+
+def _sorts(operation: XlaOperation) -> bool:
+    return "sort" in (operation.opcode, operation.category, *operation.inside)
