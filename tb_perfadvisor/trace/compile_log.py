@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from msgspec import Struct, field
 
@@ -106,7 +105,7 @@ class CompileLog(Struct, frozen=True):
     caches: tuple[CacheUse, ...] = ()
     phases: tuple[CompilePhase, ...] = ()
     """The longest first."""
-    by_id: Mapping[str, Compilation] = field(default_factory=lambda: MappingProxyType({}))
+    by_id: Mapping[str, Compilation] = field(default_factory=dict)
     """`compilations` by id; the last, if ids were used again after `torch._dynamo.reset()`."""
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -136,7 +135,7 @@ class Collector:
             breaks=tuple(self._breaks),
             caches=tuple(self._caches.values()),
             phases=self.spans.phases,
-            by_id=MappingProxyType({each.id: each for each in latest}),
+            by_id={each.id: each for each in latest},
         )
 
     def _with_function(self, compilation: Compilation) -> Compilation:

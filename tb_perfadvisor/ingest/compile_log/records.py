@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.files.compression import Inflated
+# Without the format's reader, nothing that inflates is needed.
+if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.files.compression import Inflated
 
 # Launchers put the rank in front when they collect what programs print.
 _HEADER: Final = re.compile(

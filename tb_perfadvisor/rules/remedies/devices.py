@@ -80,6 +80,12 @@ ALL_DEVICES = variants(
         "server_args.py",
     ),
     Remedy(
+        text="Serve with all devices: split the model over them, or run a copy on each.",
+        snippet="llm = LLM(model=name, tensor_parallel_size=4)",
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
+    ),
+    Remedy(
         text="Train on all devices: one process for each.",
         snippet="torchrun --nproc-per-node=gpu train.py",
         language="bash",

@@ -1,6 +1,7 @@
 """How to choose the steps that are profiled: marked, enough, after the warm-up, and complete.
 
 Sources: vllm/config/profiler.py; sglang/srt/managers/io_struct.py (ProfileReq);
+tensorrt_llm/_torch/pyexecutor/py_executor.py (PROFILE_START_STOP_ENV_VAR_NAME);
 megatron/training/arguments.py; torchtitan/tools/profiler.py; accelerate/utils/dataclasses.py
 (ProfileKwargs); lightning/pytorch/profilers/pytorch.py.
 """
@@ -13,6 +14,11 @@ from tb_perfadvisor.signals.workload.parts import Part
 MARK_STEPS = (
     pytorch_hint("Update vLLM: its profiler has come to annotate each step.", Part.VLLM),
     pytorch_hint("Update SGLang: its profiler has come to annotate each step.", Part.SGLANG),
+    pytorch_hint(
+        "Let TensorRT-LLM record: set TLLM_PROFILE_START_STOP=100-120 and "
+        "TLLM_TORCH_PROFILE_TRACE=trace.json.",
+        Part.TENSORRT_LLM,
+    ),
     pytorch_hint(
         "Record with --profile --use-pytorch-profiler, which marks the steps.",
         Part.MEGATRON,
@@ -56,6 +62,7 @@ MORE_STEPS = (
     pytorch_hint(
         'Record more steps: send "num_steps": 20 with the request to /start_profile.', Part.SGLANG
     ),
+    pytorch_hint("Record more steps: set TLLM_PROFILE_START_STOP=100-120.", Part.TENSORRT_LLM),
     pytorch_hint(
         "Record more steps: --profile-step-start 10 --profile-step-end 30.",
         Part.MEGATRON,
@@ -92,6 +99,7 @@ SKIP_WARM_UP = (
         "the request to /start_profile.",
         Part.SGLANG,
     ),
+    pytorch_hint("Profile later steps: set TLLM_PROFILE_START_STOP=100-120.", Part.TENSORRT_LLM),
     pytorch_hint(
         "Profile later steps: --profile-step-start 20 --profile-step-end 30.",
         Part.MEGATRON,

@@ -206,7 +206,6 @@ def test_odd_values_are_repaired_or_skipped_and_counted() -> None:
             "of an unknown profiler: their categories are 'devtools.timeline'",
         ),
         (to_bytes([event("bare", 1, 2, "")]), "of an unknown profiler."),
-        (b"SQLite format 3\0...CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL", "Nsight Systems"),
         (b"SQLite format 3\0...CREATE TABLE runs", "SQLite database"),
         (b'{"loss": 3}', "no events"),
         (b"null", "text"),

@@ -45,7 +45,8 @@ def missing(report: Report, rule_id: str) -> list[str]:
     """Why a rule is not applicable."""
     outcome = next(outcome for outcome in report.outcomes if outcome.rule_id == rule_id)
     assert outcome.status == "not_applicable"
-    return [f"{missing.reason}. {missing.remedy}" for missing in outcome.missing]
+    gaps = {gap.signal: gap for gap in report.missing_signals}
+    return [f"{gaps[signal].reason}. {gaps[signal].remedy}" for signal in outcome.missing]
 
 
 def test_precision_comes_from_the_recorder() -> None:

@@ -32,6 +32,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.ALL_DEVICES,  # with one process and device
         Need.ALL_RANKS,
         Need.BARRIERS,
+        Need.COMPILE_LOG,
         Need.COMPILED_REGIONS,
         Need.COLLECTIVES,
         Need.INFEED,
@@ -42,6 +43,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.PYTHON_FRAMES,
         Need.SEVERAL_STEPS,
         Need.MEMORY_CHANGES,
+        *(Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY, Need.SNAPSHOT_CAPACITY),
         Need.SHAPES,
         Need.TILED_LAYOUTS,
         *(Need.MATRIX_UNIT, Need.OPERATOR_SUMS),  # of recorders that write sums
@@ -104,7 +106,7 @@ def test_communication_is_unknown_for_one_of_several_ranks() -> None:
 
 NOTHING_TO_SET = {
     *(Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS, Need.INFEED, Need.ITERATORS),
-    Need.BARRIERS,
+    *(Need.BARRIERS, Need.COMPILE_LOG),
 }
 """A profile lacks these because the program has none, whatever the recorder's options."""
 

@@ -12,6 +12,7 @@ _FSDP_DOCS: Final = "https://pytorch.org/docs/stable/distributed.fsdp.fully_shar
 _MEGATRON_DOCS: Final = "https://docs.nvidia.com/megatron-core/developer-guide/latest/"
 _VLLM_DOCS: Final = "https://docs.vllm.ai/en/stable/configuration/optimization/"
 _SGLANG_DOCS: Final = "https://docs.sglang.ai/advanced_features/server_arguments.html"
+_TENSORRT_LLM_DOCS = "https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html"
 _XLA_DOCS: Final = "https://docs.jax.dev/en/latest/gpu_performance_tips.html"
 
 PREFETCH_SHARDS: Final = variants(
@@ -114,6 +115,12 @@ SHORTER_BUBBLE: Final = variants(
         language="bash",
         needs=(Part.SGLANG,),
         reference=_SGLANG_DOCS,
+    ),
+    Remedy(
+        text="If the ranks fit into one node, use tensor parallelism in place of pipeline stages.",
+        snippet="llm = LLM(model=name, pipeline_parallel_size=1, tensor_parallel_size=8)",
+        needs=(Part.TENSORRT_LLM,),
+        reference=_TENSORRT_LLM_DOCS,
     ),
 )
 OVERLAP_EXPERTS: Final = variants(

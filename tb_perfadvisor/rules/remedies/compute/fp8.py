@@ -82,6 +82,14 @@ FP8_INFERENCE = variants(
         reference="https://docs.sglang.io/advanced_features/quantization.html",
     ),
     Remedy(
+        text="Let TensorRT-LLM quantize weights and activations to fp8, or load a checkpoint in "
+        "fp8. Check the accuracy.",
+        snippet="from tensorrt_llm.llmapi import QuantAlgo, QuantConfig\n"
+        "llm = LLM(model=name, quant_config=QuantConfig(quant_algo=QuantAlgo.FP8))",
+        needs=(Part.TENSORRT_LLM,),
+        reference="https://nvidia.github.io/TensorRT-LLM/features/quantization.html",
+    ),
+    Remedy(
         text="Quantize the transformer's linear layers to fp8 with torchao, before it is compiled: "
         "the compiler fuses the casts. Compare the images.",
         snippet="from torchao.quantization import Float8DynamicActivationFloat8WeightConfig\n"

@@ -15,6 +15,7 @@ _ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/accelera
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
 _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py"
+_TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html"
 _VLLM = "https://docs.vllm.ai/en/stable/configuration/engine_args/"
 _PIPELINE = "https://huggingface.co/docs/transformers/main_classes/pipelines"
 _DIFFUSERS = "https://huggingface.co/docs/diffusers/optimization/fp16"
@@ -82,6 +83,12 @@ BFLOAT16_WEIGHTS = variants(
         language="bash",
         needs=(Part.SGLANG,),
         reference=_SGLANG,
+    ),
+    Remedy(
+        text="Let TensorRT-LLM compute in bfloat16, unless the model needs 32 bits.",
+        snippet='llm = LLM(model=name, dtype="bfloat16")',
+        needs=(Part.TENSORRT_LLM,),
+        reference=_TENSORRT_LLM,
     ),
     Remedy(
         text="Load the pipeline in bfloat16.",
@@ -205,6 +212,12 @@ FLOAT16 = variants(
         language="bash",
         needs=(Part.SGLANG,),
         reference=_SGLANG,
+    ),
+    Remedy(
+        text="Let TensorRT-LLM compute in float16: this device has no bfloat16.",
+        snippet='llm = LLM(model=name, dtype="float16")',
+        needs=(Part.TENSORRT_LLM,),
+        reference=_TENSORRT_LLM,
     ),
     Remedy(
         text="Load the pipeline in float16: this device has no bfloat16.",
