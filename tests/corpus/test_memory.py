@@ -9,6 +9,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.memory_categories import MemoryCategory, memory_categories
 from tb_perfadvisor.signals.device.memory_use import memory_use
 
 
@@ -48,3 +49,19 @@ def test_pairs_of_addresses_agree_with_the_totals(corpus: Path, path: str) -> No
     assert alive is not None
     assert len(alive) == len(live)
     assert np.all(alive.row >= 0) or run.traces[0].source.framework != "pytorch"
+
+
+def test_what_a_data_parallel_training_holds_at_its_peak(corpus: Path) -> None:
+    """Added up from the file: allocated under operators before and in the backward pass."""
+    (run,) = load(corpus / "hta/df_index_resolver/07019a1e")
+    signals = Signals(run)
+    found = memory_categories(signals)
+    assert found is not None
+    # Gradients are kept from step to step, so they are from before the recording.
+    assert found.at_peak == {
+        MemoryCategory.ACTIVATIONS: 1_333_781_504,
+        MemoryCategory.TEMPORARY: 1_199_112_192,
+        MemoryCategory.EARLIER: 4_096_614_400,
+    }
+    # The allocator's own total.
+    assert sum(found.at_peak.values()) == 6_629_508_096

@@ -46,7 +46,7 @@ export function ParallelismPage({ report, captureId }: Props): JSX.Element {
 export function dimensionName({ dimension, groups }: DimensionInfo): string {
   const name = NAMES[dimension] ?? dimension;
   const [group] = groups;
-  const label = group?.description ?? group?.name;
+  const label = group?.description ?? (group?.name ? `process group ${group.name}` : null);
   return dimension === "unknown" && label ? `${name}: ${label}` : name;
 }
 
@@ -156,7 +156,7 @@ function Groups({ dimension }: { dimension: DimensionInfo }): JSX.Element {
       {dimension.groups.map(({ name, description, ranks, size }, index) => (
         <span key={index}>
           {index > 0 && ", "}
-          {description ?? name ?? "unnamed"}
+          {description ?? (name === null ? "unnamed" : `group ${name}`)}
           {ranks !== null ? (
             <>
               {" "}

@@ -33,7 +33,7 @@ function dimension(name: string, group: Partial<DimensionInfo["groups"][0]> = {}
 test("groups of unknown purpose are told apart by what the program calls them", () => {
   assert.equal(dimensionName(dimension("tensor", { description: "mesh_tp" })), "Tensor parallel");
   assert.equal(dimensionName(dimension("unknown", { name: "7", description: "default_pg" })), "Unknown purpose: default_pg");
-  assert.equal(dimensionName(dimension("unknown", { name: "7" })), "Unknown purpose: 7");
+  assert.equal(dimensionName(dimension("unknown", { name: "7" })), "Unknown purpose: process group 7");
   assert.equal(dimensionName(dimension("unknown")), "Unknown purpose");
 });
 
