@@ -10,12 +10,13 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
 from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption
+from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption, program_name
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.report.places import places_of
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_numbers
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
@@ -55,16 +56,14 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         is_synthetic=any(source.is_synthetic for source in run.sources),
         world_size=source.world_size,
         reference_worker=signals.worker,
-        caption=COMPILE_LOG_CAPTION
-        if is_only_log(signals)
-        else make_caption(
-            source.framework, program, workers, signals.worker, source.world_size, steps
-        ),
+        caption=_caption(signals, program, workers, steps),
         workload=program,
         workers=workers,
         steps=steps,
         overview=overview,
-        key_numbers=key_numbers(
+        key_numbers=snapshot_numbers(signals)
+        if signals.trace.is_snapshot_only
+        else key_numbers(
             overview,
             on_device=not signals.device.is_host_only,
             ranks=source.world_size or len(workers),
@@ -92,6 +91,22 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)
     return report
+
+
+def _caption(
+    signals: Signals,
+    program: model.WorkloadInfo,
+    workers: Sequence[model.Worker],
+    steps: model.StepsInfo,
+) -> str:
+    if is_only_log(signals):
+        return COMPILE_LOG_CAPTION
+    source = signals.trace.source
+    if signals.trace.is_snapshot_only:
+        return snapshot_caption(program_name(source.framework, program), signals)
+    return make_caption(
+        source.framework, program, workers, signals.worker, source.world_size, steps
+    )
 
 
 def _workload(signals: Signals) -> model.WorkloadInfo:

@@ -36,7 +36,7 @@ def make_caption(
     """
     worker = workers[reference_worker]
     parts = [
-        _program(framework, workload),
+        program_name(framework, workload),
         *([" + ".join(workload.parallelism)] if workload.parallelism else []),
         *([_device(worker.device)] if worker.events else []),
     ]
@@ -48,7 +48,8 @@ def make_caption(
     return " · ".join([*parts, _steps(steps)])
 
 
-def _program(framework: str, workload: model.WorkloadInfo) -> str:
+def program_name(framework: str, workload: model.WorkloadInfo) -> str:
+    """What was run, such as `Lightning (PyTorch), training`."""
     name = framework_name(framework)
     if workload.framework != "unknown":
         name = f"{workload.framework} ({name})"

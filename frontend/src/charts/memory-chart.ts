@@ -3,6 +3,12 @@ import * as Plot from "@observablehq/plot";
 import { formatBytes, formatDuration, formatTick } from "../format";
 import type { MemoryView } from "../report";
 
+/** Memory of a profile or of a snapshot. */
+export type MemoryCourse = Pick<
+  MemoryView,
+  "at_ns" | "allocated_bytes" | "reserved_bytes" | "capacity_bytes" | "step" | "step_end_ns" | "step_end_bytes"
+>;
+
 /** A capacity that is a larger multiple of the peak is not drawn, as it would flatten the curve. */
 const CAPACITY_SEEN = 2.5;
 /** With more steps, the lines at their ends would fill the chart. */
@@ -15,7 +21,7 @@ interface Point {
   reserved: number | null;
 }
 
-export function memoryPoints(view: MemoryView): Point[] {
+export function memoryPoints(view: MemoryCourse): Point[] {
   const from = view.at_ns[0] ?? 0;
   let last = -1;
   return view.at_ns.map((ns, index) => {
@@ -34,7 +40,7 @@ export function byteTicks(top: number): number[] {
   return Array.from({ length: Math.ceil(top / step) + 1 }, (_, index) => index * step);
 }
 
-export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
+export function drawMemory(view: MemoryCourse, width: number): Plot.PlotOptions {
   const points = memoryPoints(view);
   const top = Math.max(0, ...points.map(({ bytes, reserved }) => Math.max(bytes, reserved ?? 0)));
   const capacity = view.capacity_bytes;

@@ -10,6 +10,7 @@ import { asWords } from "../text";
 import { LongName } from "../widgets/name";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched, Nothing } from "../widgets/fetched";
+import { SnapshotOf } from "./snapshot";
 
 interface Props {
   report: Report;
@@ -18,9 +19,16 @@ interface Props {
 
 export function MemoryPage({ report, captureId }: Props): JSX.Element {
   return (
-    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "memory", signal)}>
-      {(view) =>
-        view === null ? (
+    <Fetched
+      of={captureId}
+      fetch={(signal) =>
+        Promise.all([fetchView(captureId, "memory", signal), fetchView(captureId, "snapshot", signal)])
+      }
+    >
+      {([view, snapshot]) =>
+        view === null && snapshot !== null ? (
+          <SnapshotOf view={snapshot} isAlone />
+        ) : view === null ? (
           <Nothing title="Memory was not recorded">
             <p>
               {report.framework === "pytorch" ? (
@@ -34,7 +42,10 @@ export function MemoryPage({ report, captureId }: Props): JSX.Element {
             </p>
           </Nothing>
         ) : (
-          <MemoryOf view={view} />
+          <>
+            <MemoryOf view={view} />
+            {snapshot !== null && <SnapshotOf view={snapshot} isAlone={false} />}
+          </>
         )
       }
     </Fetched>

@@ -5,7 +5,7 @@ import { drawCauses, drawRuns } from "../charts/change-charts";
 import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatChange, formatDuration, formatDurationRange, formatShare } from "../format";
 import type {
-  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling,
+  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling, LineChange, MemoryChanges,
 } from "../report";
 import { Fold } from "../widgets/fold";
 import { CheckIcon, WarningIcon } from "../widgets/icons";
@@ -19,6 +19,7 @@ const VERDICTS: Record<ComparedTarget["verdict"], string> = {
   inconclusive: "No clear change",
   scaled: "Scaling",
   no_steps: "No steps to compare",
+  memory: "Memory",
   not_comparable: "Not comparable",
 };
 const STATUS: Record<FindingChange["status"], string> = {
@@ -38,7 +39,7 @@ const OPERATION_STATUS: Record<OperationChange["status"], string> = {
 export function RunChanges({ comparison: { base, targets } }: { comparison: Comparison }): JSX.Element {
   return (
     <>
-      {targets.length > 1 && <StepTimes base={base} targets={targets} />}
+      {targets.length > 1 && base.window_ns > 0 && <StepTimes base={base} targets={targets} />}
       {targets.map((target) => (
         <Target key={target.run.id} target={target} base={base} isOnly={targets.length === 1} />
       ))}
@@ -99,7 +100,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
             {run.name} vs. {base.name}
           </span>
           {target.scaling && <span>{describeEfficiency(target.scaling)}</span>}
-          {target.verdict !== "not_comparable" && <span>{describeChange(target)}</span>}
+          {target.verdict !== "not_comparable" && target.verdict !== "memory" && <span>{describeChange(target)}</span>}
         </p>
         {target.explanation && (
           <p>
@@ -136,6 +137,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
         </section>
       )}
       <FindingChanges findings={target.findings} isFaster={target.scaling ? null : target.verdict === "faster"} />
+      {target.memory && target.memory.rows.length > 0 && <MemoryTable changes={target.memory} isOpen={isOnly} />}
       {(kernels !== null || operators !== null) && (
         <div class="card folds">
           {kernels !== null && <OperationTable changes={kernels} title="Kernels" isOpen={isOnly} />}
@@ -251,6 +253,46 @@ function OperationTable(props: { changes: OperationChanges; title: string; isOpe
         filterLabel={`Find ${title.toLowerCase()}`}
       />
     </Fold>
+  );
+}
+
+const LINE_COLUMNS: Column<LineChange>[] = [
+  {
+    key: "line",
+    label: "Allocated at",
+    unit: null,
+    value: ({ line }) => line ?? "before the history, or an unknown line",
+    render: ({ line }) =>
+      line === null ? <span class="muted">before the history, or an unknown line</span> : <LongName name={line} />,
+  },
+  { key: "base", label: "Base", unit: "bytes", value: ({ base_bytes: bytes }) => bytes },
+  { key: "target", label: "Run", unit: "bytes", value: ({ target_bytes: bytes }) => bytes },
+  {
+    key: "change",
+    label: "Change",
+    unit: "bytes",
+    value: ({ change_bytes: bytes }) => bytes,
+    render: ({ change_bytes: bytes }) => `${bytes > 0 ? "+" : "−"}${formatBytes(Math.abs(bytes))}`,
+  },
+];
+
+function MemoryTable({ changes, isOpen }: { changes: MemoryChanges; isOpen: boolean }): JSX.Element {
+  return (
+    <div class="card folds">
+      <Fold title="Lines whose memory at the peak changed" isOpen={isOpen}>
+        <p class="muted">
+          Peak {formatBytes(changes.base_allocated_bytes)} → {formatBytes(changes.target_allocated_bytes)}, reserved{" "}
+          {formatBytes(changes.base_reserved_bytes)} → {formatBytes(changes.target_reserved_bytes)}
+        </p>
+        <SortableTable
+          caption="Memory at the peak by line"
+          columns={LINE_COLUMNS}
+          rows={changes.rows}
+          truncated={changes.truncated}
+          filterLabel="Find a line"
+        />
+      </Fold>
+    </div>
   );
 }
 

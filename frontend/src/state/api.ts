@@ -1,6 +1,6 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView,
+  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView, SnapshotView,
   StepsView, TrainingView,
 } from "../report";
 import {
@@ -79,6 +79,7 @@ interface Views {
   kernels: KernelsView | null;
   operators: OperatorsView | null;
   memory: MemoryView | null;
+  snapshot: SnapshotView | null;
   serving: ServingView | null;
 }
 

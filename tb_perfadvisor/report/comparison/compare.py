@@ -11,6 +11,7 @@ from tb_perfadvisor.report.comparison.differences import differences, incomparab
 from tb_perfadvisor.report.comparison.explanation import explanation
 from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
+from tb_perfadvisor.report.comparison.memory_changes import memory_changes, memory_headline
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.report.comparison.scaling import (
@@ -87,6 +88,21 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
             causes=[],
             headline=f"Not comparable: {obstacle}",
             change=replace(change, speed_up=None),
+        )
+    compared = replace(compared, memory=memory_changes(base.memory, target.memory))
+    if (
+        compared.memory is not None
+        and base.memory is not None
+        and target.memory is not None
+        and base.memory.is_alone
+        and target.memory.is_alone
+    ):
+        return replace(
+            compared,
+            verdict="memory",
+            headline=memory_headline(compared.memory),
+            warnings=[warning for warning in compared.warnings if warning.id != "no-steps"],
+            findings=finding_changes(base, target, counts, {}),
         )
     scaling = find_scaling(base, target, change, causes) if has_steps else None
     if scaling is not None:

@@ -10,6 +10,7 @@ from tb_perfadvisor.report.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
+    memory_cells,
     operation_cells,
     run_columns,
     signed,
@@ -76,7 +77,11 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
     for heading, changes in (("Kernel", target.kernels), ("Operator", target.operators)):
         if changes is not None and changes.rows:
             blocks.append(_operation_changes(heading, changes))
-    return "\n\n".join(blocks)
+    if target.memory is not None and target.memory.rows:
+        held = [memory_cells(row) for row in target.memory.rows[:_MAX_OPERATIONS]]
+        lines = [(escape(line), *sizes) for line, *sizes in held]
+        blocks.append(grid(("Allocated at the peak by", "Base", "Target", "Change"), lines))
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _causes(target: model.ComparedTarget) -> str:

@@ -13,8 +13,11 @@ import msgspec
 
 from tb_perfadvisor.report.model import Basis, Generator, Severity
 
-Verdict = Literal["faster", "slower", "inconclusive", "scaled", "no_steps", "not_comparable"]
-"""`scaled`: on another number of devices, where the step time alone says little."""
+Verdict = Literal[
+    "faster", "slower", "inconclusive", "scaled", "no_steps", "memory", "not_comparable"
+]
+"""`scaled`: on another number of devices, where the step time alone says little. `memory`: both are
+memory snapshots, which have no steps."""
 Per = Literal["step", "window"]
 LossVerdict = Literal["same", "higher", "lower", "unclear"]
 OperationStatus = Literal["added", "removed", "slower", "faster"]
@@ -213,6 +216,28 @@ class LoggedChange(msgspec.Struct, frozen=True, kw_only=True):
     """All of this in words."""
 
 
+class LineChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The change of what one line of the program holds at the peak; null where it holds nothing."""
+
+    line: str | None
+    """Null for memory from before the history, or from an unknown line."""
+    base_bytes: int | None
+    target_bytes: int | None
+    change_bytes: int
+
+
+class MemoryChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """How two memory snapshots differ. The largest changes come first."""
+
+    base_allocated_bytes: int
+    target_allocated_bytes: int
+    base_reserved_bytes: int
+    target_reserved_bytes: int
+    rows: list[LineChange]
+    truncated: int
+    """How many changes are not listed."""
+
+
 class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One run compared with the base."""
 
@@ -237,6 +262,8 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     not comparable."""
     operators: OperationChanges | None
     """Null if one of the profiles has none, or if the runs are not comparable."""
+    memory: MemoryChanges | None = None
+    """Null unless both runs have a memory snapshot."""
     warnings: list[Difference]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tb_perfadvisor.engine.analyze import Analysis
 from tb_perfadvisor.engine.ranking import RankedFinding
 from tb_perfadvisor.report import model
+from tb_perfadvisor.report.comparison.memory_changes import MemoryFacts, memory_facts
 from tb_perfadvisor.report.comparison.operation_names import without_number
 from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.key_numbers import sixteen_bit_share
@@ -148,6 +149,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     operators: OperationTimes | None
     shapes: list[ShapeUse]
     recorded: model.RecordedInfo | None = None
+    memory: MemoryFacts | None = None
 
     @property
     def steps(self) -> int:
@@ -193,6 +195,7 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         operators=_operators(signals),
         shapes=_shapes(signals),
         recorded=report.recorded,
+        memory=memory_facts(signals),
     )
 
 

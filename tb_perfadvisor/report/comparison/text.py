@@ -19,6 +19,7 @@ from tb_perfadvisor.report.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
+    memory_cells,
     operation_cells,
     run_columns,
     shortened,
@@ -131,7 +132,18 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
     for heading, changes in (("Kernel", target.kernels), (_operators(target), target.operators)):
         if changes is not None and changes.rows:
             parts += [Text(), _operation_changes(heading, changes, width)]
+    if target.memory is not None and target.memory.rows:
+        parts += [Text(), _memory(target.memory)]
     return Group(*parts)
+
+
+def _memory(changes: model.MemoryChanges) -> Table:
+    """What each line of the program holds at the peak, and how that changed."""
+    table = _grid("Allocated at the peak by", "Base", "Target", "Change")
+    for row in changes.rows[:_MAX_OPERATIONS]:
+        line, *sizes = memory_cells(row)
+        table.add_row(WrappedText(plain(line)), *map(WrappedText, sizes))
+    return table
 
 
 def _operators(target: model.ComparedTarget) -> str:

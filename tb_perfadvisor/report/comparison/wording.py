@@ -33,7 +33,7 @@ def less_or_more(change_ns: int) -> str:
 def change_text(target: model.ComparedTarget) -> str:
     """The change and its confidence interval; empty if the runs are not comparable."""
     change = target.change
-    if target.verdict == "not_comparable":
+    if target.verdict in ("not_comparable", "memory"):
         return ""
     if change.change_share is None:
         return "the base contains no work"
@@ -170,7 +170,10 @@ _COLUMNS = (
         "Step", lambda run: None if run.step_time_ns is None else format_duration(run.step_time_ns)
     ),
     _DEVICES,
-    Column("Recorded", lambda run: None if run.steps else format_duration(run.window_ns)),
+    Column(
+        "Recorded",
+        lambda run: None if run.steps or not run.window_ns else format_duration(run.window_ns),
+    ),
     Column("Input wait", _share("input_wait_share")),
     Column("Compute", _share("device_compute_share")),
     Column("MFU", _share("mfu")),
@@ -211,6 +214,18 @@ def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
     ]
 
 
+def memory_cells(row: model.LineChange) -> tuple[str, str, str, str]:
+    """Line, base, target and change of what a line of the program holds at the peak."""
+    sizes = (
+        UNKNOWN if size is None else format_bytes(size)
+        for size in (row.base_bytes, row.target_bytes)
+    )
+    before, after = sizes
+    sign = "+" if row.change_bytes > 0 else "−"
+    line = row.line or "before the history, or an unknown line"
+    return line, before, after, f"{sign}{format_bytes(abs(row.change_bytes))}"
+
+
 def speed_up(target: model.ComparedTarget) -> str:
     """The base's time divided by the target's, with `≈` if the change is not clear.
 
@@ -218,7 +233,7 @@ def speed_up(target: model.ComparedTarget) -> str:
     """
     if target.scaling is not None:
         return f"{target.scaling.throughput_ratio:.2f}×"
-    if target.change.speed_up is None or target.verdict in ("no_steps", "not_comparable"):
+    if target.change.speed_up is None or target.verdict in ("no_steps", "memory", "not_comparable"):
         return UNKNOWN
     approximately = "" if target.verdict in ("faster", "slower") else "≈ "
     return f"{approximately}{target.change.speed_up:.2f}×"

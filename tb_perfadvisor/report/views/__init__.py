@@ -18,6 +18,7 @@ from tb_perfadvisor.report.views.operators import OperatorsView, make_operators_
 from tb_perfadvisor.report.views.parallelism import ParallelismView, make_parallelism_view
 from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
 from tb_perfadvisor.report.views.serving import ServingView, make_serving_view
+from tb_perfadvisor.report.views.snapshot import SnapshotView, make_snapshot_view
 from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
 from tb_perfadvisor.signals import Signals
 
@@ -27,6 +28,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
     RanksView,
     ParallelismView,
     MemoryView,
+    SnapshotView,
     KernelsView,
     OperatorsView,
     ServingView,
@@ -38,6 +40,7 @@ _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
     "ranks": make_ranks_view,
     "parallelism": make_parallelism_view,
     "memory": make_memory_view,
+    "snapshot": make_snapshot_view,
     "kernels": make_kernels_view,
     "operators": make_operators_view,
     "serving": make_serving_view,

@@ -12,6 +12,8 @@ import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "../../widgets/notes";
 import { WholeRun } from "./whole-run";
 import { Recording } from "../recording";
+import { pageLink } from "../../state/store";
+import { PageLink } from "../../widgets/page-link";
 
 interface Props {
   report: Report;
@@ -21,6 +23,8 @@ interface Props {
 export function ReportPage({ report, captureId }: Props): JSX.Element {
   // A cause is chosen for one look at one report.
   useEffect(() => () => void (chosenCause.value = null), [captureId]);
+  const isSnapshot = report.formats.every((format) => format === "memory-snapshot");
+  if (isSnapshot) return <SnapshotReport report={report} captureId={captureId} />;
   if (report.overview.window_ns === 0) return <EmptyReport report={report} />;
   return (
     <>
@@ -33,6 +37,23 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
       <Checks report={report} />
       <Details report={report} />
+    </>
+  );
+}
+
+/** A memory snapshot without a profile: no time, so no breakdown of it. */
+function SnapshotReport({ report, captureId }: Props): JSX.Element {
+  return (
+    <>
+      <Headline report={report} />
+      <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
+      <KeyNumbers report={report} />
+      <p>
+        <PageLink to={pageLink("memory")}>Memory over the history, and who holds the peak</PageLink>
+      </p>
+      <FindingList report={report} captureId={captureId} />
+      <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
+      <Checks report={report} />
     </>
   );
 }

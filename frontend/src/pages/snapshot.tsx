@@ -1,0 +1,217 @@
+// A memory snapshot: memory over time, who holds the peak, what grew, what is reserved, what failed.
+import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
+import { drawMemory, type MemoryCourse } from "../charts/memory-chart";
+import { PlotFigure } from "../charts/plot-figure";
+import { formatBytes, formatPlural, formatShare } from "../format";
+import type { LineHolder, SnapshotDevice, SnapshotFailure, SnapshotGrowth, SnapshotReserved, SnapshotView } from "../report";
+import { LongName } from "../widgets/name";
+import { PlainTable } from "../widgets/plain-table";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+
+const EARLIER = "before the history, or an unknown line";
+
+/** One sentence: the peak, and its share of the capacity. */
+export function describeSnapshot(view: SnapshotView): string {
+  const peak = `Peak device memory: ${formatBytes(view.peak_allocated_bytes)}`;
+  if (!view.capacity_bytes) return peak;
+  return `${peak}, ${formatShare(view.peak_allocated_bytes / view.capacity_bytes)} of capacity`;
+}
+
+export function courseOf(view: SnapshotView): MemoryCourse {
+  const steps = view.growth === null || view.growth.is_inferred ? [] : view.growth.steps;
+  return {
+    at_ns: view.at_ns,
+    allocated_bytes: view.allocated_bytes,
+    reserved_bytes: view.reserved_bytes,
+    capacity_bytes: view.capacity_bytes,
+    step: steps.map((_, index) => index),
+    step_end_ns: steps.map(({ at_ns }) => at_ns),
+    step_end_bytes: steps.map(({ allocated_bytes }) => allocated_bytes),
+  };
+}
+
+export function SnapshotOf({ view, isAlone }: { view: SnapshotView; isAlone: boolean }): JSX.Element {
+  const draw = useCallback((width: number) => drawMemory(courseOf(view), width), [view]);
+  const Heading = isAlone ? "h1" : "h2";
+  const hasSteps = view.growth !== null && !view.growth.is_inferred;
+  return (
+    <>
+      <header class="headline">
+        <Heading>{isAlone ? describeSnapshot(view) : `Memory snapshot: ${describeSnapshot(view).toLowerCase()}`}</Heading>
+        <p class="subline">
+          <span>{view.file}</span>
+          <span>{formatPlural(view.events, "event")}</span>
+          <span>{formatBytes(view.peak_reserved_bytes)} reserved by the allocator</span>
+          {view.capacity_bytes !== null && <span>{formatBytes(view.capacity_bytes)} device capacity</span>}
+        </p>
+      </header>
+      {view.failure !== null && <Failure failure={view.failure} />}
+      <section class="card" aria-labelledby="snapshot-course">
+        <div class="card-head">
+          <h2 id="snapshot-course">Memory over the history</h2>
+          {hasSteps && <p class="muted">dotted lines: beginnings of steps</p>}
+        </div>
+        {view.at_ns.length > 1 ? (
+          <>
+            <PlotFigure label={`${describeSnapshot(view)}.`} draw={draw} />
+            <ul class="legend-row">
+              <li>
+                <span class="swatch" style={{ background: "var(--accent)" }} aria-hidden="true" /> allocated
+              </li>
+              <li>
+                <span class="swatch" style={{ background: "var(--cause-communication)" }} aria-hidden="true" /> reserved by the
+                allocator
+              </li>
+            </ul>
+          </>
+        ) : (
+          <p class="muted">The snapshot has no history with times, only what was allocated when it was taken.</p>
+        )}
+        {!view.is_whole && (
+          <p class="muted">The history does not end in the state of the snapshot, so a part of it is missing.</p>
+        )}
+      </section>
+      <section aria-labelledby="snapshot-alive">
+        <div class="section-head">
+          <h2 id="snapshot-alive">Allocated at the peak</h2>
+        </div>
+        <SortableTable
+          caption="Allocated at the peak, by line"
+          columns={lineColumns(view.peak_allocated_bytes)}
+          rows={view.alive}
+          sort={{ key: "bytes", isDescending: true }}
+          truncated={view.alive_truncated}
+          filterLabel="Find a line"
+        />
+      </section>
+      {view.growth !== null && <Growth growth={view.growth} />}
+      <Reserved reserved={view.reserved} />
+      {view.devices.length > 1 && <Devices devices={view.devices} />}
+    </>
+  );
+}
+
+function lineColumns(total: number): Column<LineHolder>[] {
+  return [
+    {
+      key: "line",
+      label: "Allocated at",
+      unit: null,
+      value: ({ line }) => line ?? EARLIER,
+      render: (holder) =>
+        holder.line === null ? (
+          <span class="muted">{EARLIER}</span>
+        ) : (
+          <>
+            <LongName name={holder.line} />
+            {holder.frames.length > 1 && (
+              <details class="call-stack">
+                <summary>Call stack</summary>
+                <ol>
+                  {holder.frames.map((frame, index) => (
+                    <li key={index}>{frame}</li>
+                  ))}
+                </ol>
+              </details>
+            )}
+          </>
+        ),
+    },
+    { key: "share", label: "Share", unit: "share", value: ({ bytes }) => (total > 0 ? bytes / total : null) },
+    { key: "bytes", label: "Memory", unit: "bytes", value: ({ bytes }) => bytes },
+    { key: "count", label: "Allocations", unit: "count", value: ({ count }) => count },
+  ];
+}
+
+const SIZE_COLUMNS = [
+  { key: "what", label: "What", unit: "" },
+  { key: "bytes", label: "Memory", unit: "bytes" },
+];
+
+function Failure({ failure }: { failure: SnapshotFailure }): JSX.Element {
+  const rows = [
+    ["requested", failure.requested_bytes],
+    ["left by the driver", failure.driver_free_bytes],
+    ["reserved by the allocator", failure.reserved_bytes],
+    ["of it allocated", failure.allocated_bytes],
+    ["largest free block of the allocator", failure.largest_free_bytes],
+    ["largest request that would have fit", failure.largest_fit_bytes],
+  ];
+  return (
+    <section aria-labelledby="snapshot-failure">
+      <div class="section-head">
+        <h2 id="snapshot-failure">Out of memory</h2>
+      </div>
+      <p class="section-lead">
+        {formatBytes(failure.requested_bytes)} could not be allocated{failure.line && ` at ${failure.line}`}.{" "}
+        {failure.is_in_pieces ? "Enough was free, but in pieces." : "Too little was free."}
+        {failure.count > 1 && ` It was the last of ${failure.count} failures.`}
+      </p>
+      <PlainTable columns={SIZE_COLUMNS} rows={rows} truncated={0} caption="When the allocation failed" />
+    </section>
+  );
+}
+
+function Growth({ growth }: { growth: SnapshotGrowth }): JSX.Element {
+  const first = growth.steps[0];
+  const last = growth.steps.at(-1);
+  const grown = first && last ? last.allocated_bytes - first.allocated_bytes : 0;
+  const change = grown > 0 ? `${formatBytes(grown)} more` : grown < 0 ? `${formatBytes(-grown)} less` : "as much";
+  const kept = growth.kept.reduce((sum, { bytes }) => sum + bytes, 0);
+  return (
+    <section aria-labelledby="snapshot-growth">
+      <div class="section-head">
+        <h2 id="snapshot-growth">What grew</h2>
+      </div>
+      <p class="section-lead">
+        {growth.is_inferred
+          ? `The history has no steps, so it was cut into ${growth.source}: at its emptiest, the last one holds ${change} than the first.`
+          : `Of ${formatPlural(growth.steps.length, "step")} (${growth.source}), the last one begins with ${change} than the first.`}
+      </p>
+      {growth.kept.length > 0 && (
+        <SortableTable caption="Allocated after the second step and never freed" columns={lineColumns(kept)} rows={growth.kept} />
+      )}
+    </section>
+  );
+}
+
+function Reserved({ reserved }: { reserved: SnapshotReserved }): JSX.Element {
+  const rows = [
+    ["in use", reserved.allocated_bytes],
+    ["free, in segments that are in use", reserved.in_pieces_bytes],
+    ["free segments, which empty_cache() would give back", reserved.in_free_segments_bytes],
+    ["largest free block", reserved.largest_free_bytes],
+  ];
+  return (
+    <section aria-labelledby="snapshot-reserved">
+      <div class="section-head">
+        <h2 id="snapshot-reserved">Reserved when the snapshot was taken</h2>
+      </div>
+      <p class="section-lead">
+        {formatBytes(reserved.reserved_bytes)} in {formatPlural(reserved.segments, "segment")}.
+      </p>
+      <PlainTable columns={SIZE_COLUMNS} rows={rows} truncated={0} caption="Reserved memory" />
+    </section>
+  );
+}
+
+function Devices({ devices }: { devices: SnapshotDevice[] }): JSX.Element {
+  const columns = [
+    { key: "rank", label: "Rank", unit: "count" },
+    { key: "device", label: "Device", unit: "count" },
+    { key: "allocated", label: "Peak allocated", unit: "bytes" },
+    { key: "reserved", label: "Peak reserved", unit: "bytes" },
+  ];
+  const rows = devices.map(({ rank, device, allocated_bytes: allocated, reserved_bytes: reserved }) => [
+    rank, device, allocated, reserved,
+  ]);
+  return (
+    <section aria-labelledby="snapshot-devices">
+      <div class="section-head">
+        <h2 id="snapshot-devices">All devices</h2>
+      </div>
+      <PlainTable columns={columns} rows={rows} truncated={0} caption="Peaks by device" />
+    </section>
+  );
+}

@@ -1,0 +1,207 @@
+"""The part of the memory view that comes from a memory snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.memory import sample_maxima
+from tb_perfadvisor.signals.ranks.snapshot_peaks import snapshot_peaks
+from tb_perfadvisor.signals.snapshots.course import Course
+from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
+from tb_perfadvisor.signals.snapshots.growth import growth
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.reservations import reserved
+from tb_perfadvisor.signals.snapshots.source_lines import LineMemory, by_line, line_of, shown
+
+MAX_POINTS = 1_000
+MAX_HOLDERS = 50
+MAX_FRAMES = 20
+MAX_DEVICES = 256
+
+
+class LineHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that one line of the program allocated."""
+
+    line: str | None
+    """None if it was allocated before the history, or by an unknown line."""
+    count: int
+    bytes: int
+    frames: list[str]
+    """The call stack with most of it, the innermost frame first."""
+
+
+class SnapshotStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory at the end of a step, or the least in a slice of the history."""
+
+    at_ns: int
+    allocated_bytes: int
+
+
+class SnapshotGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory from step to step."""
+
+    source: str
+    """The annotation that begins each step, or what the history was cut into."""
+    is_inferred: bool
+    steps: list[SnapshotStep]
+    kept: list[LineHolder]
+    """Allocated between the second and the last step, and never freed."""
+
+
+class SnapshotReserved(msgspec.Struct, frozen=True, kw_only=True):
+    """What the allocator holds when the snapshot is taken."""
+
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    in_pieces_bytes: int
+    """Free, in segments that are in use."""
+    in_free_segments_bytes: int
+    largest_free_bytes: int
+
+
+class SnapshotFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last allocation that failed; null is unknown."""
+
+    count: int
+    line: str | None
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    driver_free_bytes: int | None
+    largest_free_bytes: int | None
+    largest_fit_bytes: int | None
+    is_in_pieces: bool
+    """Whether enough was free, but not in one piece."""
+
+
+class SnapshotDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak of one device, as one rank's process sees it."""
+
+    rank: int | None
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class SnapshotView(msgspec.Struct, frozen=True, kw_only=True):
+    """The device with the highest peak in the reference worker's memory snapshot."""
+
+    file: str
+    device: int
+    events: int
+    """Of all devices."""
+    at_ns: list[int]
+    """Since the first event; empty if the file has no times. The points keep the maximum between
+    any two of them, like the columns below."""
+    allocated_bytes: list[int]
+    reserved_bytes: list[int]
+    capacity_bytes: int | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    alive: list[LineHolder]
+    """Allocated at the peak, the largest first."""
+    alive_truncated: int
+    growth: SnapshotGrowth | None
+    reserved: SnapshotReserved
+    failure: SnapshotFailure | None
+    devices: list[SnapshotDevice]
+    is_whole: bool
+    """Whether the history ends in the state of the snapshot."""
+
+
+def make_snapshot_view(signals: Signals) -> SnapshotView | None:
+    """The memory snapshot; None without one, or if it is empty."""
+    course = memory_course(signals)
+    if course is None:
+        return None
+    picks = sample_maxima(course.allocated_bytes, MAX_POINTS)
+    holders = by_line(course.allocations.alive_in(course.peak), course.snapshot.stacks)
+    held = reserved(course)
+    return SnapshotView(
+        file=course.snapshot.path,
+        device=course.device,
+        events=len(course.snapshot.events),
+        at_ns=course.at_ns[picks].tolist() if course.has_times else [],
+        allocated_bytes=course.allocated_bytes[picks].tolist() if course.has_times else [],
+        reserved_bytes=course.reserved_bytes[picks].tolist() if course.has_times else [],
+        capacity_bytes=snapshot_capacity_bytes(signals),
+        peak_allocated_bytes=course.peak_allocated_bytes,
+        peak_reserved_bytes=course.peak_reserved_bytes,
+        alive=_lines(course, holders),
+        alive_truncated=max(len(holders) - MAX_HOLDERS, 0),
+        growth=_growth(course),
+        reserved=SnapshotReserved(
+            segments=held.segments,
+            reserved_bytes=held.reserved_bytes,
+            allocated_bytes=held.allocated_bytes,
+            in_pieces_bytes=held.in_pieces_bytes,
+            in_free_segments_bytes=held.in_free_segments_bytes,
+            largest_free_bytes=held.largest_free_bytes,
+        ),
+        failure=_failure(course),
+        devices=[
+            SnapshotDevice(
+                rank=peak.rank,
+                device=peak.device,
+                allocated_bytes=peak.allocated_bytes,
+                reserved_bytes=peak.reserved_bytes,
+            )
+            for peak in snapshot_peaks(signals)[:MAX_DEVICES]
+        ],
+        is_whole=course.is_whole,
+    )
+
+
+def _lines(course: Course, holders: Sequence[LineMemory]) -> list[LineHolder]:
+    return [
+        LineHolder(
+            line=holder.line,
+            count=holder.count,
+            bytes=holder.bytes,
+            frames=[shown(frame) for frame in course.snapshot.stacks.of(holder.stack)[:MAX_FRAMES]]
+            if holder.line is not None
+            else [],
+        )
+        for holder in holders[:MAX_HOLDERS]
+    ]
+
+
+def _growth(course: Course) -> SnapshotGrowth | None:
+    found = growth(course)
+    if found is None:
+        return None
+    picks = sample_maxima(found.allocated_bytes, MAX_POINTS)
+    return SnapshotGrowth(
+        source=found.source,
+        is_inferred=found.is_inferred,
+        steps=[
+            SnapshotStep(at_ns=at_ns, allocated_bytes=size)
+            for at_ns, size in zip(
+                course.at_ns[found.state[picks]].tolist(),
+                found.allocated_bytes[picks].tolist(),
+                strict=True,
+            )
+        ],
+        kept=_lines(course, by_line(found.kept, course.snapshot.stacks)),
+    )
+
+
+def _failure(course: Course) -> SnapshotFailure | None:
+    failed = exhaustion(course)
+    if failed is None:
+        return None
+    return SnapshotFailure(
+        count=failed.count,
+        line=line_of(course.snapshot.stacks.of(failed.stack)),
+        requested_bytes=failed.requested_bytes,
+        allocated_bytes=failed.allocated_bytes,
+        reserved_bytes=failed.reserved_bytes,
+        driver_free_bytes=failed.driver_free_bytes,
+        largest_free_bytes=failed.largest_free_bytes,
+        largest_fit_bytes=failed.largest_fit_bytes,
+        is_in_pieces=failed.is_in_pieces,
+    )

@@ -1,0 +1,127 @@
+"""The pages of memory snapshots, alone and beside a profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tb_perfadvisor.testing import draw
+from tb_perfadvisor.testing.writers import write_kineto
+from tests.support.browser import (
+    WATCH_SHIFTS,
+    capture_of,
+    link,
+    report_at,
+    serving,
+    text_of,
+    violations,
+)
+from tests.support.memory_snapshots import Snapshot, frames
+
+pytestmark = pytest.mark.browser
+
+MIB, GIB = 1 << 20, 1 << 30
+BATCH = frames(("/p/model.py", 3, "forward"), ("/p/train.py", 30, "main"))
+KEPT = frames(("/p/train.py", 12, "log"), ("/p/train.py", 31, "main"))
+
+
+def leaking(kept_mib: int) -> bytes:
+    """Each of ten steps needs 1 GiB for a while, and keeps some. Then a large request fails."""
+    made = Snapshot()
+    segment = made.segment(4 * GIB)
+    for step in range(10):
+        made.annotate(f"ProfilerStep#{step}")
+        made.wait(500).allocate(segment, GIB, BATCH)
+        at = segment + GIB + step * kept_mib * MIB
+        made.allocate(at, kept_mib * MIB, KEPT).holds(segment, at, kept_mib * MIB, KEPT)
+        made.wait(500).free(segment, GIB)
+    return made.fail(8 * GIB, GIB, BATCH).pickled()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    logs = tmp_path_factory.mktemp("logs")
+    for run, data in {"before": leaking(32), "after": leaking(64), "both": leaking(32)}.items():
+        (logs / run).mkdir()
+        (logs / run / "memory.pickle").write_bytes(data)
+    trace = draw("cell 1ms\nstep |...|...|...|\nmain |oo.|oo.|oo.|\ngpu 7 |.KK|.KK|.KK|")
+    (logs / "both" / "rank0.pt.trace.json").write_bytes(write_kineto(trace))
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+def opened(
+    browser: Any, server: str, run: str, view: str, *, dark: bool = False, **rest: str
+) -> Any:
+    capture = capture_of(server, run)["id"]
+    report_at(server, capture)
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    page.add_init_script(WATCH_SHIFTS)
+    page.goto(f"{server}/{'?darkMode=true' if dark else ''}{link(capture, view=view, **rest)}")
+    frame = page.frame_locator("iframe[src*='perf_advisor']")
+    frame.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    return frame
+
+
+def check_page(frame: Any) -> None:
+    html = frame.locator("html")
+    html.evaluate("html => new Promise(done => setTimeout(done, 300))")
+    assert violations(frame) == []
+    for width in (360, 1920):
+        html.page.set_viewport_size({"width": width, "height": 1000})
+        html.evaluate("html => new Promise(done => setTimeout(done, 150))")
+        assert html.evaluate("html => html.scrollWidth - html.clientWidth") <= 0, width
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_memory_shows_who_holds_it_and_what_failed(browser: Any, server: str, dark: bool) -> None:
+    frame = opened(browser, server, "before", "memory", dark=dark)
+    # At the last step: 1 GiB and ten times 32 MiB.
+    frame.get_by_role("heading", level=1, name="Peak device memory: 1.31 GiB").wait_for()
+    holder = frame.get_by_role("row").filter(has_text="p/model.py:3 forward").first
+    assert "1.00 GiB" in text_of(holder)
+    holder.get_by_text("Call stack").click()
+    holder.get_by_text("p/train.py:30 main").wait_for()
+    assert "8.00 GiB could not be allocated at p/model.py:3 forward." in text_of(
+        frame.get_by_role("region", name="Out of memory").first
+    )
+    assert "Of 10 steps (ProfilerStep), the last one begins with 288 MiB more" in text_of(
+        frame.get_by_role("region", name="What grew").first
+    )
+    check_page(frame)
+
+
+def test_the_report_begins_with_what_failed(browser: Any, server: str) -> None:
+    frame = opened(browser, server, "before", "report")
+    heading = "Make the failed allocation fit: 8.00 GiB did not fit"
+    frame.get_by_role("heading", level=1, name=heading).wait_for()
+    frame.get_by_text(
+        "Stop keeping memory from step to step: 32.0 MiB more in each"
+    ).first.wait_for()
+    check_page(frame)
+    frame.get_by_role("link", name="Memory over the history, and who holds the peak").click()
+    frame.get_by_role("heading", level=1, name="Peak device memory").wait_for()
+
+
+def test_a_snapshot_beside_a_profile_is_part_of_its_report(browser: Any, server: str) -> None:
+    frame = opened(browser, server, "both", "memory")
+    frame.get_by_role("heading", name="Peak device memory: 1.31 GiB").wait_for()
+    frame.get_by_role("link", name="Report", exact=True).click()
+    frame.get_by_role("heading", name="Where a").wait_for()
+
+
+def test_two_snapshots_are_compared_by_line(browser: Any, server: str) -> None:
+    other = capture_of(server, "after")["id"]
+    report_at(server, other)
+    base = capture_of(server, "before")["id"]
+    frame = opened(browser, server, "before", "compare", base=base, target=other)
+    # 1,344 MiB before, and ten times 32 more: 23.8 %.
+    frame.get_by_role(
+        "heading", level=2, name=re.compile(r"instead of 1\.31 GiB .23\.8")
+    ).wait_for()
+    row = frame.get_by_role("row").filter(has_text="p/train.py:12 log")
+    assert "+320 MiB" in text_of(row)
+    check_page(frame)
