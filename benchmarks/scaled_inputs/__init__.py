@@ -7,7 +7,15 @@ format is one module, with its functions and the table `LARGEST`; add a line bel
 
 from __future__ import annotations
 
-from scaled_inputs import chrome, compile_log, directories, event_files, kineto, xplane
+from scaled_inputs import (
+    chrome,
+    compile_log,
+    directories,
+    event_files,
+    kineto,
+    memory_snapshot,
+    xplane,
+)
 from scaled_inputs.dimension import Dimension
 
 DIMENSIONS: dict[str, Dimension] = {
@@ -17,6 +25,7 @@ DIMENSIONS: dict[str, Dimension] = {
         (xplane, "analyze_input.py"),
         (chrome, "analyze_input.py"),
         (compile_log, "analyze_input.py"),
+        (memory_snapshot, "analyze_input.py"),
         (directories, "analyze_input.py"),
         (event_files, "describe_runs.py"),
     )

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from tests.fuzz.format import Format
-from tests.fuzz.formats import chrome, compile_log, event_files, kineto, programs, tf_tools, xplane
+from tests.fuzz.formats import (
+    chrome,
+    compile_log,
+    event_files,
+    kineto,
+    memory_snapshots,
+    programs,
+    tf_tools,
+    xplane,
+)
 
 FORMATS: dict[str, Format] = {
     each.name: each
@@ -17,5 +26,6 @@ FORMATS: dict[str, Format] = {
         event_files.EVENT_FILES,
         compile_log.COMPILE_LOG,
         programs.PROGRAMS,
+        memory_snapshots.MEMORY_SNAPSHOTS,
     )
 }
