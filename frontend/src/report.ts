@@ -791,7 +791,8 @@ export interface ComparedRun {
  */
 export interface ComparedTarget {
   run: ComparedRun;
-  verdict: "faster" | "inconclusive" | "no_steps" | "not_comparable" | "scaled" | "slower";
+  verdict:
+    "faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower";
   headline: string;
   explanation?: string | null;
   per: "step" | "window";
@@ -802,6 +803,7 @@ export interface ComparedTarget {
   findings: FindingChange[];
   kernels: OperationChanges | null;
   operators: OperationChanges | null;
+  memory?: MemoryChanges | null;
   warnings: Difference[];
 }
 /**
@@ -915,6 +917,32 @@ export interface OperationChange {
   change_ns: number;
   base_count: number | null;
   target_count: number | null;
+}
+/**
+ * How two memory snapshots differ. The largest changes come first.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MemoryChanges".
+ */
+export interface MemoryChanges {
+  base_allocated_bytes: number;
+  target_allocated_bytes: number;
+  base_reserved_bytes: number;
+  target_reserved_bytes: number;
+  rows: LineChange[];
+  truncated: number;
+}
+/**
+ * The change of what one line of the program holds at the peak; null where it holds nothing.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LineChange".
+ */
+export interface LineChange {
+  line: string | null;
+  base_bytes: number | null;
+  target_bytes: number | null;
+  change_bytes: number;
 }
 /**
  * Why the runs may not be comparable.
@@ -1038,7 +1066,9 @@ export interface History {
  */
 export interface Recording {
   run: ComparedRun;
-  verdict: ("faster" | "inconclusive" | "no_steps" | "not_comparable" | "scaled" | "slower") | null;
+  verdict:
+    | ("faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower")
+    | null;
   headline: string;
   change: Change | null;
   findings: FindingChange[];
@@ -1181,6 +1211,18 @@ export interface Roof {
 export interface LargerBatchRoom {
   low: number;
   high: number;
+}
+/**
+ * Memory that one line of the program allocated.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LineHolder".
+ */
+export interface LineHolder {
+  line: string | null;
+  count: number;
+  bytes: number;
+  frames: string[];
 }
 /**
  * Memory in use at the peak that one operator of one module and phase allocated.
@@ -1387,6 +1429,95 @@ export interface SlowStep {
   kind: "outlier" | "periodic" | "warm-up";
   part: string;
   excess_ns: number;
+}
+/**
+ * The peak of one device, as one rank's process sees it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotDevice".
+ */
+export interface SnapshotDevice {
+  rank: number | null;
+  device: number;
+  allocated_bytes: number;
+  reserved_bytes: number;
+}
+/**
+ * The last allocation that failed; null is unknown.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotFailure".
+ */
+export interface SnapshotFailure {
+  count: number;
+  line: string | null;
+  requested_bytes: number;
+  allocated_bytes: number;
+  reserved_bytes: number;
+  driver_free_bytes: number | null;
+  largest_free_bytes: number | null;
+  largest_fit_bytes: number | null;
+  is_in_pieces: boolean;
+}
+/**
+ * Memory from step to step.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotGrowth".
+ */
+export interface SnapshotGrowth {
+  source: string;
+  is_inferred: boolean;
+  steps: SnapshotStep[];
+  kept: LineHolder[];
+}
+/**
+ * Memory at the end of a step, or the least in a slice of the history.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotStep".
+ */
+export interface SnapshotStep {
+  at_ns: number;
+  allocated_bytes: number;
+}
+/**
+ * What the allocator holds when the snapshot is taken.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotReserved".
+ */
+export interface SnapshotReserved {
+  segments: number;
+  reserved_bytes: number;
+  allocated_bytes: number;
+  in_pieces_bytes: number;
+  in_free_segments_bytes: number;
+  largest_free_bytes: number;
+}
+/**
+ * The device with the highest peak in the reference worker's memory snapshot.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SnapshotView".
+ */
+export interface SnapshotView {
+  file: string;
+  device: number;
+  events: number;
+  at_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[];
+  capacity_bytes: number | null;
+  peak_allocated_bytes: number;
+  peak_reserved_bytes: number;
+  alive: LineHolder[];
+  alive_truncated: number;
+  growth: SnapshotGrowth | null;
+  reserved: SnapshotReserved;
+  failure: SnapshotFailure | null;
+  devices: SnapshotDevice[];
+  is_whole: boolean;
 }
 /**
  * Time per step over the run; columns of equal length. Of many intervals, the extremes.
