@@ -1,0 +1,173 @@
+"""The action's steps, run here against servers that stand in for GitHub and GitLab."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.support.command import HEALTHY, ROOT, SLOW
+
+ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
+SCRIPT = ROOT / "scripts" / "pull_request.py"
+MARK = "<!-- perf-advisor -->"
+
+
+class Server(HTTPServer):
+    """Keeps comments as GitHub and GitLab do."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.comments: list[dict[str, object]] = [{"id": 7, "body": "Looks good to me"}]
+        self.requests: list[tuple[str, str, str]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def _answer(self, method: str) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        token = self.headers.get("Authorization") or self.headers.get("PRIVATE-TOKEN") or ""
+        self.server.requests.append((method, self.path, token))
+        comments = self.server.comments
+        if method == "POST":
+            comments.append({"id": 8, "body": body["body"]})
+        elif method in ("PATCH", "PUT"):
+            (known,) = [each for each in comments if self.path.endswith(f"/{each['id']}")]
+            known["body"] = body["body"]
+        text = json.dumps(comments).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def do_PATCH(self) -> None:
+        self._answer("PATCH")
+
+    def do_PUT(self) -> None:
+        self._answer("PUT")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    with Server() as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def step() -> str:
+    """The last step of the action, as its shell runs it."""
+    match = re.search(r"run: >\n((?:        .*\n)+)", ACTION)
+    assert match is not None
+    return " ".join(match[1].split())
+
+
+def run_step(directory: Path, server: Server, kind: str, **inputs: str) -> tuple[int, str]:
+    event = directory / "event.json"
+    event.write_text('{"pull_request": {"number": 42}}', encoding="utf-8")
+    url = f"http://127.0.0.1:{server.server_port}"
+    runner = {
+        "github": {
+            "GITHUB_EVENT_PATH": str(event),
+            "GITHUB_API_URL": url,
+            "GITHUB_REPOSITORY": "me/repo",
+            "GITHUB_TOKEN": "secret",
+        },
+        "gitlab": {
+            "CI_MERGE_REQUEST_IID": "42",
+            "CI_API_V4_URL": url,
+            "CI_PROJECT_ID": "3",
+            "GITLAB_TOKEN": "secret",
+        },
+    }[kind]
+    values = {
+        "PROFILE": str(SLOW), "BASE": "", "REPO": ".", "SARIF": "perf.sarif", "FAIL_ON": "",
+        "FAIL_ON_REGRESSION": "", "COMMENT": "true", "GITHUB_ACTION_PATH": str(ROOT), **inputs,
+    }  # fmt: skip
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GITHUB_", "CI_", "GITLAB_"))
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", step()],
+        cwd=directory, capture_output=True, text=True, check=False, timeout=120,
+        env={**environment, **runner, **values, "PATH": path, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+def test_one_comment_is_written_and_then_updated(kind: str, tmp_path: Path) -> None:
+    with serving() as server:
+        status, shown = run_step(tmp_path, server, kind, BASE=str(HEALTHY))
+        assert status == 0
+        assert shown.startswith(f"{MARK}\n\n# Compared with pytorch\\_input\\_fixed")
+        assert "The whole report" in shown
+        assert [each["id"] for each in server.comments] == [7, 8]
+        run_step(tmp_path, server, kind, PROFILE=str(HEALTHY))
+        assert [each["id"] for each in server.comments] == [7, 8]
+        assert "pytorch\\_input\\_fixed" in str(server.comments[1]["body"])
+        methods = [method for method, _, _ in server.requests]
+        assert methods == ["GET", "POST", "GET", "PATCH" if kind == "github" else "PUT"]
+        assert all("secret" in token for _, _, token in server.requests)
+    sarif = json.loads((tmp_path / "perf.sarif").read_text(encoding="utf-8"))
+    assert sarif["version"] == "2.1.0"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "status"),
+    [
+        ({"FAIL_ON": "high"}, 1),
+        ({"FAIL_ON": "high", "PROFILE": str(HEALTHY)}, 0),
+        ({"BASE": str(HEALTHY), "FAIL_ON_REGRESSION": "5"}, 1),
+        ({"PROFILE": str(HEALTHY), "BASE": str(SLOW), "FAIL_ON_REGRESSION": "5"}, 0),
+        ({"PROFILE": "missing"}, 2),
+    ],
+    ids=["finding", "healthy", "slower", "faster", "missing"],
+)
+def test_the_gate(inputs: dict[str, str], status: int, tmp_path: Path) -> None:
+    with serving() as server:
+        assert run_step(tmp_path, server, "github", **inputs)[0] == status
+
+
+def test_a_refused_comment_changes_no_verdict(tmp_path: Path) -> None:
+    with serving() as server:
+        pass  # nothing listens there any more
+    assert run_step(tmp_path, server, "github")[0] == 0
+
+
+def test_every_input_is_described_and_used() -> None:
+    inputs = re.findall(r"^  ([a-z-]+):\n    description: \S", ACTION, re.MULTILINE)
+    used = set(re.findall(r"inputs\.([a-z-]+)", ACTION))
+    assert used <= set(inputs)
+    assert {"profile", "base", "command", "fail-on", "fail-on-regression"} <= used
+    # Inputs reach the shell as variables, so that none of them can add commands.
+    runs = re.findall(r"run: (.*(?:\n        .*)*)", ACTION)
+    assert not [line for line in runs if "${{" in line]
