@@ -174,12 +174,17 @@ def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
             ["step = jax.jit(update, donate_argnums=(0, 1))"],
         ),
         (
+            "import re\nimport torch\n\nwords = re.compile('a')\nopt = torch.optim.SGD(net.parameters())\n",
+            "model = torch.compile(model)",
+            ["net.compile()"],
+        ),
+        (
             "model = Net().to(device)\nopt = SGD(model.parameters())\n",
             "memory_format=torch.channels_last",
             ["model = Net().to(device, memory_format=torch.channels_last)"],
         ),
     ],
-    ids=["fused", "zero", "item", "tf32", "hf", "lightning", "donate", "channels"],
+    ids=["fused", "zero", "item", "tf32", "hf", "lightning", "donate", "compile", "channels"],
 )
 def test_the_lines_that_a_patch_adds(
     tmp_path: Path, code: str, snippet: str, lines: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -12,6 +13,7 @@ from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, ins
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
+_COMPILES = re.compile(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
 
@@ -106,7 +108,11 @@ def _compile(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls(*OPTIMIZERS):
         given: Node = call.args[0].value if call.args else None
         statement = code.around(call, cst.SimpleStatementLine)
-        if not code.is_call(given, "*.parameters") or statement is None or "compile(" in code.text:
+        if (
+            not code.is_call(given, "*.parameters")
+            or statement is None
+            or _COMPILES.search(code.text)
+        ):
             continue
         model = dotted_name(given.func.value)
         block = code.parents[id(statement)]
