@@ -68,7 +68,7 @@ def test_the_loop_from_a_profile_to_the_verdict(tmp_path: Path) -> None:
 
     async def steps(client: Client) -> None:
         captures = await ask(client, "list_captures")
-        assert "12 captures" in captures
+        assert " captures. Pass a path" in captures
         (path,) = [
             line.split("path='")[1].split("'")[0]
             for line in captures.splitlines()
@@ -93,7 +93,7 @@ def test_the_loop_from_a_profile_to_the_verdict(tmp_path: Path) -> None:
 def test_rules_environment_and_recording_are_explained() -> None:
     async def steps(client: Client) -> None:
         assert "input-stall" in await ask(client, "explain_rule", rule_id="input-stall")
-        assert "12 captures" in await ask(client, "doctor")
+        assert " captures" in await ask(client, "doctor")
         gaps = await ask(client, "how_to_record", framework="jax", path="jax_healthy")
         assert "StepTraceAnnotation" in gaps
         assert "checks)" in gaps

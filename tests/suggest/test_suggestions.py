@@ -174,7 +174,8 @@ def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
             ["step = jax.jit(update, donate_argnums=(0, 1))"],
         ),
         (
-            "import re\nimport torch\n\nwords = re.compile('a')\nopt = torch.optim.SGD(net.parameters())\n",
+            "import re\nimport torch\n\nwords = re.compile('a')\n"
+            "opt = torch.optim.SGD(net.parameters())\n",
             "model = torch.compile(model)",
             ["net.compile()"],
         ),
@@ -265,4 +266,4 @@ def test_the_command_prints_a_patch(tmp_path: Path) -> None:
 
 def test_the_command_needs_one_capture(tmp_path: Path) -> None:
     refused = run("suggest", SLOW.parent, "--repo", tmp_path, status=2)
-    assert "contains 12 captures" in refused.stderr
+    assert " captures (" in refused.stderr
