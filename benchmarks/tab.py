@@ -16,27 +16,22 @@ import gzip
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from inputs import Inputs
 from processes import ROOT
+from served import serving
 
 MAX_PAINT_MS = 300.0
 # Nielsen, "Usability Engineering" (1993): up to 0.1 s, a system seems to react at once.
 MAX_ANSWER_MS = 100.0
-_START_S = 120
 _VIEWS = (
     *("Report", "Steps", "Ranks", "Input", "Kernels", "Operators", "Memory"),
     *("Compare", "Rules", "Files"),
@@ -88,7 +83,7 @@ def main() -> None:
             shutil.copytree(ROOT / "demo_logs" / run, logs / run)
         many = Inputs(made=Path(made), given=(_source(),)).ranks(given.ranks, 0)
         many.rename(logs / f"{given.ranks} ranks")
-        with _serving(logs, Path(made) / "cache") as address:
+        with serving(logs, Path(made) / "cache", _has_captures) as address:
             rows = list(_measure(address, given.visits))
     print("\n".join(_page(rows)))
 
@@ -102,38 +97,8 @@ def _source() -> Path:
     return found
 
 
-@contextmanager
-def _serving(logs: Path, cache: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tensorboard.main", "--logdir", str(logs)),
-            *("--host", "127.0.0.1", "--port", str(port)),
-        ],
-        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(cache)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + _START_S
-        while not _answers(address):
-            if server.poll() is not None or time.monotonic() > deadline:
-                sys.exit("TensorBoard does not start")
-            time.sleep(0.2)
-        yield address
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def _answers(address: str) -> bool:
-    try:
-        return bool(_read(address, "captures")[1]["captures"])
-    except (URLError, ConnectionError):
-        return False
+def _has_captures(address: str) -> bool:
+    return bool(_read(address, "captures")[1]["captures"])
 
 
 def _read(address: str, path: str) -> tuple[int, Any]:

@@ -13,6 +13,7 @@ from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.responses import TOKEN, respond
+from tb_perfadvisor.plugin.short_pauses import freeze_modules
 from tb_perfadvisor.plugin.sources import Sources
 
 
@@ -75,6 +76,7 @@ def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
     from tb_perfadvisor.report.comparison.partners import suggest_partners
 
+    freeze_modules()
     partners = suggest_partners(
         [
             msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run)
