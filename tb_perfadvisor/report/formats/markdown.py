@@ -70,14 +70,19 @@ def head_blocks(report: model.Report) -> list[str]:
         ),
         *([] if report.whole_run is None else [escape(" ".join(report.whole_run.sentences))]),
         *(
+            [grid(("Where the time goes", "Time", "Share"), breakdown)]
+            if report.overview.window_ns
+            else []
+        ),
+        # A memory snapshot has no time, but numbers.
+        *(
             [
-                grid(("Where the time goes", "Time", "Share"), breakdown),
                 grid(
                     ("Key number", "Value", ""),
                     [(name, value, escape(notes)) for name, value, notes in number_rows(report)],
-                ),
+                )
             ]
-            if report.overview.window_ns
+            if report.overview.window_ns or report.overview.memory
             else []
         ),
         *_program(report.workload),

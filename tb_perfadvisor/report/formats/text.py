@@ -81,13 +81,17 @@ def _report(report: model.Report) -> RenderableType:
         *_first(report),
         *_whole_run(report),
     ]
+    # A memory snapshot has no time, but numbers.
+    has_content = bool(report.overview.window_ns or report.overview.memory)
     if report.overview.window_ns:
-        parts += [Text(), _breakdown(report), Text(), _numbers(report)]
+        parts += [Text(), _breakdown(report)]
+    if has_content:
+        parts += [Text(), _numbers(report)]
     for branch in branches_of(report):
         parts += [Text(), _branch(branch, report)]
-    if not report.findings and report.overview.window_ns:
+    if not report.findings and has_content:
         parts += [Text(), WrappedText("Nothing to change.", style="green")]
-    parts += [Text(), _outcomes(report)] if report.overview.window_ns else [Text()]
+    parts += [Text(), _outcomes(report)] if has_content else [Text()]
     for note in remaining_notes(report):
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()

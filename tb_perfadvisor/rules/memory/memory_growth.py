@@ -31,7 +31,7 @@ _REMEDIES = (
         snippet=(
             "torch.cuda.memory._record_memory_history()\n"
             "run_some_steps()\n"
-            "torch.cuda.memory._dump_snapshot('memory.pickle')  # open at pytorch.org/memory_viz"
+            "torch.cuda.memory._dump_snapshot('memory.pickle')  # beside the profile"
         ),
         framework="pytorch",
         needs=(Part.GPU,),
@@ -195,7 +195,7 @@ class MemoryGrowth(Rule):
                 memory_by_line("Allocated in steps before the last and not freed", holders),
                 *memory_over_time(course),
             ),
-            remedies=_REMEDIES,
+            remedies=KEEP_NUMBERS,
         )
 
 

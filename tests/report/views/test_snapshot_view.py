@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.snapshot_numbers import snapshot_numbers
 from tb_perfadvisor.report.views.snapshot import SnapshotView, make_snapshot_view
 from tb_perfadvisor.signals import Options, Signals
@@ -95,3 +97,11 @@ def test_the_report_of_a_snapshot_alone(tmp_path: Path) -> None:
         "a memory snapshot shows memory, not what ran",
         "the size of the device's memory is unknown",
     }
+
+
+def test_the_terminal_shows_the_numbers(tmp_path: Path) -> None:
+    (tmp_path / "memory.pickle").write_bytes(drawn().pickled())
+    shown = render(analyze(tmp_path), "text")
+    assert "Where the time goes" not in shown
+    assert re.search(r"Peak allocated +3\.00 GiB", shown)
+    assert re.search(r"Peak allocated +\| 3\.00 GiB", render(analyze(tmp_path), "markdown"))
