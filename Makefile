@@ -65,6 +65,9 @@ frameworks: $(VENV)/.dev
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet 'torch==2.13.0'
 	$(BIN)/python -c 'import tensorflow' 2>/dev/null || $(BIN)/python -m pip install --quiet tensorflow_cpu
 	$(BIN)/python -c 'import jax' 2>/dev/null || $(BIN)/python -m pip install --quiet jax
+	$(BIN)/python -c 'import transformers, accelerate' 2>/dev/null \
+	  || $(BIN)/python -m pip install --quiet transformers accelerate
+	$(BIN)/python -c 'import lightning' 2>/dev/null || $(BIN)/python -m pip install --quiet lightning
 	$(BIN)/python -c 'import grain' 2>/dev/null || $(BIN)/python -m pip install --quiet grain
 
 # A Chromium and an nginx for the browser tests: Debian's, where missing and installable.

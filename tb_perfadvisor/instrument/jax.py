@@ -11,10 +11,15 @@ The cost of the marks is negligible while no profiler runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.recorders import JaxRecorder
+from tb_perfadvisor.instrument.continuous.settings import make_profiler
 
 Batch = TypeVar("Batch")
 
@@ -60,3 +65,22 @@ def steps(loader: Iterable[Batch], *, name: str = "train", first: int = 0) -> It
                 return
         with step(number, name=name):
             yield batch
+
+
+def continuous(logdir: str | os.PathLike[str], **settings: Any) -> ContinuousProfiler:
+    """Record a few steps now and then, for as long as the program trains.
+
+    Call `step()` on the result at the end of each training step; recorded steps are marked. JAX
+    runs ahead of the device, so that the time of a step is that of its dispatch.
+
+    Args:
+        logdir: A run's directory below TensorBoard's log directory.
+        **settings: As for `tb_perfadvisor.instrument.torch.continuous`. `ranks` counts JAX's
+            processes.
+
+    Raises:
+        UsageError: If the settings contradict each other, or the directory is a URL.
+    """
+    import jax
+
+    return make_profiler(logdir, JaxRecorder(), jax.process_index(), **settings)

@@ -11,12 +11,21 @@ profiler is started. Their cost is negligible while no profiler runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.continuous.recorders import (
+    JaxRecorder,
+    Recorder,
+    TensorFlowRecorder,
+    TorchRecorder,
+    rank_of_environment,
+)
+from tb_perfadvisor.instrument.continuous.settings import make_profiler
 
 Mark = Callable[..., AbstractContextManager[Any]]
 
@@ -72,6 +81,57 @@ def marked(callbacks: Iterable[Any] = (), *, name: str = "train") -> list[Any]:
             range_of_step.end()
 
     return [StepEnd(), *callbacks, StepBegin()]
+
+
+def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
+    """A callback that records a few steps now and then.
+
+    Evaluation and the ends of epochs do not count as slow steps.
+
+    Args:
+        logdir: A run's directory below TensorBoard's log directory.
+        **settings: As for `tb_perfadvisor.instrument.torch.continuous`.
+
+    Raises:
+        UsageError: If the settings contradict each other, or the directory is a URL.
+    """
+    import keras
+
+    recorder = _recorder_of(keras.backend.backend())
+    profiler = make_profiler(logdir, recorder, rank_of_environment() or 0, **settings)
+
+    class Continuous(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+        """Counts the batches of `fit`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.profiler = profiler
+
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            profiler.step()
+
+        def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+            profiler.skip()
+
+        def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+            profiler.skip()
+
+        def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+            profiler.close()
+
+    return Continuous()
+
+
+def _recorder_of(backend: str) -> Recorder:
+    """The profiler of Keras's backend."""
+    recorders: dict[str, Callable[[], Recorder]] = {
+        "tensorflow": TensorFlowRecorder,
+        "jax": JaxRecorder,
+        "torch": TorchRecorder,
+    }
+    if backend not in recorders:
+        raise UsageError(f"Keras uses the {backend} backend, which has no profiler.")
+    return recorders[backend]()
 
 
 class _Range:

@@ -20,7 +20,6 @@ module, which takes time in every step and forbids in-place operators on the mod
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.recorders import (
+    TorchRecorder,
+    host_and_process,
+    rank_of_environment,
+)
+from tb_perfadvisor.instrument.continuous.settings import make_profiler
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
 
 if TYPE_CHECKING:
@@ -151,7 +157,7 @@ def profile(
         )
     written: list[str] = []
     write = torch.profiler.tensorboard_trace_handler(
-        str(Path(directory).expanduser()), worker_name or _worker_name(), use_gzip=True
+        str(Path(directory).expanduser()), worker_name or worker_name_of_process(), use_gzip=True
     )
 
     def write_trace(recorder: torch.profiler.profile) -> None:
@@ -183,7 +189,36 @@ def profile(
         )
 
 
-def _worker_name() -> str:
+def continuous(
+    logdir: str | os.PathLike[str], *, model: nn.Module | None = None, **settings: Any
+) -> ContinuousProfiler:
+    """Record a few steps now and then, for as long as the program trains.
+
+    Call `step()` on the result at the end of each training step. Any loop of PyTorch will do: your
+    own, Accelerate's, torchtitan's. Between recordings, a step costs microseconds.
+
+    Args:
+        logdir: A run's directory below TensorBoard's log directory.
+        model: A model whose modules to label in rich recordings; see `annotate`.
+        **settings: `every`, `steps`, `first`, `slower_than`, `rich_every`, `ranks`, `keep_last`,
+            `keep_slowest` and `advise` of `instrument.continuous.settings.make_profiler`.
+
+    Raises:
+        UsageError: If the settings contradict each other, or the directory is a URL.
+    """
+    return make_profiler(logdir, TorchRecorder(model=model), _rank(), **settings)
+
+
+def _rank() -> int:
+    import torch.distributed
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank: int = torch.distributed.get_rank()
+        return rank
+    return rank_of_environment() or 0
+
+
+def worker_name_of_process() -> str:
     """`rank3` in a distributed program, otherwise `host_4711` (host and process)."""
     import torch.distributed
 
@@ -191,7 +226,7 @@ def _worker_name() -> str:
         return f"rank{torch.distributed.get_rank()}"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
         return f"rank{os.environ['RANK']}"
-    return f"{socket.gethostname()}_{os.getpid()}"
+    return host_and_process()
 
 
 def _model_labels(

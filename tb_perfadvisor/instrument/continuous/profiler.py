@@ -1,0 +1,264 @@
+"""Records a few steps now and then, for as long as a program trains."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from msgspec import Struct
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.continuous.advice import Advisor
+from tb_perfadvisor.instrument.continuous.recorders import Recorder
+from tb_perfadvisor.instrument.continuous.recordings import Recording, Recordings, files_below
+from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+
+SWITCH: Final = "PERFADVISOR_PROFILING"
+"""The environment variable that turns recording off."""
+_OFF: Final = frozenset({"0", "off", "false", "no"})
+
+Clock = Callable[[], float]
+
+
+def is_switched_off() -> bool:
+    """Whether the user turned recording off for this process."""
+    return os.environ.get(SWITCH, "").strip().lower() in _OFF
+
+
+class Overhead(Struct, frozen=True):
+    """What continuous profiling cost so far."""
+
+    steps: int
+    between_s: float
+    """Time of the steps that were not recorded."""
+    bookkeeping_s: float
+    """The part of it that was spent here."""
+    recording_s: float
+    """Time of the steps that were recorded, and of starting, stopping and writing."""
+
+    @property
+    def share_between(self) -> float | None:
+        """The part of the time between recordings that was spent here; None before any step."""
+        return self.bookkeeping_s / self.between_s if self.between_s > 0 else None
+
+    def __str__(self) -> str:
+        """In one line."""
+        share = self.share_between
+        if share is None:
+            return "no step between recordings"
+        whole_s = self.between_s + self.recording_s
+        return (
+            f"{share:.3%} of the time between recordings, "
+            f"{self.recording_s / whole_s:.1%} of all time with them"
+        )
+
+
+class ContinuousProfiler:
+    """Call `step()` at the end of each training step.
+
+    It never raises once it has begun: if the framework's profiler fails, it logs why and stops
+    recording.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str],
+        recorder: Recorder,
+        plan: Plan,
+        *,
+        is_active: bool = True,
+        keep_last: int = 5,
+        keep_slowest: int = 1,
+        advise: bool = False,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """Prepare; the first recording begins after warm-up.
+
+        Args:
+            logdir: A run's directory; each recording becomes a directory in it.
+            recorder: Of the framework.
+            plan: When to record.
+            is_active: Whether this process records; others only count steps.
+            keep_last: How many of the latest recordings stay.
+            keep_slowest: How many of those with the slowest steps stay, besides.
+            advise: Whether to analyze each recording in a process of low priority and log the
+                headline.
+            clock: In seconds; for tests.
+
+        Raises:
+            UsageError: If the directory is a URL, which profilers cannot write to.
+        """
+        if "://" in os.fspath(logdir):
+            raise UsageError(
+                "Profilers can only write to local directories.",
+                where=os.fspath(logdir),
+                hint="Record to a local directory and copy the profiles afterwards.",
+            )
+        self.log = logger()
+        self._logdir = Path(logdir).expanduser()
+        self._recorder = recorder
+        self._schedule = Schedule(plan)
+        self._recordings = Recordings(keep_last, keep_slowest)
+        self._advisor = Advisor(self.log) if advise else None
+        self._clock = clock
+        self._is_active = is_active and not is_switched_off()
+        self._is_closed = False
+        self._number = 0
+        self._start: Start | None = None
+        self._first_step = 0
+        self._files_before: set[Path] = set()
+        self._recorded_from_s = 0.0
+        self._ended_s: float | None = None
+        self._is_comparable = True
+        self._between_s = self._bookkeeping_s = self._recording_s = 0.0
+        if self._is_active:
+            atexit.register(self.close)
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """Those that are kept, in order."""
+        return tuple(self._recordings.kept)
+
+    @property
+    def overhead(self) -> Overhead:
+        """What it cost so far."""
+        return Overhead(self._number, self._between_s, self._bookkeeping_s, self._recording_s)
+
+    def step(self) -> None:
+        """A training step ended."""
+        if not self._is_active:
+            return
+        now_s = self._clock()
+        duration_s = None if self._ended_s is None else now_s - self._ended_s
+        self._number += 1
+        try:
+            if self._start is None:
+                self._between(duration_s, now_s)
+            else:
+                self._during(duration_s)
+        except Exception as error:  # a profiler must never end the training
+            self._give_up(error)
+        self._is_comparable = True
+
+    def skip(self) -> None:
+        """The time up to now is not part of a step: an evaluation or a checkpoint."""
+        self._is_comparable = False
+
+    def close(self) -> None:
+        """End a recording that is going on, and log what was recorded and what it cost."""
+        if self._is_closed or not self._is_active:
+            return
+        self._is_closed = True
+        if self._start is not None:
+            try:
+                self._write()
+            except Exception as error:
+                self._give_up(error)
+        if self._advisor is not None:
+            self._advisor.close()
+        if self._number:
+            self.log.info("Perf Advisor: %s", self.summary())
+        self._is_active = False
+
+    def summary(self) -> str:
+        """What was recorded and what it cost, in one line."""
+        count = len(self._recordings.kept)
+        if not count:
+            return (
+                f"no recording in {self._number:,} steps; the first begins after "
+                f"{self._schedule.plan.first} steps, when their times have settled."
+            )
+        kept = f"{count} recording{'' if count == 1 else 's'} kept in {self._logdir}"
+        return f"{kept}; cost: {self.overhead}."
+
+    def __enter__(self) -> ContinuousProfiler:
+        """Begin a loop."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the loop."""
+        self.close()
+
+    def _between(self, duration_s: float | None, now_s: float) -> None:
+        start = self._schedule.step_ended(duration_s if self._is_comparable else None)
+        if self._advisor is not None:
+            self._advisor.poll()
+        self._ended_s = self._clock()
+        if duration_s is not None:
+            self._between_s += duration_s + (self._ended_s - now_s)
+            self._bookkeeping_s += self._ended_s - now_s
+        if start is not None:
+            self._begin(start)
+
+    def _begin(self, start: Start) -> None:
+        began_s = self._clock()
+        self._first_step = self._number
+        directory = self._directory()
+        self._files_before = files_below(directory)
+        plan = self._schedule.plan
+        self._recorder.start(directory, self._number, plan.steps, is_rich=start.is_rich)
+        self._start = start
+        self._ended_s = self._recorded_from_s = self._clock()
+        self._recording_s += self._ended_s - began_s
+
+    def _during(self, duration_s: float | None) -> None:
+        self._recording_s += duration_s or 0.0
+        self._schedule.recorded_step_ended()
+        if self._recorder.step():
+            self._write()
+        self._ended_s = self._clock()
+
+    def _write(self) -> None:
+        began_s = self._clock()
+        start, self._start = self._start, None
+        assert start is not None
+        mean_s = (began_s - self._recorded_from_s) / max(self._number - self._first_step, 1)
+        self._recorder.stop()
+        directory = self._directory()
+        prefix = self._recorder.file_prefix
+        written = files_below(directory) - self._files_before
+        files = tuple(sorted(path for path in written if path.name.startswith(prefix)))
+        self._recording_s += self._clock() - began_s
+        if not files:
+            return
+        recording = Recording(self._first_step, start.reason, start.is_rich, mean_s, files)
+        in_use = self._advisor.directory if self._advisor is not None else None
+        self._recordings.add(recording, in_use)
+        if self._advisor is not None:
+            self._advisor.analyze(directory, self._first_step)
+
+    def _directory(self) -> Path:
+        return self._logdir / f"step_{self._first_step:08}"
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_active = False
+        self._start = None
+        self.log.warning(
+            "Perf Advisor stopped recording: %s: %s. The training goes on.",
+            type(error).__name__,
+            error,
+        )
+
+
+def logger() -> logging.Logger:
+    """Where messages go: to the program's log if it has one, and otherwise to stderr."""
+    log = logging.getLogger("tb_perfadvisor.continuous")
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    return log

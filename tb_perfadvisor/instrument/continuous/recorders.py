@@ -1,0 +1,198 @@
+"""Records with the profiler of a framework. Each is imported when the first recording begins."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Recorder(Protocol):
+    """One recording at a time."""
+
+    file_prefix: str
+    """How the names of the files that it writes begin; empty if it writes all of a directory."""
+
+    def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
+        """Begin with the step that comes next.
+
+        Args:
+            directory: Where to write.
+            first_step: The number of that step.
+            steps: How many steps to keep.
+            is_rich: Whether to record what costs more: shapes, memory, stacks.
+        """
+
+    def step(self) -> bool:
+        """A step ended; returns whether the recording is complete."""
+
+    def stop(self) -> None:
+        """Write the recording."""
+
+
+class TorchRecorder:
+    """torch.profiler. One step of warm-up is not kept: starting the profiler slows it."""
+
+    def __init__(self, model: Any = None) -> None:
+        self.file_prefix = ""
+        self._model = model
+        self._profiler: Any = None
+        self._labels: Any = None
+        self._last = 0
+
+    def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
+        """Begin with the step that comes next."""
+        import torch.profiler
+
+        from tb_perfadvisor.instrument.torch import annotate, worker_name_of_process
+
+        self.file_prefix = self.file_prefix or f"{worker_name_of_process()}."
+        kept_from, self._last = first_step + 1, first_step + steps
+        action = torch.profiler.ProfilerAction
+
+        def schedule(step: int) -> Any:
+            if step < kept_from:
+                return action.WARMUP
+            return action.RECORD_AND_SAVE if step == self._last else action.RECORD
+
+        if is_rich and self._model is not None:
+            self._labels = annotate(self._model)
+        self._profiler = torch.profiler.profile(
+            schedule=schedule,
+            on_trace_ready=torch.profiler.tensorboard_trace_handler(
+                str(directory), self.file_prefix.rstrip("."), use_gzip=True
+            ),
+            record_shapes=is_rich,
+            profile_memory=is_rich,
+            with_stack=is_rich,
+        )
+        # The markers in the trace carry the numbers of the program's steps.
+        self._profiler.step_num = first_step
+        self._profiler.current_action = schedule(first_step)
+        self._profiler.start()
+
+    def step(self) -> bool:
+        """A step ended; returns whether the recording is complete."""
+        is_complete: bool = self._profiler.step_num >= self._last
+        if not is_complete:
+            self._profiler.step()
+        return is_complete
+
+    def stop(self) -> None:
+        """Write the recording."""
+        profiler, self._profiler = self._profiler, None
+        labels, self._labels = self._labels, None
+        if labels is not None:
+            labels.remove()
+        profiler.stop()
+
+
+class _MarkedRecorder:
+    """A profiler that starts and stops at once, with a mark around each step."""
+
+    file_prefix = ""
+
+    def __init__(self) -> None:
+        self._mark: AbstractContextManager[Any] | None = None
+        self._next = self._end = 0
+
+    def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
+        """Begin with the step that comes next."""
+        self._next, self._end = first_step, first_step + steps
+        self._start_trace(directory, is_rich)
+        self._begin()
+
+    def step(self) -> bool:
+        """A step ended; returns whether the recording is complete."""
+        self._finish()
+        self._next += 1
+        if self._next >= self._end:
+            return True
+        self._begin()
+        return False
+
+    def stop(self) -> None:
+        """Write the recording."""
+        self._finish()
+        self._stop_trace()
+
+    def _begin(self) -> None:
+        self._mark = self._step_mark(self._next)
+        self._mark.__enter__()
+
+    def _finish(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    def _start_trace(self, directory: Path, is_rich: bool) -> None:
+        raise NotImplementedError
+
+    def _stop_trace(self) -> None:
+        raise NotImplementedError
+
+    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
+
+class JaxRecorder(_MarkedRecorder):
+    """jax.profiler."""
+
+    def _start_trace(self, directory: Path, is_rich: bool) -> None:
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = int(is_rich)
+        jax.profiler.start_trace(str(directory), profiler_options=options)
+
+    def _stop_trace(self) -> None:
+        import jax
+
+        jax.profiler.stop_trace()
+
+    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+        import jax
+
+        mark: AbstractContextManager[Any] = jax.profiler.StepTraceAnnotation(
+            "train", step_num=number
+        )
+        return mark
+
+
+class TensorFlowRecorder(_MarkedRecorder):
+    """tf.profiler.experimental."""
+
+    def _start_trace(self, directory: Path, is_rich: bool) -> None:
+        import tensorflow
+
+        options = tensorflow.profiler.experimental.ProfilerOptions(python_tracer_level=int(is_rich))
+        tensorflow.profiler.experimental.start(str(directory), options=options)
+
+    def _stop_trace(self) -> None:
+        import tensorflow
+
+        tensorflow.profiler.experimental.stop()
+
+    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+        import tensorflow
+
+        mark: AbstractContextManager[Any] = tensorflow.profiler.experimental.Trace(
+            "train", step_num=number, _r=1
+        )
+        return mark
+
+
+def rank_of_environment() -> int | None:
+    """This process's rank as launchers tell it; None if no launcher says so."""
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return None
+
+
+def host_and_process() -> str:
+    """As in `host_4711`."""
+    return f"{socket.gethostname()}_{os.getpid()}"

@@ -1,0 +1,121 @@
+"""Decides after which steps to record."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from tb_perfadvisor.errors import UsageError
+
+Reason = Literal["periodic", "slow step"]
+
+_JUDGED: Final = 100
+"""Steps whose median is the usual time: recent ones, because a run changes."""
+_FEWEST: Final = 20
+"""Among fewer steps, none is usual."""
+_RENEWED_EVERY: Final = 10
+"""The median of a hundred steps takes ten microseconds, and changes slowly."""
+_SETTLED: Final = 5
+_SETTLED_WITHIN: Final = 2.0
+"""Warm-up is over when the last steps take no more than twice their median: steps that compile or
+tune kernels take many times as long."""
+_LATEST_START: Final = 200
+"""Steps that are uneven for longer are not warm-up."""
+_REST_SHARE: Final = 5
+"""After a slow step, at most five recordings for each periodic one."""
+
+
+class Plan(Struct, frozen=True):
+    """When to record, and how much."""
+
+    every: int = 1_000
+    """Steps from the start of one periodic recording to the next."""
+    steps: int = 5
+    """Steps that a recording keeps."""
+    first: int = 20
+    """Steps before the first recording, at least."""
+    slower_than: float | None = 3.0
+    """Record after a step that took this many times the median; None for never."""
+    rich_every: int = 4
+    """Each of these recordings also has shapes, memory and stacks; 0 for none."""
+    is_fixed: bool = False
+    """Whether only the number of the step decides, so that all ranks record the same steps."""
+
+    def __post_init__(self) -> None:
+        """Refuse a plan that cannot be carried out."""
+        if self.steps < 1 or self.every < 2 * self.steps + 2:
+            raise UsageError(
+                f"every={self.every} leaves no time between recordings of {self.steps} steps.",
+                hint="Choose a larger `every`, such as 1000.",
+            )
+        if self.slower_than is not None and self.slower_than <= 1:
+            raise UsageError("slower_than must be above 1: usual steps are no reason to record.")
+
+
+class Start(Struct, frozen=True):
+    """A recording that begins with the next step."""
+
+    reason: Reason
+    is_rich: bool
+
+
+class Schedule:
+    """Is told of each step, and answers whether to record from the next step on."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._count = 0
+        self._recordings = 0
+        self._started_at: int | None = None
+        self._durations: deque[float] = deque(maxlen=_JUDGED)
+        self._slow_s: float | None = None
+
+    def step_ended(self, duration_s: float | None) -> Start | None:
+        """A step ended that was not recorded.
+
+        Args:
+            duration_s: Its time; None if it is not comparable, as after an evaluation.
+        """
+        self._count += 1
+        is_slow = self._judge(duration_s)
+        if self._started_at is None:
+            return self._start("periodic") if self._is_warmed_up() else None
+        since = self._count - self._started_at
+        if since >= self.plan.every:
+            return self._start("periodic")
+        if is_slow and since >= self.plan.every // _REST_SHARE:
+            return self._start("slow step")
+        return None
+
+    def recorded_step_ended(self) -> None:
+        """A step ended that was recorded: it counts, and its time does not."""
+        self._count += 1
+
+    def _judge(self, duration_s: float | None) -> bool:
+        """Whether a step was unusually slow."""
+        if duration_s is None or self.plan.slower_than is None:
+            if duration_s is not None:
+                self._durations.append(duration_s)
+            return False
+        is_slow = self._slow_s is not None and duration_s > self._slow_s
+        self._durations.append(duration_s)
+        if self._count % _RENEWED_EVERY == 0 and len(self._durations) >= _FEWEST:
+            self._slow_s = self.plan.slower_than * statistics.median(self._durations)
+        return is_slow and not self.plan.is_fixed
+
+    def _is_warmed_up(self) -> bool:
+        if self._count < self.plan.first:
+            return False
+        if self.plan.is_fixed or self._count >= max(_LATEST_START, self.plan.first):
+            return True
+        last = [*self._durations][-_SETTLED:]
+        return len(last) == _SETTLED and max(last) <= _SETTLED_WITHIN * statistics.median(last)
+
+    def _start(self, reason: Reason) -> Start:
+        self._started_at = self._count
+        self._recordings += 1
+        rich = self.plan.rich_every
+        return Start(reason, is_rich=rich > 0 and self._recordings % rich == 0)

@@ -1,0 +1,67 @@
+"""The settings that all frameworks share."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.recorders import Recorder
+from tb_perfadvisor.instrument.continuous.schedule import Plan
+
+
+def make_profiler(
+    logdir: str | os.PathLike[str],
+    recorder: Recorder,
+    rank: int,
+    *,
+    every: int = 1_000,
+    steps: int = 5,
+    first: int = 20,
+    slower_than: float | None = 3.0,
+    rich_every: int = 4,
+    ranks: int | Literal["all"] = 0,
+    keep_last: int = 5,
+    keep_slowest: int = 1,
+    advise: bool = False,
+) -> ContinuousProfiler:
+    """A profiler that records a few steps now and then.
+
+    Args:
+        logdir: A run's directory below TensorBoard's log directory. Each recording becomes a
+            directory in it, named after its first step.
+        recorder: Of the framework.
+        rank: Of this process.
+        every: Steps from the start of one recording to the next.
+        steps: Steps that a recording keeps.
+        first: Steps before the first recording. It also waits until the times of the steps have
+            settled.
+        slower_than: Also record after a step that took this many times the median; None for never.
+        rich_every: Each of these recordings also has shapes, memory and stacks, which cost more;
+            0 for none.
+        ranks: The rank that records, or "all": then all record the same steps, and slow steps are
+            not watched for.
+        keep_last: How many of the latest recordings stay.
+        keep_slowest: How many recordings with the slowest steps stay, besides.
+        advise: Analyze each recording in a process of low priority, and log the headline.
+
+    Raises:
+        UsageError: If the settings contradict each other, or the directory is a URL.
+    """
+    plan = Plan(
+        every=every,
+        steps=steps,
+        first=first,
+        slower_than=slower_than,
+        rich_every=rich_every,
+        is_fixed=ranks == "all",
+    )
+    return ContinuousProfiler(
+        logdir,
+        recorder,
+        plan,
+        is_active=ranks in ("all", rank),
+        keep_last=keep_last,
+        keep_slowest=keep_slowest,
+        advise=advise,
+    )

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.continuous.profiler import SWITCH, ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.recordings import Recording, Recordings
+from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+
+PERIODIC = Start("periodic", is_rich=False)
+
+
+def starts(schedule: Schedule, durations_s: list[float | None]) -> dict[int, Start]:
+    """The answers that start a recording, by the number of steps so far. Recordings take no step.
+
+    Args:
+        schedule: A new one.
+        durations_s: Of the steps.
+    """
+    found = {}
+    for number, duration_s in enumerate(durations_s, 1):
+        start = schedule.step_ended(duration_s)
+        if start is not None:
+            found[number] = start
+    return found
+
+
+def test_recordings_are_periodic_and_now_and_then_rich() -> None:
+    found = starts(Schedule(Plan(every=100, first=20, rich_every=3)), [0.1] * 350)
+    assert found == {
+        20: PERIODIC,
+        120: PERIODIC,
+        220: Start("periodic", is_rich=True),
+        320: PERIODIC,
+    }
+
+
+def test_the_first_waits_until_the_times_have_settled() -> None:
+    # 28 steps of warm-up, each half as long as the one before; then the last five must be even.
+    warm_up = [2.0**-number for number in range(28)]
+    found = starts(Schedule(Plan(first=20)), [*warm_up, *[2.0**-28] * 20])
+    # After step 31: 2^-26, 2^-27 and three of 2^-28 have the median 2^-28, a quarter of the
+    # longest. After step 32, the longest is 2^-27, twice the median.
+    assert list(found) == [32]
+
+
+def test_steps_that_never_settle_are_recorded_in_the_end() -> None:
+    assert list(starts(Schedule(Plan(slower_than=None)), [0.1, 0.1, 9.0] * 100)) == [200]
+
+
+def test_a_slow_step_starts_a_recording_after_a_rest() -> None:
+    durations = [0.1] * 400
+    # The first recording begins after step 20. A fifth of 1000 steps later, slow steps count.
+    durations[149] = durations[299] = 0.31
+    found = starts(Schedule(Plan(every=1_000, slower_than=3.0)), durations)
+    assert found == {20: PERIODIC, 300: Start("slow step", is_rich=False)}
+
+
+def test_a_step_just_below_the_limit_and_one_with_an_evaluation_are_usual() -> None:
+    durations: list[float | None] = [0.1] * 400
+    durations[299], durations[349] = 0.299, None
+    assert list(starts(Schedule(Plan(every=1_000)), durations)) == [20]
+
+
+def test_if_all_ranks_record_only_the_number_of_the_step_decides() -> None:
+    one, other = ([scale * (1 + at % 7) for at in range(900)] for scale in (0.1, 3.0))
+    other[500] = 1e3
+    plan = Plan(every=300, is_fixed=True)
+    assert starts(Schedule(plan), [*one]) == starts(Schedule(plan), [*other])
+    assert list(starts(Schedule(plan), [*one])) == [20, 320, 620]
+
+
+@pytest.mark.parametrize("settings", [{"every": 11}, {"steps": 0}, {"slower_than": 1.0}])
+def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Plan(**settings)  # type: ignore[arg-type]
+
+
+# --- what stays -------------------------------------------------------------------------------
+
+
+def recording(folder: Path, step: int, mean_s: float) -> Recording:
+    path = folder / f"step_{step:08}" / "plugins" / "host.pb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    return Recording(step, "periodic", False, mean_s, (path,))
+
+
+def test_the_last_and_the_slowest_stay(tmp_path: Path) -> None:
+    recordings = Recordings(keep_last=2, keep_slowest=1)
+    for step, mean_s in enumerate((0.1, 0.9, 0.2, 0.3, 0.1)):
+        recordings.add(recording(tmp_path, step, mean_s))
+    assert [each.first_step for each in recordings.kept] == [1, 3, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_00000001",
+        "step_00000003",
+        "step_00000004",
+    ]
+
+
+def test_only_own_files_are_deleted(tmp_path: Path) -> None:
+    recordings = Recordings(keep_last=1, keep_slowest=0)
+    recordings.add(recording(tmp_path, 1, 0.1))
+    (tmp_path / "step_00000001" / "rank1.json").write_bytes(b"another rank's")
+    recordings.add(recording(tmp_path, 2, 0.1))
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in left) == ["host.pb", "rank1.json"]
+
+
+def test_what_is_being_read_stays(tmp_path: Path) -> None:
+    recordings = Recordings(keep_last=1, keep_slowest=0)
+    recordings.add(recording(tmp_path, 1, 0.1))
+    recordings.add(recording(tmp_path, 2, 0.1), in_use=tmp_path / "step_00000001")
+    assert [each.first_step for each in recordings.kept] == [1, 2]
+    recordings.add(recording(tmp_path, 3, 0.1))
+    assert [each.first_step for each in recordings.kept] == [3]
+
+
+# --- the profiler -----------------------------------------------------------------------------
+
+
+class Clock:
+    """Advances by what the test says."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Recorder:
+    """Writes an empty file."""
+
+    file_prefix = "mine."
+
+    def __init__(self, clock: Clock, fails: bool = False) -> None:
+        self.clock, self.fails = clock, fails
+        self.started: list[int] = []
+        self.left = 0
+
+    def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
+        if self.fails:
+            raise RuntimeError("another profiler is running")
+        self.started.append(first_step)
+        self.directory, self.left = directory, steps
+        self.clock.now_s += 0.5
+
+    def step(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def stop(self) -> None:
+        self.directory.mkdir(parents=True)
+        (self.directory / "mine.pt.trace.json").write_bytes(b"{}")
+        (self.directory / "other.pt.trace.json").write_bytes(b"{}")
+        self.clock.now_s += 0.25
+
+
+def run(profiler: ContinuousProfiler, clock: Clock, steps: int, step_s: float = 0.1) -> None:
+    for _ in range(steps):
+        clock.now_s += step_s
+        profiler.step()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_steps_are_recorded_and_the_cost_is_counted(tmp_path: Path, clock: Clock) -> None:
+    recorder = Recorder(clock)
+    plan = Plan(every=50, steps=5, first=20)
+    profiler = ContinuousProfiler(tmp_path, recorder, plan, clock=clock)
+    run(profiler, clock, 80)
+    profiler.close()
+    assert recorder.started == [20, 70]
+    assert [each.files for each in profiler.recordings] == [
+        (tmp_path / f"step_{step:08}" / "mine.pt.trace.json",) for step in (20, 70)
+    ]
+    overhead = profiler.overhead
+    # Two recordings of five steps of 0.1 s, with 0.5 s to start and 0.25 s to write.
+    assert overhead.recording_s == pytest.approx(2 * (5 * 0.1 + 0.5 + 0.25))
+    # The others but the first, whose beginning is unknown.
+    assert overhead.between_s == pytest.approx((80 - 10 - 1) * 0.1)
+    assert overhead.share_between == 0.0  # this clock stands still inside step()
+
+
+def test_a_recording_that_is_going_on_is_written_at_the_end(tmp_path: Path, clock: Clock) -> None:
+    profiler = ContinuousProfiler(tmp_path, Recorder(clock), Plan(first=20), clock=clock)
+    run(profiler, clock, 22)
+    profiler.close()
+    assert [each.first_step for each in profiler.recordings] == [20]
+
+
+def test_a_failing_profiler_never_ends_the_training(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("tb_perfadvisor.continuous").propagate = True
+    profiler = ContinuousProfiler(tmp_path, Recorder(clock, fails=True), Plan(), clock=clock)
+    run(profiler, clock, 100)
+    assert "another profiler is running. The training goes on." in caplog.text
+
+
+def test_the_environment_turns_it_off(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    recorder = Recorder(clock)
+    run(ContinuousProfiler(tmp_path, recorder, Plan(), clock=clock), clock, 200)
+    assert recorder.started == []
+
+
+def test_other_ranks_do_not_record(tmp_path: Path, clock: Clock) -> None:
+    recorder = Recorder(clock)
+    profiler = ContinuousProfiler(tmp_path, recorder, Plan(), is_active=False, clock=clock)
+    run(profiler, clock, 200)
+    assert recorder.started == []
+
+
+def test_between_recordings_a_step_costs_microseconds(tmp_path: Path) -> None:
+    recorder = Recorder(Clock())
+    profiler = ContinuousProfiler(tmp_path, recorder, Plan(first=10**9))
+    begin_s = time.thread_time()
+    for _ in range(20_000):
+        profiler.step()
+    # 1 % of a step of 10 ms is 100 us; measured: 2 us.
+    assert (time.thread_time() - begin_s) / 20_000 < 100e-6
