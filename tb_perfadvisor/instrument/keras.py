@@ -23,9 +23,9 @@ from tb_perfadvisor.instrument.continuous.recorders import (
     Recorder,
     TensorFlowRecorder,
     TorchRecorder,
-    rank_of_environment,
 )
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
+from tb_perfadvisor.instrument.ranks import rank_of_environment
 
 Mark = Callable[..., AbstractContextManager[Any]]
 

@@ -24,18 +24,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
-from tb_perfadvisor.instrument.continuous.recorders import (
-    TorchRecorder,
-    host_and_process,
-    rank_of_environment,
-)
+from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
+from tb_perfadvisor.instrument.ranks import rank_of_torch, worker_name_of_torch
 
 if TYPE_CHECKING:
     import torch.profiler
@@ -157,7 +155,7 @@ def profile(
         )
     written: list[str] = []
     write = torch.profiler.tensorboard_trace_handler(
-        str(Path(directory).expanduser()), worker_name or worker_name_of_process(), use_gzip=True
+        str(Path(directory).expanduser()), worker_name or worker_name_of_torch(), use_gzip=True
     )
 
     def write_trace(recorder: torch.profiler.profile) -> None:
@@ -206,27 +204,8 @@ def continuous(
     Raises:
         UsageError: If the settings contradict each other, or the directory is a URL.
     """
-    return make_profiler(logdir, TorchRecorder(model=model), _rank(), **settings)
-
-
-def _rank() -> int:
-    import torch.distributed
-
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank: int = torch.distributed.get_rank()
-        return rank
-    return rank_of_environment() or 0
-
-
-def worker_name_of_process() -> str:
-    """`rank3` in a distributed program, otherwise `host_4711` (host and process)."""
-    import torch.distributed
-
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return f"rank{torch.distributed.get_rank()}"
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
-        return f"rank{os.environ['RANK']}"
-    return host_and_process()
+    label = None if model is None else partial(annotate, model)
+    return make_profiler(logdir, TorchRecorder(label), rank_of_torch(), **settings)
 
 
 def _model_labels(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
+
+from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 
 
 class Recorder(Protocol):
@@ -35,9 +36,14 @@ class Recorder(Protocol):
 class TorchRecorder:
     """torch.profiler. One step of warm-up is not kept: starting the profiler slows it."""
 
-    def __init__(self, model: Any = None) -> None:
+    def __init__(self, label: Callable[[], Any] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            label: Labels a model's modules, in rich recordings; its result has `remove()`.
+        """
         self.file_prefix = ""
-        self._model = model
+        self._label = label
         self._profiler: Any = None
         self._labels: Any = None
         self._last = 0
@@ -46,9 +52,7 @@ class TorchRecorder:
         """Begin with the step that comes next."""
         import torch.profiler
 
-        from tb_perfadvisor.instrument.torch import annotate, worker_name_of_process
-
-        self.file_prefix = self.file_prefix or f"{worker_name_of_process()}."
+        self.file_prefix = self.file_prefix or f"{worker_name_of_torch()}."
         kept_from, self._last = first_step + 1, first_step + steps
         action = torch.profiler.ProfilerAction
 
@@ -57,8 +61,8 @@ class TorchRecorder:
                 return action.WARMUP
             return action.RECORD_AND_SAVE if step == self._last else action.RECORD
 
-        if is_rich and self._model is not None:
-            self._labels = annotate(self._model)
+        if is_rich and self._label is not None:
+            self._labels = self._label()
         self._profiler = torch.profiler.profile(
             schedule=schedule,
             on_trace_ready=torch.profiler.tensorboard_trace_handler(
@@ -182,17 +186,3 @@ class TensorFlowRecorder(_MarkedRecorder):
             "train", step_num=number, _r=1
         )
         return mark
-
-
-def rank_of_environment() -> int | None:
-    """This process's rank as launchers tell it; None if no launcher says so."""
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        value = os.environ.get(name, "")
-        if value.isdigit():
-            return int(value)
-    return None
-
-
-def host_and_process() -> str:
-    """As in `host_4711`."""
-    return f"{socket.gethostname()}_{os.getpid()}"
