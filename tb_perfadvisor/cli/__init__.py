@@ -18,6 +18,7 @@ from tb_perfadvisor.cli.history import history
 from tb_perfadvisor.cli.mcp import mcp
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
+from tb_perfadvisor.cli.run import run
 from tb_perfadvisor.cli.suggest import suggest
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
@@ -36,6 +37,7 @@ app = Group(
         compare,
         history,
         training,
+        run,
         rules,
         explain,
         suggest,

@@ -12,12 +12,13 @@ profiler is started. Their cost is negligible while no profiler runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
 from tb_perfadvisor.instrument.continuous.recorders import (
     JaxRecorder,
     Recorder,
@@ -95,10 +96,33 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
     Raises:
         UsageError: If the settings contradict each other, or the directory is a URL.
     """
+    profiler = profiler_of_backend(logdir, settings)
+    return counting_callback(profiler, profiler.step, profiler.close)
+
+
+def profiler_of_backend(
+    logdir: str | os.PathLike[str], settings: Mapping[str, Any]
+) -> ContinuousProfiler:
+    """A profiler that records with Keras's backend; its arguments are those of `continuous`."""
     import keras
 
     recorder = _recorder_of(keras.backend.backend())
-    profiler = make_profiler(logdir, recorder, rank_of_environment() or 0, **settings)
+    return make_profiler(logdir, recorder, rank_of_environment() or 0, **settings)
+
+
+def counting_callback(
+    profiler: ContinuousProfiler,
+    step: Callable[[], None],
+    end: Callable[[], None] = lambda: None,
+) -> Any:
+    """A callback that counts the batches of `fit`.
+
+    Args:
+        profiler: Whose steps they are.
+        step: Called after each batch.
+        end: Called at the end of `fit`.
+    """
+    import keras
 
     class Continuous(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
         """Counts the batches of `fit`."""
@@ -108,7 +132,7 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
             self.profiler = profiler
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-            profiler.step()
+            step()
 
         def on_test_end(self, logs: dict[str, float] | None = None) -> None:
             profiler.skip()
@@ -117,7 +141,8 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
             profiler.skip()
 
         def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-            profiler.close()
+            profiler.skip()
+            end()
 
     return Continuous()
 

@@ -101,6 +101,8 @@ class ContinuousProfiler:
                 hint="Record to a local directory and copy the profiles afterwards.",
             )
         self.log = logger()
+        self.logs_summary = True
+        """Whether `close` says what was recorded."""
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
@@ -162,7 +164,7 @@ class ContinuousProfiler:
                 self._give_up(error)
         if self._advisor is not None:
             self._advisor.close()
-        if self._number:
+        if self._number and self.logs_summary:
             self.log.info("Perf Advisor: %s", self.summary())
         self._is_active = False
 

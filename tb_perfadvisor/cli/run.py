@@ -1,0 +1,132 @@
+"""`perfadvisor run`: records a program without changing it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tb_perfadvisor.cli.help import Command
+from tb_perfadvisor.cli.terminal import note
+from tb_perfadvisor.errors import UsageError
+
+_JAX_WINDOW_S = 2.0
+_JAX_EVERY_S = 300.0
+_NO_STEP = {
+    "torch": "imported PyTorch but called no optimizer. Inference has no step that shows from "
+    "outside: call tb_perfadvisor.instrument.torch.continuous in its loop.",
+    "keras": "imported Keras but did not call fit. Call step() of "
+    "tb_perfadvisor.instrument.keras.continuous's profiler in a loop of your own.",
+    "jax": "imported JAX but ended before it was recorded. Lower --after, or call "
+    "tb_perfadvisor.instrument.jax.continuous in its loop.",
+}
+
+
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--logdir",
+    type=click.Path(file_okay=False),
+    default="runs/perfadvisor",
+    show_default=True,
+    help="Directory of the run; each recording becomes a directory in it.",
+)
+@click.option(
+    "--every",
+    type=click.IntRange(min=20),
+    default=1_000,
+    show_default=True,
+    help="Steps from one recording to the next.",
+)
+@click.option(
+    "--first",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Steps before the first recording, at least.",
+)
+@click.option(
+    "--after",
+    "after_s",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="JAX: seconds before the first recording. Programs of JAX are recorded by time.",
+)
+@click.option("--advise", is_flag=True, help="Analyze each recording and log the headline.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    logdir: str, every: int, first: int, after_s: float, advise: bool, command: Sequence[str]
+) -> None:
+    """Run a training program and record a few steps now and then, without changing it.
+
+    Write the program after two dashes: perfadvisor run -- python train.py. A step is a call of
+    PyTorch's optimizer or a batch of Keras's fit; JAX is recorded by time.
+    """
+    from tb_perfadvisor.instrument import hook, site
+    from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off
+
+    if is_switched_off():
+        note(f"nothing is recorded, because {SWITCH} is off.")
+    with tempfile.TemporaryDirectory(prefix="perfadvisor-run-") as status:
+        settings = {
+            "status": status,
+            "logdir": str(Path(logdir).absolute()),
+            "plan": {"every": every, "first": first, "advise": advise},
+            "after_s": after_s,
+            "every_s": _JAX_EVERY_S,
+            "window_s": _JAX_WINDOW_S,
+        }
+        path = [str(Path(site.__file__).parent), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(part for part in path if part),
+            hook.SETTINGS: json.dumps(settings),
+        }
+        try:
+            process = subprocess.Popen(command, env=environment)
+        except OSError as error:
+            raise UsageError(
+                f"{command[0]} cannot be started: {error.strerror}.",
+                hint="Write the program after two dashes: perfadvisor run -- python train.py",
+            ) from error
+        returncode = _wait(process)
+        said = [json.loads(file.read_text("utf-8")) for file in sorted(Path(status).iterdir())]
+    for line in _summary(said, logdir):
+        note(line)
+    sys.exit(returncode if returncode >= 0 else 128 - returncode)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the program; an interrupt reaches it, too, and it may take time to end."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
+    """What was recorded, or why nothing was."""
+    recorded = [each["summary"] for each in said if each.get("summary")]
+    if recorded:
+        return [*recorded, f"next: perfadvisor analyze {logdir}"]
+    problems = sorted({each["problem"] for each in said if "problem" in each})
+    if problems:
+        return [f"nothing was recorded: {problem}." for problem in problems]
+    if not said:
+        return [
+            "nothing was recorded: the program started no Python that reads PYTHONPATH. "
+            "`python -I`, `-E` and `-S` do not."
+        ]
+    imported = {name for each in said for name in each["imported"]}
+    why = [_NO_STEP[name] for name in _NO_STEP if name in imported]
+    why = why or ["imported neither PyTorch, Keras nor JAX."]
+    return [f"nothing was recorded: the program {reason}" for reason in why]

@@ -1,0 +1,82 @@
+"""`perfadvisor run`, with programs that import no framework, or a small stand-in of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# As much of PyTorch as the hook looks for. Its optimizer calls the hooks that were registered.
+OPTIMIZER = """
+hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+class Optimizer:
+    def step(self):
+        for hook in hooks:
+            hook(self, (), {})
+"""
+
+
+def perfadvisor_run(folder: Path, *command: str, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", "out", "--", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_without_a_framework_runs_as_without_us(tmp_path: Path) -> None:
+    program = "import sys; print(sys.argv[1:]); sys.exit(3)"
+    for name in ("torch", "keras", "jax"):
+        (tmp_path / f"{name}.py").write_text("print('imported, although the program does not')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = (sys.executable, "-c", program, "--every", "7")
+    status, out, said = perfadvisor_run(tmp_path, *command, PYTHONPATH=path)
+    assert (status, out) == (3, "['--every', '7']\n")
+    assert "imported neither PyTorch, Keras nor JAX" in said
+
+
+def test_a_program_that_hides_from_us_is_told_so(tmp_path: Path) -> None:
+    status, _, said = perfadvisor_run(tmp_path, sys.executable, "-I", "-c", "pass")
+    assert status == 0
+    assert "started no Python that reads PYTHONPATH" in said
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    status, _, said = perfadvisor_run(tmp_path, "no-such-program")
+    assert status == 2
+    assert "no-such-program cannot be started" in said
+
+
+def test_the_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    # The command itself starts Python, too, without the variable.
+    mine = "import os\nif 'PERFADVISOR_RUN' in os.environ: print('mine')"
+    (tmp_path / "sitecustomize.py").write_text(mine)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    _, out, _ = perfadvisor_run(tmp_path, sys.executable, "-c", "print(1)", PYTHONPATH=path)
+    assert out == "mine\n1\n"
+
+
+def test_inference_is_told_from_training(tmp_path: Path) -> None:
+    package = tmp_path / "torch" / "optim"
+    package.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from torch.optim.optimizer import Optimizer")
+    (package / "optimizer.py").write_text(OPTIMIZER)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    program = "import torch.optim"
+    _, _, said = perfadvisor_run(tmp_path, sys.executable, "-c", program, PYTHONPATH=path)
+    assert "imported PyTorch but called no optimizer" in said
+
+
+def test_the_switch_is_named(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "pass")
+    _, _, said = perfadvisor_run(tmp_path, *command, PERFADVISOR_PROFILING="off")
+    assert "nothing is recorded, because PERFADVISOR_PROFILING is off" in said

@@ -1,0 +1,77 @@
+"""`perfadvisor run` with real programs that know nothing of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import analyze_all
+
+TORCH = """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(300):
+    optimizer.zero_grad()
+    net(torch.ones(8, 64)).sum().backward()
+    optimizer.step()
+"""
+KERAS = """
+import keras, numpy as np
+model = keras.Sequential([keras.layers.Dense(32), keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+x = np.ones((800, 16), "float32")
+for _ in range(2):
+    model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
+"""
+JAX = """
+import time, jax, jax.numpy as jnp
+train = jax.jit(lambda x: jnp.tanh(x @ x) / 64.0)
+x, began = jnp.ones((64, 64)), time.time()
+while time.time() - began < 10:
+    x = train(x).block_until_ready()
+    time.sleep(0.002)
+"""
+
+
+def recorded(program: str, module: str, folder: Path, **environment: str) -> str:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(folder / "run")]
+    command += ["--every", "60", "--after", "2", "--", sys.executable, "-c", program]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def test_steps_of_the_optimizer(tmp_path: Path) -> None:
+    assert "kept in" in recorded(TORCH, "torch", tmp_path)
+    reports = analyze_all(tmp_path)
+    assert {report.steps.source for report in reports} == {"ProfilerStep"}
+    assert all(report.workload.mode == "training" for report in reports)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_batches_of_fit(backend: str, tmp_path: Path) -> None:
+    assert "kept in" in recorded(KERAS, backend, tmp_path, KERAS_BACKEND=backend)
+    # Steps count on from one call of fit to the next: two times two epochs of 100 batches.
+    steps = [int(report.run.rpartition("_")[2]) for report in analyze_all(tmp_path)]
+    assert max(steps) > 200
+
+
+def test_jax_is_recorded_by_time(tmp_path: Path) -> None:
+    assert "1 recording of 2 s" in recorded(JAX, "jax", tmp_path)
+    (report,) = analyze_all(tmp_path)
+    assert report.framework == "jax"
