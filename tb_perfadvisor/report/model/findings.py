@@ -1,0 +1,131 @@
+"""Findings: what to change, what it saves, and where."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tb_perfadvisor.report.model.evidence import Evidence
+
+Severity = Literal["high", "medium", "low"]
+
+
+Basis = Literal["measured", "simulated", "modeled", "heuristic"]
+
+
+class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Wall-clock time per step that a change would save."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    share_low: float
+    share_expected: float
+    share_high: float
+    marginal_ns: int
+    """What it adds to the savings of the findings ranked above it."""
+    basis: Basis
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a finding was seen."""
+
+    ranks: list[int]
+    first_step: int | None
+    last_step: int | None
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change, with the code to write."""
+
+    text: str
+    snippet: str | None
+    language: str
+    framework: str
+    reference: str | None
+    """URL of the documentation."""
+
+
+class SourceExcerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines around a place, from the user's repository."""
+
+    path: str | None
+    """Relative to the repository; None if several files match."""
+    first_line: int | None
+    """The number of the first of `lines`; None without lines."""
+    lines: list[str]
+    link: str | None
+    """By the user's URL pattern."""
+    candidates: list[str]
+    """The files that match equally well, if there are several."""
+    note: str
+    """What is uncertain: several files match, or the file has changed; otherwise empty."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's code, as the profile names it."""
+
+    file: str
+    """The last two parts of its path: `models/net.py`."""
+    line: int
+    function: str
+    """Empty if it is unknown."""
+    source: SourceExcerpt | None = None
+    """Its code; None if no repository was named, or has no such file."""
+
+
+class LargerBatchInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that takes about as long: more samples in the same time, not less time per step."""
+
+    rows: int
+    """Rows that each step processes now: samples, or positions of all samples."""
+    more_rows: int
+    low_share: float
+    """Share of the time per row that a batch of `more_rows` saves at least."""
+    expected_share: float
+    high_share: float
+
+
+class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of advice."""
+
+    rule_id: str
+    refines: str | None
+    title: str
+    heading: str | None
+    """The heading of a group: `Input stall, 56.3 ms per step: do one of these`. Set if one of the
+    findings that refine this one is the better advice; None otherwise."""
+    category: str
+    severity: Severity
+    summary: str
+    saving: SavingInfo | None
+    causes: list[str] = []
+    """The causes of the time that its saving is taken from, the largest first."""
+    larger_batch: LargerBatchInfo | None = None
+    """Set if the change brings more samples in the same time."""
+    scope: Scope
+    evidence: list[Evidence]
+    places: list[Place] = []
+    """The lines of code that it is about, the costliest first; empty if the profile has none."""
+    remedies: list[Remedy]
+    when_to_ignore: str
+    how_to_verify: str
+    is_preview: bool
+
+
+class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The finding to begin with."""
+
+    rule_id: str
+    index: int
+    """In `findings`."""
+
+
+class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
+    """All findings together: their union, never their sum."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    share_expected: float

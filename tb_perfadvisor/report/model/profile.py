@@ -1,0 +1,70 @@
+"""What was profiled: the program, its ranks and devices, and what limits the recording."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The accelerators of one worker: their kind, and how many are visible and used."""
+
+    kind: str
+    name: str
+    """Empty if it is unknown."""
+    identified_by: str = ""
+    """What the device was recognized by, if the profile does not name it; otherwise empty."""
+    visible: int
+    """How many exist."""
+    used: int | None
+    """How many ran kernels or collectives; None if the events of the device are missing."""
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank or host."""
+
+    rank: int | None
+    host: str
+    file: str
+    """Relative to the logdir."""
+    events: int
+    duration_ns: int
+    device: DeviceInfo | None
+
+
+class WorkloadEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the program, and what in the profile proves it."""
+
+    part: str
+    evidence: str
+
+
+class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What program was profiled. What is not listed is unknown, not absent."""
+
+    mode: str
+    """training, forward only, inference server, or unknown."""
+    framework: str
+    """The framework on top of the base framework; unknown if no event tells."""
+    parallelism: list[str]
+    input: list[str]
+    compiled: list[str]
+    features: list[str]
+    evidence: list[WorkloadEvidence]
+
+
+class RecordedInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """When a profile was recorded, by the clock of its reference worker, in Unix time."""
+
+    start_unix_ns: int
+    end_unix_ns: int
+
+
+class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about the profile itself."""
+
+    id: str
+    severity: Literal["info", "warning", "error"]
+    message: str
+    remedy: str
