@@ -58,12 +58,12 @@ def main() -> None:
         for name, each in DIMENSIONS.items():
             print(f"{name:24} up to {each.largest:,}: {each.write.__doc__}")
         return
-    least_s = _measured("kineto-events", _BASE_SIZE).work_s or 0.0
     print("| dimension | items | processor time | peak memory | exponent |")
     print("|---|---|---|---|---|")
     for name in given.dimensions or DIMENSIONS:
         largest = min(DIMENSIONS[name].largest, given.most)
         sizes = [largest >> shift for shift in reversed(range(_SIZES))]
+        least_s = _measured(name, _BASE_SIZE).work_s or 0.0
         results = list(_until_failure(name, sizes))
         print(_row(name, results, least_s), flush=True)
 

@@ -79,6 +79,8 @@ class NotReplayable(Struct, frozen=True):
 
 
 HOST_HIDDEN = NotReplayable("what the host does while the device works was not recorded")
+TOO_MANY_THREADS = NotReplayable("too many threads launch device work or wait for it")
+TOO_MANY_STREAMS = NotReplayable("the work is spread over too many streams")
 
 
 def find_program(signals: Signals) -> Program | NotReplayable:
@@ -107,13 +109,13 @@ def find_program(signals: Signals) -> Program | NotReplayable:
     by_track = np.bincount(events.track[calls], minlength=len(trace.tracks))
     by_track += np.bincount(events.track[waits], minlength=len(trace.tracks))
     if np.count_nonzero(by_track) > _MAX_THREADS:
-        return NotReplayable("too many threads launch device work or wait for it")
+        return TOO_MANY_THREADS
     streams = distinct(events.track[work])
     stream_waits = _stream_waits(trace, start, end)
     if len(streams) * (len(waits) + len(stream_waits)) > _MAX_PAIRS or (
         len(streams) * len(work) > _MAX_COMPARED
     ):
-        return NotReplayable("the work is spread over too many streams")
+        return TOO_MANY_STREAMS
     lines = _lines(signals, by_track, start, end)
     line_of = np.full(len(trace.tracks), -1, dtype=np.int32)
     for number, line in enumerate(lines):

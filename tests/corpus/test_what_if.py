@@ -17,6 +17,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.whatif import Shorten, Simulation, simulation
+from tb_perfadvisor.whatif.program import TOO_MANY_STREAMS, TOO_MANY_THREADS
 
 SAM_FP32, SAM_BF16 = "sam-fast/asdf_False_a73da0d1", "sam-fast/asdf_True_10b61b2f"
 
@@ -105,3 +106,16 @@ def test_workers_save_less_than_the_stall_where_they_slow_the_host(corpus: Path)
 def test_without_a_change_it_is_what_was_recorded(corpus: Path, path: str) -> None:
     steps = simulated(corpus / path)
     assert steps.length_ns == pytest.approx(signals(corpus / path).attribution.window_ns, rel=0.001)
+
+
+def test_no_real_profile_is_too_large_to_replay(corpus_reports: list[dict[str, Any]]) -> None:
+    # The limits on threads, streams and waits are for damaged and made-up files.
+    reasons = [
+        note["message"]
+        for report in corpus_reports
+        for note in report["notes"]
+        if note["id"] == "not-simulated"
+    ]
+    assert reasons  # some profiles lack links or launches
+    for limit in (TOO_MANY_THREADS, TOO_MANY_STREAMS):
+        assert not [reason for reason in reasons if limit.reason in reason]
