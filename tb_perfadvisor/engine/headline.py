@@ -26,6 +26,8 @@ COUNTED_SHARE = 0.01
 """A change that adds less than a hundredth to the others is not worth counting."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
+_ALL = 0.9995
+"""Rounded, this is 100.0 %."""
 _AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
@@ -95,7 +97,9 @@ def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
     text = f"Peak memory is {format_bytes(peak)}"
     if not holders:
         return text
-    return f"{text}, {format_share(holders[0].bytes / peak)} of it from {holders[0].line}"
+    share = holders[0].bytes / peak
+    part = "all" if share > _ALL else format_share(share)
+    return f"{text}, {part} of it from {holders[0].line}"
 
 
 def _saved_of(combined: CombinedSaving, whole: str, steps: int) -> str:

@@ -163,6 +163,9 @@ def test_a_full_device(corpus: Path) -> None:
     assert holder.count == 460
     assert reserved(course).in_free_segments_bytes == 0
     assert report_of(file).findings == []
+    assert report_of(file).headline == (
+        "Peak memory is 11.0 GiB, all of it from flexgen/pytorch_backend.py:190 allocate"
+    )
     # 11,844,714,496 bytes of 12 GiB: 91.9 %.
     (finding,) = report_of(file, "RTX 4070 SUPER").findings
     assert finding.rule_id == "memory-near-capacity"
