@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tb_perfadvisor.cli.help import Command
+from tb_perfadvisor.cli.help import Argument, Command
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
@@ -61,7 +61,14 @@ _NO_STEP = {
     help="JAX: seconds before the first recording. Programs of JAX are recorded by time.",
 )
 @click.option("--advise", is_flag=True, help="Analyze each recording and log the headline.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "command",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    help="The program and its arguments, after two dashes.",
+)
 def run(
     logdir: str, every: int, first: int, after_s: float, advise: bool, command: Sequence[str]
 ) -> None:

@@ -43,8 +43,11 @@ def suggest(
     format: TextOrJson,
 ) -> None:
     """Print patches for findings that have a mechanical fix; `git apply` takes them."""
+    from tb_perfadvisor.rules.registry import find_rule
     from tb_perfadvisor.sources import Repository
 
+    for rule_id in rule:
+        find_rule(rule_id)
     repository = Repository(repo)
     try:
         from tb_perfadvisor.suggest import suggest as suggestions_for
@@ -59,6 +62,8 @@ def suggest(
     suggestions = suggestions_for(_report(path, run), repository, rule)
     if not repository.is_complete:
         note(f"{repo} was not fully listed. Name a directory with fewer files.")
+    if not suggestions:
+        note(f"the profile has no finding{' of these rules' if rule else ''}.")
     if output is not None:
         _write(suggestions, output)
     with printing():

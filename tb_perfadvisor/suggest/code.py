@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,10 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 Node = Any
 """A node of libcst. Its types are not installed everywhere that this package is checked."""
+
+
+_NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser raises."""
 
 
 class Code:
@@ -26,8 +32,12 @@ class Code:
         self.path = path
         self.text = text
         try:
+            # Python's parser limits how deep brackets nest; libcst's overflows the stack.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(text)
             self.module: Node = cst.parse_module(text)
-        except (cst.ParserSyntaxError, RecursionError) as error:
+        except (*_NOT_PYTHON, cst.ParserSyntaxError) as error:
             raise ValueError(f"{path} is not valid Python") from error
 
     @cached_property

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import api
-from tb_perfadvisor.api import analyses, training
+from tb_perfadvisor.api import analyses
 from tb_perfadvisor.ingest import load
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report.model import Rejected
 from tests.support.command import HEALTHY, SLOW, run
+from tests.support.event_files import write_scalar
 
 ID = re.compile(r"\(ZeroDivisionError, ([0-9a-f]{8})\)")
 
@@ -89,7 +90,6 @@ def test_publish_writes_the_others(logs: Path) -> None:
 
 def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.ingest.discovery import discover
 
     listing = discover(logs)
     kinds = [type(result) for result in api.analyze_captures(listing, listing.captures, Config())]
@@ -98,12 +98,13 @@ def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "")
 
 
-def test_training_goes_on_without_the_step_time_of_the_profile(logs: Path) -> None:
-    listing = discover(logs)
-    profiles = [training._profile_of(str(logs), capture, None) for capture in listing.captures]
-    assert [capture.run for capture in listing.captures] == ["a", "broken", "c"]
-    assert profiles[1] is None
-    assert profiles[0] is not None
+def test_training_goes_on_without_the_profile(logs: Path) -> None:
+    for name in ("a", "broken", "c"):
+        write_scalar(logs / name, "loss", {0: 1.0, 1: 2.0, 2: 3.0})
+    described = list(api.describe_runs(logs))
+    assert [found.run for found in described] == ["a", "broken", "c"]
+    assert [len(found.reports) for found in described] == [1, 0, 1]
+    assert [len(found.unread) for found in described] == [0, 1, 0]
 
 
 def test_a_bug_in_one_rank_leaves_that_rank_out(

@@ -200,7 +200,10 @@ def test_operations_of_a_real_training_on_a_tpu(corpus: Path) -> None:
     # dimension that the layout has within its tiles, at 35 to 40 GiB/s of HBM's 2,575.
     shuffling = of(report, "data-shuffling")
     assert shuffling.saving is not None
-    assert shuffling.saving.share_high == pytest.approx((554_431 + 211) / 3_896_912, abs=1e-4)
+    # At best, what makes the slices does not write them: half of the bytes of copy.488 to copy.490
+    # (36,658 us), and of convert.760 and convert.761 (1,153 us), whose 16 bits fill two rows.
+    high_us = 554_431 + 211 + (36_658 + 1_153) / 2
+    assert shuffling.saving.share_high == pytest.approx(high_us / 3_896_912, abs=1e-4)
     assert "most in dynamic-update-slice.33." in shuffling.summary
 
 

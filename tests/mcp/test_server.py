@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,13 @@ def drive(steps: Steps, root: Path = DEMO, repository: Path | None = None) -> No
         async with Client(make_server(root, repository)) as client:
             await steps(client)
 
-    anyio.run(run)
+    complete(run)
+
+
+def complete(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run in a thread of its own: a browser test may have left an event loop in this one."""
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(anyio.run, steps).result()
 
 
 def text_of(result: CallToolResult) -> str:
@@ -187,7 +194,7 @@ def test_the_command_speaks_the_protocol_on_stdio(tmp_path: Path) -> None:
             text = await ask(client, "analyze", path="run")
             assert json.loads(text)["reports"][0]["first"] == "1a"
 
-    anyio.run(run)
+    complete(run)
 
 
 def test_a_wrong_root_is_an_error(tmp_path: Path) -> None:

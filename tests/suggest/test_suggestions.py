@@ -54,6 +54,13 @@ def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
     assert suggestion.patch == ""
 
 
+@pytest.mark.parametrize("code", ["[" * 5000, "(" * 5000 + ")" * 5000, "first = ", "\0"])
+def test_files_that_are_not_valid_python_are_passed_over(tmp_path: Path, code: str) -> None:
+    (tmp_path / "broken.py").write_text(f"DataLoader(a, {code}", encoding="utf-8")
+    suggestion = only(tmp_path, LOADER + "first = DataLoader(a)\n", "num_workers=4")
+    assert added(suggestion) == ["first = DataLoader(a, num_workers=4, persistent_workers=True)"]
+
+
 def test_the_profile_decides_between_places(tmp_path: Path) -> None:
     place = model.Place(file="app/train.py", line=8, function="second")
     suggestion = only(tmp_path, TWO, "num_workers=4", place)
