@@ -98,6 +98,8 @@ def test_hostile_text_stays_text_in_markdown() -> None:
 def test_escaped_characters() -> None:
     assert escape("a_b*c") == r"a\_b\*c"
     assert escape("<b>|\\") == r"\<b\>\|\\"
+    assert [escape("1. step"), escape("- step"), escape("2.")] == [r"1\. step", r"\- step", r"2\."]
+    assert escape("1.64 times") == "1.64 times"
     assert escape("x\ny\x1b") == "x\N{REPLACEMENT CHARACTER}y\N{REPLACEMENT CHARACTER}"
 
 

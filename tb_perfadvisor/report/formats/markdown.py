@@ -24,8 +24,8 @@ from tb_perfadvisor.units import format_duration, format_share
 
 # Escaping the colon of an address and the dot after `www` keeps GitHub from adding links.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
-# At the start of a line: a list, a rule or the underline of a heading.
-_BEGINNING = re.compile(r"^(\d*)([-+=.)])")
+# At the start of a line: a list, a rule or the underline of a heading. `1.5 ms` is no list.
+_BEGINNING = re.compile(r"^(\d*)([-+=]|[.)](?!\S))")
 _EVIDENCE_ROWS = 10
 _MOST_PLACES = 3
 
