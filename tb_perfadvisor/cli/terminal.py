@@ -167,9 +167,10 @@ class ProgressDisplay:
         self._task = task
 
     def describe(self, stage: str, share: float) -> None:
-        """Show the current stage; its share is ignored."""
+        """Show the current stage, and its share (0-1) in between."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=plain(stage))
+            percent = f" · {share:.0%}" if 0 < share < 1 else ""
+            self._progress.update(self._task, description=f"{plain(stage)}{percent}")
 
     def advance(self) -> None:
         """Count one more item as done."""

@@ -21,7 +21,7 @@ from tb_perfadvisor.errors import (
 )
 from tb_perfadvisor.ingest.attached_logs import read_compile_logs
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
-from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.access import ShareRead, open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
@@ -55,7 +55,8 @@ class Worker(Struct, frozen=True):
     """None if it is read again when it is wanted."""
 
 
-Read = Callable[[], Worker]
+Read = Callable[[ShareRead | None], Worker]
+"""Reads a worker, and meanwhile tells how much of it was read, if that is known here."""
 
 
 def start_reading(
@@ -88,18 +89,21 @@ def start_reading(
     )
 
 
-def _submit(executor: Executor, job: Read, path: str) -> Read:
+def _submit(executor: Executor, job: Callable[[], Worker], path: str) -> Read:
     from concurrent.futures import BrokenExecutor, Future
+
+    def read_here(tell: ShareRead | None) -> Worker:
+        return job()
 
     try:
         future: Future[Worker] = executor.submit(job)
     except OSError:  # no process more can be started
-        return job
+        return read_here
     except BrokenExecutor as error:
         future = Future()
         future.set_exception(error)
 
-    def read() -> Worker:
+    def read(tell: ShareRead | None) -> Worker:
         try:
             return future.result()
         except BrokenExecutor as error:
@@ -145,10 +149,11 @@ def load_capture(
     errors: list[PerfAdvisorError] = []
     for index, (files, read) in enumerate(zip(capture.workers, reads, strict=True)):
         file = files[0]
-        if progress is not None:
-            progress(f"reading {file.path}", index / len(capture.workers))
+        tell = _share_of(progress, file.path, index, len(capture.workers))
+        if tell is not None:
+            tell(0.0)
         try:
-            workers += [(worker, files) for worker in _by_rank(read(), capture)]
+            workers += [(worker, files) for worker in _by_rank(read(tell), capture)]
         except Exception as raised:
             error = contained(raised, file.path)
             log_bug(error)
@@ -180,6 +185,13 @@ def load_capture(
         stated=stated,
         compile_logs=compile_logs,
     )
+
+
+def _share_of(progress: Progress | None, path: str, index: int, count: int) -> ShareRead | None:
+    """Turns the share of one worker that was read into the share of all."""
+    if progress is None:
+        return None
+    return lambda share: progress(f"reading {path}", (index + share) / count)
 
 
 def _changed(root: str, capture: Capture) -> tuple[Note, ...]:
@@ -240,6 +252,7 @@ def read_worker(
     files: tuple[ProfileFile, ...],
     summarize: Summarize | None,
     keeps_trace: bool,
+    tell: ShareRead | None = None,
 ) -> Worker:
     """Read what one worker of a capture recorded, and sum it up.
 
@@ -247,7 +260,7 @@ def read_worker(
         PerfAdvisorError: When it cannot be read.
     """
     try:
-        trace = load_worker(root, capture, files)
+        trace = load_worker(root, capture, files, tell)
         summary = summarize(trace) if summarize is not None else None
     except PerfAdvisorError:
         raise
@@ -256,8 +269,19 @@ def read_worker(
     return Worker(trace.source, summary, trace if keeps_trace else None)
 
 
-def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> Trace:
+def load_worker(
+    root: str,
+    capture: Capture,
+    files: tuple[ProfileFile, ...],
+    tell: ShareRead | None = None,
+) -> Trace:
     """Read what one worker of a capture recorded.
+
+    Args:
+        root: Of the listing.
+        capture: A capture of the listing.
+        files: Of the worker.
+        tell: Called with the share of these files that was read.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
@@ -271,11 +295,27 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
         rank=files[0].rank,
     )
     read = format_of(capture.format).reader()
-    trace = read({file.path: partial(_open, root, file) for file in files}, source)
+    openers, before_bytes = {}, 0
+    total_bytes = sum(file.size_bytes for file in files)
+    for file in files:
+        openers[file.path] = partial(
+            _open, root, file, _share_of_bytes(tell, before_bytes, file.size_bytes, total_bytes)
+        )
+        before_bytes += file.size_bytes
+    trace = read(openers, source)
     snapshot = capture.snapshot_of(files)
     if snapshot is not None:
         trace = _with_snapshot(trace, root, snapshot)
     return with_merge_note(trace) if len(capture.workers) > 1 else trace
+
+
+def _share_of_bytes(
+    tell: ShareRead | None, before_bytes: int, size_bytes: int, total_bytes: int
+) -> ShareRead | None:
+    """Turns the share of one file that was read into the share of all files of a worker."""
+    if tell is None or not total_bytes:
+        return None
+    return lambda share: tell((before_bytes + share * size_bytes) / total_bytes)
 
 
 def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
@@ -292,8 +332,12 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
     return replace(trace, snapshot=found.snapshot, notes=(*trace.notes, *found.notes))
 
 
-def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
-    return open_file(root, file.system_path, version=file.version, size_bytes=file.size_bytes)
+def _open(
+    root: str, file: ProfileFile, tell: ShareRead | None = None
+) -> AbstractContextManager[BinaryIO]:
+    return open_file(
+        root, file.system_path, version=file.version, size_bytes=file.size_bytes, tell=tell
+    )
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

@@ -53,6 +53,11 @@ def test_traces_are_in_order_of_rank(tmp_path: Path) -> None:
     assert [t.source.host for t in run.traces] == ["vm", "vm", "vm"]
     assert {t.source.run for t in run.traces} == {"run"}
     assert heard[0] == ("reading run/b_1.1795226000001.pt.trace.json", 0.0)
+    # While the second of three files is read, between one and two thirds are.
+    second = [share for stage, share in heard if stage.startswith("reading run/c_3")]
+    assert second
+    assert all(1 / 3 <= share <= 2 / 3 for share in second)
+    assert [share for _, share in heard] == sorted(share for _, share in heard)
     assert heard[-1] == ("read", 1.0)
 
 
@@ -164,19 +169,20 @@ def test_tool_results_of_a_host_are_one_worker(tmp_path: Path) -> None:
         },
     )
     (capture,) = listing.captures
-    heard: list[str] = []
-    run = load_capture(listing, capture, lambda what, share: heard.append(f"{what} {share:.2f}"))
+    heard: list[tuple[str, float]] = []
+    run = load_capture(listing, capture, lambda what, share: heard.append((what, share)))
     assert [(t.source.host, t.source.path.rsplit("/", 1)[-1]) for t in run.traces] == [
         ("a", "a.input_pipeline.json"),
         ("b", "b.input_pipeline.json"),
     ]
     assert [trace.duration_ns for trace in run.traces] == [10_000_000, 20_000_000]
-    assert heard == [
-        f"reading {session}/a.input_pipeline.json 0.00",
-        f"reading {session}/b.input_pipeline.json 0.33",
-        f"reading {session}/c.input_pipeline.json 0.67",
-        "read 1.00",
-    ]
+    assert [share for _, share in heard] == sorted(share for _, share in heard)
+    assert dict(reversed(heard)) == {  # where each begins
+        f"reading {session}/a.input_pipeline.json": 0,
+        f"reading {session}/b.input_pipeline.json": pytest.approx(1 / 3),
+        f"reading {session}/c.input_pipeline.json": pytest.approx(2 / 3),
+        "read": 1,
+    }
     (note,) = run.notes
     assert note.message.startswith(f"{session}/c.input_pipeline.json was left out")
     (note,) = (note for note in run.traces[0].notes if note.id == "unsupported-file")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.local_tree import list_local_tree
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url, long_path
 from tb_perfadvisor.plain_text import printable_name
+
+ShareRead = Callable[[float], None]
+"""Is called with the share (0-1) of a file that was read."""
+_STEP = 0.01
 
 
 def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) -> Tree:
@@ -34,9 +39,36 @@ def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) ->
     return list_local_tree(text, is_wanted)
 
 
+class _Watched(io.FileIO):
+    """A file that tells how much of it was read, at each hundredth."""
+
+    def __init__(self, path: Path, size_bytes: int, tell: ShareRead) -> None:
+        super().__init__(path, "rb")
+        self._size_bytes = size_bytes
+        self._tell = tell
+        self._told = 0.0
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        share = min(self.tell() / self._size_bytes, 1.0)
+        if share >= self._told + _STEP or share == 1.0 > self._told:
+            self._told = share
+            self._tell(share)
+        return count
+
+
+def _local(root: str, path: str) -> Path:
+    return Path(long_path(os.fspath(Path(root, path))))
+
+
 @contextmanager
 def open_file(
-    root: str, path: str, *, version: str = "", size_bytes: int | None = None
+    root: str,
+    path: str,
+    *,
+    version: str = "",
+    size_bytes: int | None = None,
+    tell: ShareRead | None = None,
 ) -> Iterator[BinaryIO]:
     """Open a file for reading; a remote file is fetched into the user's cache first.
 
@@ -45,6 +77,7 @@ def open_file(
         path: `FileEntry.system_path`.
         version: `FileEntry.version`; without it, the store is queried.
         size_bytes: `FileEntry.size_bytes`; without it, the store is queried.
+        tell: Called with the share (0-1) of a local file that was read.
 
     Raises:
         StoreError: If the store denies access or cannot be reached.
@@ -56,9 +89,12 @@ def open_file(
 
             with open_fetched(root, path, version, size_bytes) as fetched:
                 yield fetched
-        else:
-            with Path(long_path(os.fspath(Path(root, path)))).open("rb") as local:
+        elif tell is None or not size_bytes:
+            with _local(root, path).open("rb") as local:
                 yield local
+        else:
+            with io.BufferedReader(_Watched(_local(root, path), size_bytes, tell)) as watched:
+                yield watched
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UnreadableProfileError(

@@ -199,3 +199,22 @@ def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.Monk
     tree = list_tree(tmp_path, lambda path: path.endswith(".json"))
     assert (tree.scanned_files, listed(tree)) == (181, ["0/0/w.json"])
     assert len([path for path in asked if path != tmp_path]) == 3 + 9
+
+
+def test_reading_tells_the_share_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "large.json").write_bytes(bytes(1_000_000))
+    heard: list[float] = []
+    with open_file(str(tmp_path), "large.json", size_bytes=1_000_000, tell=heard.append) as stream:
+        while stream.read(1_000):
+            pass
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+    assert 50 <= len(heard) <= 100  # each hundredth once, not every read
+
+
+def test_a_file_that_has_grown_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "grown.json").write_bytes(b"123456")
+    heard: list[float] = []
+    with open_file(str(tmp_path), "grown.json", size_bytes=3, tell=heard.append) as stream:
+        assert stream.read() == b"123456"
+    assert heard in ([], [1.0])
