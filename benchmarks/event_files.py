@@ -60,12 +60,7 @@ def main() -> None:
         few, many = directory / "few", directory / "many"
         for logdir in (few, many):
             shutil.copytree(_DEMO, logdir / "run0")
-        first = many / "run0" / "events.out.tfevents.1.host"
-        write_events(first, options.megabytes * 1_000_000)
-        for number in range(1, options.files):
-            other = many / f"run{number}" / first.name
-            other.parent.mkdir()
-            os.link(first, other)
+        first = put_event_files(many, options.files, options.megabytes * 1_000_000)
         opened: list[str] = []
         sys.addaudithook(
             lambda event, arguments: (
@@ -96,6 +91,19 @@ def write_events(path: Path, size_bytes: int) -> None:
                 data = event.SerializeToString()
                 written += stream.write(struct.pack("<QI", len(data), 0) + data + bytes(4))
             step += 1
+
+
+def put_event_files(logdir: Path, count: int, size_bytes: int) -> Path:
+    """Write an event file, and link the others to it, each in a run of its own; the first one."""
+    first = logdir / "run0" / "events.out.tfevents.1.host"
+    for number in range(count):
+        path = logdir / f"run{number}" / first.name
+        path.parent.mkdir(exist_ok=True)
+        if number == 0:
+            write_events(first, size_bytes)
+        else:
+            os.link(first, path)
+    return first
 
 
 def measure_tab(logdir: Path) -> str:

@@ -2,6 +2,7 @@
 
     python benchmarks/tab.py                 # the demo's reports, and a run of 64 ranks
     python benchmarks/tab.py --ranks 512 --visits 3
+    python benchmarks/tab.py --event-files 200    # of 50 MB, in the same logdir
 
 Prints Markdown. A real Chromium (through Playwright) visits a real TensorBoard. Reports are cached,
 as after the first visit. Each visit has a new browser context with empty caches. Times come from
@@ -25,6 +26,7 @@ from statistics import median
 from typing import Any
 from urllib.request import urlopen
 
+from event_files import put_event_files
 from inputs import Inputs
 from processes import ROOT
 from served import serving
@@ -38,6 +40,7 @@ _VIEWS = (
 )
 _RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
 _DEMO = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
+_EVENT_FILE_BYTES = 50_000_000
 _API = "data/plugin/perf_advisor/api/v1"
 # Runs in every frame before its scripts: records when the report appears, and blocking work.
 _WATCH = """
@@ -76,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--visits", type=int, default=5)
+    parser.add_argument("--event-files", type=int, default=0, metavar="N")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="perfadvisor-tab-") as made:
         logs = Path(made) / "logs"
@@ -83,6 +87,7 @@ def main() -> None:
             shutil.copytree(ROOT / "demo_logs" / run, logs / run)
         many = Inputs(made=Path(made), given=(_source(),)).ranks(given.ranks, 0)
         many.rename(logs / f"{given.ranks} ranks")
+        put_event_files(logs, given.event_files, _EVENT_FILE_BYTES)
         with serving(logs, Path(made) / "cache", _has_captures) as address:
             rows = list(_measure(address, given.visits))
     print("\n".join(_page(rows)))

@@ -11,7 +11,6 @@ stopped midway.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from struct import unpack_from
 from typing import Any, Final, Protocol
 
@@ -47,9 +46,6 @@ _FORBIDDEN: Final = {
     **{0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", ord("P"): "PERSID", ord("Q"): "BINPERSID"},
     **{0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER", 0x96: "BYTEARRAY8"},
 }
-
-Tell = Callable[[int], None]
-"""Is told how many bytes were read."""
 
 
 class Bytes(Protocol):

@@ -27,11 +27,6 @@ from tb_perfadvisor.trace.tables import Int32
 _MANY_PER_STEP = 3
 """One or two breaks, around a loss or a metric, cost as much as a few operators."""
 
-# Pointwise, persistent reductions, reductions, foreach (torch/_inductor/codegen/triton.py).
-_INDUCTOR = ("triton_poi_fused", "triton_per_fused", "triton_red_fused", "triton_for_fused")
-_GOOD_PART = 0.1
-"""Compiled programs still use library kernels for matrix products, attention and copies."""
-
 
 class CompiledRegions(Struct, frozen=True):
     """Calls in the used window, in order of start; shape (n,)."""
@@ -76,15 +71,6 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
         is_resumed[on_track[1:]] = events.start_ns[rows[on_track]][1:] < reach[:-1]
     frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)
     return CompiledRegions(rows, frame, is_resumed)
-
-
-@memoized
-def runs_compiled_kernels(signals: Signals) -> bool:
-    """Whether the program is compiled: Inductor made a good part of its kernels."""
-    trace = signals.trace
-    names, count = np.unique(trace.events.name[trace.kernels.row], return_counts=True)
-    made = [trace.strings[name].startswith(_INDUCTOR) for name in names.tolist()]
-    return int(count[made].sum()) > _GOOD_PART * int(count.sum())
 
 
 @memoized

@@ -54,11 +54,6 @@ def shown(frame: Frame) -> str:
     return f"{place}:{frame.line} {frame.function}" if frame.line else f"{place} {frame.function}"
 
 
-def lines_of(stacks: Stacks) -> tuple[str | None, ...]:
-    """The program's line of each stack."""
-    return tuple(line_of(stacks.of(stack)) for stack in range(len(stacks)))
-
-
 def by_line(allocations: Allocations, stacks: Stacks) -> tuple[LineMemory, ...]:
     """Allocations by the program's line, the largest first."""
     if not len(allocations):
