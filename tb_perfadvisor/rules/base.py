@@ -128,7 +128,7 @@ class Rule(ABC):
         return total_ns <= 0 or share_of_window(total_ns, signals) < self.minimum_share
 
     def meets_needs(self, signals: Signals) -> bool:
-        """Whether the profile meets all of `needs`, so that nothing else has to suffice."""
+        """Whether the profile meets all of `needs`."""
         return all(why_missing(signals, need) is None for need in self.needs)
 
     @abstractmethod

@@ -262,7 +262,7 @@ def _restarts(progress: Progress, usual_ns: float) -> list[Delay]:
 
 
 def _trend(progress: Progress, usual: NDArray[np.bool_]) -> list[Delay]:
-    """Steps that became slower in the course of the run."""
+    """Steps that became slower during the run."""
     rows = np.flatnonzero(usual)
     if len(rows) < _FEWEST_FOR_TREND:
         return []

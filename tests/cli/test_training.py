@@ -26,7 +26,7 @@ def logdir(tmp_path: Path) -> Path:
 def test_text_names_the_usual_step_and_the_pause(logdir: Path) -> None:
     done = CliRunner().invoke(app, ["training", str(logdir)])
     assert done.exit_code == 0, done.output
-    assert "500 ms per step as a rule" in done.stdout
+    assert "500 ms per step without the profiler" in done.stdout
     assert "Steps 0 to 300 in 2.83 minutes" in done.stdout
     (pause,) = [line for line in done.stdout.splitlines() if line.startswith("Pause")]
     # 20 of 170 s.

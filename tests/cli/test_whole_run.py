@@ -94,6 +94,6 @@ def test_training_names_a_profile_that_cannot_be_read(logdir: Path) -> None:
     (logdir / "run" / "other.1.pt.trace.json").write_bytes(b"\x00 no JSON")
     done = CliRunner().invoke(app, ["training", str(logdir)])
     assert done.exit_code == 0, done.output
-    assert "100 ms per step as a rule" in done.stdout
+    assert "100 ms per step without the profiler" in done.stdout
     notes = [line for line in done.stderr.splitlines() if "was not read" in line]
     assert [note.split()[3] for note in notes] == ["run/other.1.pt.trace.json"]

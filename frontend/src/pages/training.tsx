@@ -1,4 +1,4 @@
-// The whole run: time per step with the profiled moments, what cost time besides, and what was logged.
+// The whole run: time per step with the profiled moments, what else took time, and what was logged.
 import type { JSX } from "preact";
 import { useCallback } from "preact/hooks";
 import { PlotFigure } from "../charts/plot-figure";
@@ -140,9 +140,9 @@ function Delays({ view }: { view: TrainingView }): JSX.Element {
   return (
     <section aria-labelledby="delays">
       <div class="section-head">
-        <h2 id="delays">What cost time besides</h2>
+        <h2 id="delays">What else took time</h2>
       </div>
-      <SortableTable caption="What cost time besides" columns={columns} rows={view.delays} />
+      <SortableTable caption="What else took time" columns={columns} rows={view.delays} />
     </section>
   );
 }

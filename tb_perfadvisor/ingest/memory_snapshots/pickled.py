@@ -52,7 +52,7 @@ class Bytes(Protocol):
     """What is read from front to back."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
+        """At most `size` bytes; none at the end."""
 
 
 class _Dict(dict[Any, Any]):
@@ -327,7 +327,7 @@ class _Machine:
                 f"this pickle would run code ({name}), so it was not read. A memory snapshot holds "
                 "only plain values.",
                 where=self._path,
-                hint="Do not open it with pickle.load, unless you trust whoever wrote it.",
+                hint="Do not open it with pickle.load unless you trust its source.",
             )
         return self._damaged(f"it has an instruction (0x{code:02x}) that no snapshot needs")
 

@@ -68,7 +68,7 @@ def _from_pickle(file: Bytes, path: str, collector: Collector) -> tuple[list[int
 
 
 class _Rest:
-    """A file of which the first bytes were read already."""
+    """A file whose first bytes were already read."""
 
     def __init__(self, first: bytes, stream: Inflated) -> None:
         self._first, self._stream = first, stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -93,7 +94,7 @@ class TorchRecorder:
         profiler.stop()
 
 
-class _MarkedRecorder:
+class _MarkedRecorder(ABC):
     """A profiler that starts and stops at once, with a mark around each step."""
 
     file_prefix = ""
@@ -131,14 +132,17 @@ class _MarkedRecorder:
         if mark is not None:
             mark.__exit__(None, None, None)
 
+    @abstractmethod
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
-        raise NotImplementedError
+        """Start the framework's profiler."""
 
+    @abstractmethod
     def _stop_trace(self) -> None:
-        raise NotImplementedError
+        """Stop it, and write what it recorded."""
 
+    @abstractmethod
     def _step_mark(self, number: int) -> AbstractContextManager[Any]:
-        raise NotImplementedError
+        """A mark around the step with this number."""
 
 
 class JaxRecorder(_MarkedRecorder):

@@ -23,7 +23,7 @@ from tb_perfadvisor.units import format_elapsed, format_share
 
 
 class TrainingText:
-    """One run: its usual step, what it logged itself, and what cost time besides."""
+    """One run: its usual step, what it logged itself, and what else took time."""
 
     def __init__(self, run: str, training: Training, reports: Sequence[Report]) -> None:
         self._run = run
@@ -60,7 +60,7 @@ def print_trainings(
 
 def _delays(training: Training) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    table.add_column("What cost time besides")
+    table.add_column("What else took time")
     table.add_column("Steps" if not training.is_per_epoch else "Epochs", justify="right")
     table.add_column("Times", justify="right")
     table.add_column("Cost", justify="right", no_wrap=True)

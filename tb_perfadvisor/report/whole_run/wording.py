@@ -16,7 +16,7 @@ _REASONS = {
     "evaluation": "Evaluation",
     "recording": "Recording a profile",
     "pause": "Pause without a logged reason: a checkpoint, or input that did not arrive",
-    "slower": "Steps became slower in the course of the run",
+    "slower": "Steps became slower during the run",
 }
 _NO_SLOWER = 0.01
 """Steps that are longer by less than this are as long as usual."""
@@ -40,8 +40,8 @@ def _true_step(info: model.WholeRunInfo) -> str:
         )
     if info.varies_ns is not None:
         return (
-            f"{step} per step without the profiler. The recorded steps took {profiled}, within "
-            f"what steps vary around them: {_range(info.varies_ns)}."
+            f"{step} per step without the profiler. The recorded steps took {profiled}, within the "
+            f"usual variation around them: {_range(info.varies_ns)}."
         )
     if info.slowdown < -_NO_SLOWER:
         return (
@@ -95,7 +95,7 @@ def money(amount: float | None) -> str:
 def headline_of(training: Training) -> str:
     """The usual step."""
     unit = "epoch" if training.is_per_epoch else "step"
-    return f"{format_duration(training.step_ns)} per {unit} as a rule, without the profiler"
+    return f"{format_duration(training.step_ns)} per {unit} without the profiler"
 
 
 def facts_of(training: Training) -> list[str]:
@@ -137,8 +137,8 @@ def recording_sentence(recording: Recording, training: Training) -> str:
         return f"{where}. Its steps of {step} are not those that take {usual}."
     if recording.varies_ns is not None:
         return (
-            f"{where}. Its steps take {step}, within what steps vary around it: "
-            f"{_range(recording.varies_ns)}, {usual} as a rule."
+            f"{where}. Its steps take {step}, which is within the usual variation around it: "
+            f"{_range(recording.varies_ns)}, median {usual}."
         )
     if recording.slowdown < _NO_SLOWER:
         return f"{where}. Its steps take {step}, no more than usual: {usual}."

@@ -159,7 +159,7 @@ class Recompute(Rule):
 
     If memory was not recorded, the finding states the duration of the recomputed work that the
     used steps launched. Expected is a quarter of it: half of what is expected if memory is free,
-    since it may as well be full. Even then, part of it can go, because the results of cheap
+    since memory may be full. Even then, part of it can go, because the results of cheap
     operators take most of the memory that recomputing saves, and costly ones most of the time.
 
     When to ignore
@@ -271,7 +271,7 @@ _HOW_MANY: Final = {
 def _saving_of_blocks(
     signals: Signals, recomputed: Recomputation, blocks: int, fitting: float
 ) -> Saving:
-    """The saving when one in so many blocks keeps its activations."""
+    """The saving if one in several blocks keeps its activations."""
     now_ns = signals.trace.events.duration_ns[recomputed.rows]
     return faster_device_work(
         signals,

@@ -18,7 +18,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
 _BOUND = 1.5
-"""An operation that takes up to so many times what its bytes need waits for them."""
+"""An operation waits for its bytes if it takes at most this multiple of the time they need."""
 _MOVES = ("copy-start", "copy-done")
 
 

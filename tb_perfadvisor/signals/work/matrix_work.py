@@ -50,8 +50,7 @@ def linear(inputs: Inputs) -> Work:
 
 
 _LEAST_ROWS: Final = 400
-"""Per group. Rows beyond the last offset are not multiplied. Programs leave up to 8 of them per
-group, to which they pad: 2 % of so many."""
+"""Per group. Programs pad each group by up to 8 rows, which are not multiplied: 2 % of 400."""
 
 
 def grouped(offsets: int) -> Callable[[Inputs], Work]:
