@@ -12,17 +12,15 @@ from tb_perfadvisor.api.loading import (
     nothing_found,
     only_capture,
     read_capture,
-    with_reads,
     wrap_trace,
 )
+from tb_perfadvisor.api.results import make_results
 from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.errors import NothingFoundError, UsageError, contained, log_bug
+from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.execution import IN_PROCESS, Execution
-from tb_perfadvisor.execution.limits import time_limit
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.report.report_cache import ReportCache
@@ -141,24 +139,21 @@ def analyze_captures(
         report_cache: Reports of unchanged files are taken from it, and new ones added.
         time_limit_s: The most time for each capture.
     """
-    chosen = [(listing, capture) for capture in captures]
-    for _, capture, report, reads in with_reads(chosen, execution, report_cache):
-        try:
-            if report is None:
-                with time_limit(time_limit_s):
-                    run = load_capture(listing, capture, progress, reads=reads)
-                    analysis = analyze_run(run, config, progress)
-                    report = build_report(analysis, config, progress)
-                if report_cache is not None:
-                    report_cache.write(listing.root, capture, report, report.notes)
-            yield report
-        except UsageError:
-            raise
-        except Exception as raised:
-            error = contained(raised, capture.run)
-            log_bug(error)
-            reason = f"{error.message} {error.hint}".strip()
-            yield Rejected(path=error.where or capture.run, reason=reason)
+    results = make_results(
+        [(listing, capture) for capture in captures],
+        lambda analysis: build_report(analysis, config, progress),
+        config,
+        progress,
+        execution=execution,
+        cache=report_cache,
+        time_limit_s=time_limit_s,
+    )
+    for capture, result in results:
+        if isinstance(result, Report):
+            yield result
+        else:
+            reason = f"{result.message} {result.hint}".strip()
+            yield Rejected(path=result.where or capture.run, reason=reason)
 
 
 def analyze_capture(

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tb_perfadvisor.api.loading import Source, only_capture, read_capture, with_reads, wrap_trace
+from tb_perfadvisor.api.loading import Source, only_capture, read_capture, wrap_trace
+from tb_perfadvisor.api.results import make_results
 from tb_perfadvisor.engine.analyze import Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.errors import PerfAdvisorError, UsageError, contained, log_bug
+from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
-from tb_perfadvisor.execution.limits import time_limit
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
-from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import build_report
 from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run
@@ -163,20 +162,14 @@ def facts_of_all(
     """
     from tb_perfadvisor.report.comparison import make_facts
 
-    chosen = [(choice.listing, choice.capture) for choice in choices]
-    for listing, capture, facts, reads in with_reads(chosen, execution, report_cache):
-        try:
-            if facts is None:
-                with time_limit(time_limit_s):
-                    run = load_capture(listing, capture, progress, reads=reads)
-                    analysis = analyze_run(run, config, progress)
-                    facts = make_facts(analysis, build_report(analysis, config))
-                if report_cache is not None:
-                    report_cache.write(listing.root, capture, facts, analysis.notes)
-            yield facts
-        except UsageError:
-            raise
-        except Exception as raised:
-            error = contained(raised, capture.run)
-            log_bug(error)
-            yield error
+    results = make_results(
+        [(choice.listing, choice.capture) for choice in choices],
+        lambda analysis: make_facts(analysis, build_report(analysis, config)),
+        config,
+        progress,
+        execution=execution,
+        cache=report_cache,
+        time_limit_s=time_limit_s,
+    )
+    for _, result in results:
+        yield result

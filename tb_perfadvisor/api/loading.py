@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from tb_perfadvisor.engine.analyze import Progress
 from tb_perfadvisor.engine.rank_summaries import summarizer_of
@@ -22,13 +18,11 @@ from tb_perfadvisor.errors import (
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
+from tb_perfadvisor.ingest.load import load_capture, start_reading
 from tb_perfadvisor.plain_text import printable_name
-from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run, Trace
 
 Source = str | os.PathLike[str] | Trace | Run
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 def load(path: str | os.PathLike[str], *, execution: Execution = IN_PROCESS) -> tuple[Run, ...]:
@@ -94,32 +88,8 @@ def read_capture(
     Raises:
         PerfAdvisorError: When none of its files can be read.
     """
-    reads = _start_reading(listing, capture, execution)
+    reads = start_reading(listing, capture, execution.executor, summarizer_of(capture))
     return load_capture(listing, capture, progress, reads=reads)
-
-
-def with_reads(
-    captures: Iterable[tuple[Listing, Capture]],
-    execution: Execution,
-    report_cache: ReportCache[T] | None,
-) -> Iterator[tuple[Listing, Capture, T | None, Sequence[Read]]]:
-    """Each capture with its cached result, or with calls that return what was read of it.
-
-    While one capture is analyzed, the executor reads the files of the next ones.
-    """
-    waiting: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
-    for listing, capture in captures:
-        result = report_cache.read(listing.root, capture) if report_cache is not None else None
-        reads = _start_reading(listing, capture, execution) if result is None else ()
-        waiting.append((listing, capture, result, reads))
-        while sum(len(reads) for *_, reads in waiting) > execution.max_pending_files:
-            yield waiting.popleft()
-    yield from waiting
-
-
-def _start_reading(listing: Listing, capture: Capture, execution: Execution) -> Sequence[Read]:
-    """Start to read a capture; each rank is summed up where it is read."""
-    return start_reading(listing, capture, execution.executor, summarizer_of(capture))
 
 
 def nothing_found(

@@ -12,7 +12,6 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.result_cache import ResultCache, capture_key
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
-from tb_perfadvisor.report import model
 from tb_perfadvisor.trace import Note
 from tb_perfadvisor.training.options import RunOptions
 
@@ -50,9 +49,7 @@ class ReportCache(Generic[T]):
         except msgspec.MsgspecError:
             return None
 
-    def write(
-        self, root: str, capture: Capture, result: T, notes: Iterable[Note | model.NoteInfo]
-    ) -> None:
+    def write(self, root: str, capture: Capture, result: T, notes: Iterable[Note]) -> None:
         """Store a result. If that fails, for example on a full disk, do without.
 
         Args:
