@@ -17,7 +17,11 @@ from tb_perfadvisor.rules.evidence.kernel_totals import (
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
 from tb_perfadvisor.rules.remedies.compute.kernels import TF32
-from tb_perfadvisor.rules.remedies.compute.precision import BFLOAT16, FLOAT16
+from tb_perfadvisor.rules.remedies.compute.mixed_precision import (
+    MIXED_BFLOAT16,
+    MIXED_FLOAT16,
+    ONE_PASS,
+)
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.device import DeviceFacts
@@ -40,71 +44,6 @@ from tb_perfadvisor.units import format_share
 
 # Mixed precision keeps these in 32 bits for numerical accuracy.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
-
-_BFLOAT16 = (
-    *BFLOAT16,
-    Remedy(
-        text="Set a mixed-precision policy: compute in 16 bits, variables in 32.",
-        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/mixed_precision",
-    ),
-    Remedy(
-        text="Cast the parameters and inputs of the forward pass to bfloat16; keep the master copy "
-        "and the loss in float32.",
-        snippet=(
-            "def loss_fn(params, batch):\n"
-            "    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)\n"
-            "    return model.apply(half, batch.astype(jnp.bfloat16)).astype(jnp.float32).mean()"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
-    ),
-)
-# GPUs before Ampere have no bfloat16. The range of float16 is small, so the loss is scaled.
-_FLOAT16 = (
-    *FLOAT16,
-    Remedy(
-        text="Set a mixed-precision policy: compute in float16, variables in 32 bits. Keras scales "
-        "the loss.",
-        snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/mixed_precision",
-    ),
-    Remedy(
-        text="Cast the forward pass to float16, scale the loss by a constant, and divide the "
-        "gradients by it.",
-        snippet="half = jax.tree.map(lambda x: x.astype(jnp.float16), params)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
-    ),
-)
-
-
-_ONE_PASS = (
-    Remedy(
-        text="Use the default precision, and a higher one only for products that need it. `high` "
-        "takes half the passes of `highest`.",
-        snippet=(
-            'jax.config.update("jax_default_matmul_precision", "default")\n'
-            "y = jnp.dot(x, w)  # without precision=jax.lax.Precision.HIGHEST"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.Precision",
-    ),
-    Remedy(
-        text="Compute in bfloat16, with variables in 32 bits.",
-        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/mixed_precision",
-    ),
-    Remedy(
-        text="Use the default precision of PyTorch/XLA.",
-        snippet='torch_xla.backends.set_mat_mul_precision("default")',
-        framework="pytorch",
-        reference="https://docs.pytorch.org/xla/master/",
-    ),
-)
 
 
 class FullPrecisionCompute(Rule):
@@ -280,7 +219,7 @@ class FullPrecisionCompute(Rule):
                 ),
                 costliest("Longest products in several passes", signals.worker, rows, now_ns),
             ),
-            remedies=_ONE_PASS,
+            remedies=ONE_PASS,
         )
 
     def _wide_arrays(self, signals: Signals) -> Iterable[Finding]:
@@ -313,7 +252,7 @@ class FullPrecisionCompute(Rule):
                 ),
                 costliest("Longest waits for 32-bit arrays", signals.worker, rows, now_ns),
             ),
-            remedies=_BFLOAT16,
+            remedies=MIXED_BFLOAT16,
         )
 
     def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:
@@ -336,7 +275,7 @@ class FullPrecisionCompute(Rule):
             ),
             saving=saving,
             evidence=(costliest("Longest 32-bit kernels", signals.worker, rows, now_ns),),
-            remedies=_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else _BFLOAT16,
+            remedies=MIXED_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else MIXED_BFLOAT16,
         )
 
 
@@ -399,7 +338,7 @@ def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
 
 def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
     """Remedies that this device supports."""
-    casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
+    casts = MIXED_BFLOAT16 if peaks.flop_per_s("bf16") is not None else MIXED_FLOAT16
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
     return (*casts, *TF32) if has_tf32 else casts

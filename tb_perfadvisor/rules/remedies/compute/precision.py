@@ -1,4 +1,4 @@
-"""Remedies that compute in 16 bits."""
+"""Remedies that compute in 16 bits with PyTorch."""
 
 from __future__ import annotations
 
