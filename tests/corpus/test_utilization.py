@@ -116,7 +116,7 @@ def test_resnet_50_of_an_old_profiler(corpus: Path) -> None:
     ("path", "reason"),
     [
         ("pytorch-labs", "84.6 % of products known"),  # parts of the model are GPU graphs
-        ("tracelens/inference_sglang_decode", "0.0 % of products known"),
+        ("tracelens/inference_sglang_decode", "no shapes of products"),
         ("tugot17/llama_tp2_ann", "no shapes recorded"),
         ("xprof-demo/plugins/profile/Cloud-TPU", "only sums recorded"),
         ("hta/rank_non_gpu", "no device events"),

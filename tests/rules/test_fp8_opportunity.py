@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.workload.workload import Fact, Workload
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
+from tests.support.server_trace import Served, server_trace
 
 H100 = "NVIDIA H100 80GB HBM3"
 # As recorded: tracelens/h100/Qwen; github.com/NVIDIA/TransformerEngine/issues/1391.
@@ -205,3 +206,12 @@ def test_training_and_inference_differ_in_what_to_do() -> None:
     assert "pipe.transformer" in advice(Part.FORWARD_ONLY, Part.DIFFUSERS)
     # Unknown programs get both, in words.
     assert advice().startswith("If the accuracy allows it")
+
+
+def test_decode_steps_read_weights_of_half_the_size() -> None:
+    trace = server_trace([Served(decodes=8)] * 4)
+    (found,) = find(Fp8Opportunity, trace) or ()
+    assert found.summary.endswith(
+        "Steps that only generate tokens read all weights to compute little with them, and in fp8"
+        " weights are half as large. Fp8 costs accuracy, which a profile does not show."
+    )

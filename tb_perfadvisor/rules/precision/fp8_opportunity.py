@@ -16,6 +16,8 @@ from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.remedies.compute.fp8 import FP8
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, MEMORY_BOUND
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
@@ -105,7 +107,8 @@ class Fp8Opportunity(Rule):
         in_fp8_ns = products.duration_ns[products.precision == Precision.BITS_8].sum()
         if in_fp8_ns > self.maximum_fp8_share * products.duration_ns.sum():
             return
-        is_inference = workload(signals).has(Part.FORWARD_ONLY)
+        program = workload(signals)
+        is_inference = program.has(Part.FORWARD_ONLY) or program.has(Part.SERVER)
         large = products.select(self._is_large(signals, products, is_inference=is_inference))
         best_ns = _in_fp8_ns(signals, large, peaks, is_inference=is_inference)
         saving = faster_device_work(
@@ -120,8 +123,8 @@ class Fp8Opportunity(Rule):
         yield Finding(
             summary=(
                 f"16-bit matrix products take {per_step(saving.claimed_ns, signals)}."
-                f" {facts.name or 'The device'} multiplies {fp8 / bf16:.1f} times as fast in fp8"
-                f" ({fp8 / 1e12:,.0f} TFLOP/s). Fp8 costs accuracy, which a profile does not show."
+                f" {_gain(signals, facts.name, fp8, fp8 / bf16)} Fp8 costs accuracy, which a"
+                " profile does not show."
             ),
             saving=saving,
             evidence=(
@@ -146,6 +149,19 @@ class Fp8Opportunity(Rule):
             is_large |= np.isnan(achieved) & (products.precision == Precision.BITS_16)
         is_large &= products.duration_ns >= self.minimum_duration_ns
         return is_large & ~_is_quantized(signals, products)
+
+
+def _gain(signals: Signals, device: str, fp8_flop_per_s: float, ratio: float) -> str:
+    steps = server_steps(signals)
+    if steps is not None and steps.is_kind(StepKind.DECODE).all():
+        return (
+            "Steps that only generate tokens read all weights to compute little with them, and in"
+            " fp8 weights are half as large."
+        )
+    return (
+        f"{device or 'The device'} multiplies {ratio:.1f} times as fast in fp8"
+        f" ({fp8_flop_per_s / 1e12:,.0f} TFLOP/s)."
+    )
 
 
 def _is_quantized(signals: Signals, products: MatrixKernels) -> NDArray[np.bool_]:

@@ -126,6 +126,12 @@ class LongPrefillStep(Rule):
         count, waiting = int(is_long.sum()), int(pauses.waiting[longest])
         pause = format_duration(int(time_ns.max()))
         times = "once" if count == 1 else f"{count:,} times"
+        often = (
+            f"Requests in the middle of their answers wait for prompts {times} in"
+            f" {len(steps):,} steps: {waiting:,} of them wait"
+            if len(steps) > 1
+            else f"{waiting:,} requests in the middle of their answers wait"
+        )
         usual = (
             ""
             if pauses.usual_ns is None
@@ -134,9 +140,7 @@ class LongPrefillStep(Rule):
         yield Finding(
             instance=f"{waiting:,} requests wait {pause}",
             summary=(
-                f"Requests in the middle of their answers wait for prompts {times} in"
-                f" {len(steps):,} {'step' if len(steps) == 1 else 'steps'}: {waiting:,} of them"
-                f" wait {pause} for the next token{_read(steps, longest)}.{usual}"
+                f"{often} {pause} for the next token{_read(steps, longest)}.{usual}"
             ),
             severity="low",
             evidence=(

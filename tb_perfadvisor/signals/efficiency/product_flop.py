@@ -134,6 +134,15 @@ def _launchers(signals: Signals) -> Int32:
     return launchers
 
 
+def runs_products(signals: Signals) -> bool:
+    """Whether a device runs a product in the used window, whenever it was launched."""
+    trace, window, events = signals.trace, signals.attribution, signals.trace.events
+    rows = trace.kernels.row[is_in(trace.kernels.family, MATRIX_FAMILIES)]
+    is_inside = events.start_ns[rows] < window.window_end_ns
+    is_inside &= events.end_ns[rows] > window.window_start_ns
+    return bool(is_inside.any())
+
+
 class _Kernels(Struct, frozen=True):
     """Kernels that the used window launches, on all devices; columns of shape (n,)."""
 

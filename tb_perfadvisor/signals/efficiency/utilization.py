@@ -9,9 +9,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.signals.efficiency.product_flop import ProductFlop, operator_flop, xla_flop
+from tb_perfadvisor.signals.efficiency.product_flop import (
+    ProductFlop,
+    operator_flop,
+    runs_products,
+    xla_flop,
+)
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.recording.hints import hint_for
+from tb_perfadvisor.signals.recording.hint import first_fitting
+from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
@@ -91,16 +97,28 @@ def _unknown_flop(signals: Signals, flop: ProductFlop, *, is_xla: bool) -> Utili
                 reason_in_short="no shapes recorded",
                 remedy=hint_for(Need.SHAPES, workload(signals)),
             )
+        if share is None and runs_products(signals):
+            return Utilization(
+                reason="The products that run in the steps were launched before them.",
+                reason_in_short="work outside the steps",
+                remedy=hint_for(Need.SEVERAL_STEPS, workload(signals)),
+            )
         if share is None:
             return Utilization(
                 reason="No matrix product, convolution or attention was seen in the steps.",
                 reason_in_short="no products seen",
             )
     if share < KNOWN_SHARE:
+        is_none = not flop.executed.any()
         return Utilization(
-            reason=f"FLOP are known for only {format_share(share)} of the time of matrix products, "
+            reason="The profile does not give the shapes of the matrix products, convolutions and "
+            "attention."
+            if is_none
+            else f"FLOP are known for only {format_share(share)} of the time of matrix products, "
             "convolutions and attention. The profile does not give the shapes of the others.",
-            reason_in_short=f"{format_share(share)} of products known",
+            reason_in_short="no shapes of products"
+            if is_none
+            else f"{format_share(share)} of products known",
             remedy=_remedy(signals, is_xla=is_xla),
         )
     if not flop.executed.any():
@@ -124,10 +142,7 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
         return ""
     program = workload(signals)
     if program.has(Part.DEVICE_GRAPHS):
-        return (
-            "Kernels of GPU graphs have no shapes. Record some steps without graphs, with "
-            "record_shapes=True."
-        )
+        return first_fitting(OUTSIDE_GRAPHS, program)
     if not (signals.trace.operators.shapes >= 0).any():
         return hint_for(Need.SHAPES, program)
     return (

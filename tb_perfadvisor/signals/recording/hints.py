@@ -55,6 +55,22 @@ SNAPSHOT = (
     ),
     hint("Only PyTorch records memory snapshots."),
 )
+OUTSIDE_GRAPHS = (
+    pytorch_hint(
+        "Kernels of GPU graphs have no shapes. Record some steps of vllm serve --enforce-eager, "
+        "with --profiler-config.torch_profiler_record_shapes=true.",
+        Part.VLLM,
+    ),
+    pytorch_hint(
+        "Kernels of GPU graphs have no shapes. Record some steps with --disable-cuda-graph, and "
+        'send "record_shapes": true with the request to /start_profile.',
+        Part.SGLANG,
+    ),
+    pytorch_hint(
+        "Kernels of GPU graphs have no shapes. Record some steps without graphs, with "
+        "record_shapes=True."
+    ),
+)
 _ACTIVITIES = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 DEVICE_EVENTS = (
     Hint(

@@ -11,9 +11,19 @@ from __future__ import annotations
 from tb_perfadvisor.signals.recording.hint import Hint, hint, pytorch_hint
 from tb_perfadvisor.signals.workload.parts import Part
 
+_MORE_OF_VLLM = pytorch_hint(
+    "Record more steps: pass --profiler-config.max_iterations=20 and "
+    "--profiler-config.ignore_frontend=true to vllm serve. Recent releases annotate each step.",
+    Part.VLLM,
+)
+_MORE_OF_SGLANG = pytorch_hint(
+    'Record more steps: send "num_steps": 20 with the request to /start_profile. Recent releases '
+    "annotate each step.",
+    Part.SGLANG,
+)
 MARK_STEPS = (
-    pytorch_hint("Update vLLM: its profiler has come to annotate each step.", Part.VLLM),
-    pytorch_hint("Update SGLang: its profiler has come to annotate each step.", Part.SGLANG),
+    _MORE_OF_VLLM,
+    _MORE_OF_SGLANG,
     pytorch_hint(
         "Let TensorRT-LLM record: set TLLM_PROFILE_START_STOP=100-120 and "
         "TLLM_TORCH_PROFILE_TRACE=trace.json.",
@@ -54,14 +64,8 @@ MARK_STEPS = (
     hint("Mark the steps in the training script."),
 )
 MORE_STEPS = (
-    pytorch_hint(
-        "Record more steps: pass --profiler-config.max_iterations=20 and "
-        "--profiler-config.ignore_frontend=true to vllm serve.",
-        Part.VLLM,
-    ),
-    pytorch_hint(
-        'Record more steps: send "num_steps": 20 with the request to /start_profile.', Part.SGLANG
-    ),
+    _MORE_OF_VLLM,
+    _MORE_OF_SGLANG,
     pytorch_hint("Record more steps: set TLLM_PROFILE_START_STOP=100-120.", Part.TENSORRT_LLM),
     pytorch_hint(
         "Record more steps: --profile-step-start 10 --profile-step-end 30.",

@@ -77,6 +77,8 @@ class Part(Enum):
     FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
     CUSTOM_ALL_REDUCE = ("custom all-reduce", Aspect.FEATURE)
     """All-reduces in one or two steps among the devices of a node, without NCCL."""
+    OVERLAPPED_SCHEDULE = ("overlapped scheduling", Aspect.FEATURE)
+    """A server prepares the next step on the host while the device runs the current one."""
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
     """The profiler marks the steps, because the program tells it."""
 

@@ -153,6 +153,12 @@ SIGNS: tuple[Sign, ...] = (
         ),
         anywhere=True,
     ),
+    _frames(
+        Part.OVERLAPPED_SCHEDULE,
+        r"(?:vllm/v1/core/sched/async_scheduler\.py"
+        r"|sglang/srt/managers/(?:scheduler\.py\(\d+\): event_loop_overlap|overlap_utils\.py)"
+        r"|tensorrt_llm/_torch/pyexecutor/py_executor\.py\(\d+\): _executor_loop_overlap)",
+    ),
     # Training, and how it is done.
     _calls(
         Part.TRAINING,

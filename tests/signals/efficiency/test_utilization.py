@@ -229,3 +229,33 @@ def test_attention_of_the_programs_own_has_unknown_model_flop() -> None:
     assert (found.mfu, found.model_flop) == (None, None)
     assert found.hfu == pytest.approx((2.0 * 2048 * 512 * 512 + 1e9) / (V6E_BF16 * 100e-6))
     assert "fused attention" in found.reason
+
+
+def test_products_launched_before_the_steps_are_not_called_missing() -> None:
+    builder = TraceBuilder(has_shapes=True).device(H100)
+    halves = ["c10::BFloat16"] * 2
+    shapes = [[64, 64], [64, 64]]
+    builder.operator("aten::mm", 0, us(10), shapes=shapes, dtypes=halves, launches=False)
+    builder.launch(us(2), us(8), key="product")
+    builder.step(0, ms(1), ms(3))
+    builder.kernel(GEMM, us(10), ms(3), family=KernelFamily.MATMUL, launched_by="product")
+    found = use(builder)
+    assert (found.mfu, found.reason_in_short) == (None, "work outside the steps")
+    assert found.reason == "The products that run in the steps were launched before them."
+
+
+def test_products_without_any_shape() -> None:
+    builder = TraceBuilder(has_shapes=True).device(H100)
+    builder.operator("aten::add", 0, us(10), shapes=[[8], [8]], dtypes=["float", "float"])
+    builder.step(0, 0, ms(3))
+    builder.launch(us(20), us(30), name="cudaGraphLaunch", key="graph")
+    builder.kernel(GEMM, us(30), ms(3), family=KernelFamily.MATMUL, launched_by="graph")
+    found = use(builder)
+    assert (found.mfu, found.reason_in_short) == (None, "no shapes of products")
+    assert found.reason == (
+        "The profile does not give the shapes of the matrix products, convolutions and attention."
+    )
+    assert found.remedy == (
+        "Kernels of GPU graphs have no shapes. Record some steps without graphs, with"
+        " record_shapes=True."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
@@ -34,6 +35,14 @@ def test_a_remedy_for_another_framework_does_not_fit() -> None:
 def test_what_the_program_does_already_is_not_advised() -> None:
     assert fitting([GRAPHS], program()) == (GRAPHS,)
     assert fitting([GRAPHS], program(Part.DEVICE_GRAPHS)) == ()
+
+
+def test_a_server_that_overlaps_its_schedule_is_not_told_to() -> None:
+    (advice,) = fitting(OVERLAPPED_SCHEDULE, program(Part.SERVER, Part.SGLANG))
+    assert "leave --disable-overlap-schedule out" in advice.text
+    overlapped = program(Part.SERVER, Part.SGLANG, Part.OVERLAPPED_SCHEDULE)
+    (advice,) = fitting(OVERLAPPED_SCHEDULE, overlapped)
+    assert "already prepares the next step" in advice.text
 
 
 def test_the_first_variant_that_fits_stands_for_the_change() -> None:

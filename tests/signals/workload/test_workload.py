@@ -88,6 +88,23 @@ def test_similar_names_prove_nothing(name: str, absent: Part) -> None:
         ),
         ("diffusers/pipelines/flux/pipeline_flux.py(7): __call__", Part.DIFFUSERS),
         ("torch/utils/checkpoint.py(596): _internal", Part.CHECKPOINTING),
+        # The corpus' recordings of SGLang; the others by the projects' code.
+        (
+            "/python/sglang/srt/managers/scheduler.py(1594): event_loop_overlap",
+            Part.OVERLAPPED_SCHEDULE,
+        ),
+        (
+            "/python/sglang/srt/managers/overlap_utils.py(130): resolve_future",
+            Part.OVERLAPPED_SCHEDULE,
+        ),
+        (
+            "vllm/v1/core/sched/async_scheduler.py(16): _update_after_schedule",
+            Part.OVERLAPPED_SCHEDULE,
+        ),
+        (
+            "tensorrt_llm/_torch/pyexecutor/py_executor.py(1): _executor_loop_overlap",
+            Part.OVERLAPPED_SCHEDULE,
+        ),
     ],
 )
 def test_python_frames_prove_frameworks(frame: str, part: Part) -> None:

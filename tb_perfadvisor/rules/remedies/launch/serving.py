@@ -9,6 +9,12 @@ from tb_perfadvisor.signals.workload.parts import Part
 OVERLAPPED_SCHEDULE = variants(
     "overlapped-schedule",
     Remedy(
+        text="The server already prepares the next step while the device runs the current one, so "
+        "the host itself is too slow: give the process that runs the model cores of its own, and "
+        "leave out what it computes for each request, such as log probabilities.",
+        needs=(Part.SERVER, Part.OVERLAPPED_SCHEDULE),
+    ),
+    Remedy(
         text="Let vLLM schedule the next step while the device runs the current one, and answer "
         "requests in another process than the one that runs the model.",
         snippet="vllm serve MODEL --async-scheduling",
