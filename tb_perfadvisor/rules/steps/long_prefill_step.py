@@ -139,9 +139,7 @@ class LongPrefillStep(Rule):
         )
         yield Finding(
             instance=f"{waiting:,} requests wait {pause}",
-            summary=(
-                f"{often} {pause} for the next token{_read(steps, longest)}.{usual}"
-            ),
+            summary=(f"{often} {pause} for the next token{_read(steps, longest)}.{usual}"),
             severity="low",
             evidence=(
                 _table(steps, pauses, is_long),
