@@ -113,7 +113,8 @@ def contained(
         return OutOfMemoryError(
             f"{what}: there is too little memory.",
             where=where,
-            hint="Record fewer steps, or read with fewer workers.",
+            hint="Record fewer steps, read with fewer workers, or allow more with "
+            "PERFADVISOR_MEMORY_LIMIT_GIB.",
         )
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         return PerfAdvisorError(f"{what}: {error.strerror}.", where=where)

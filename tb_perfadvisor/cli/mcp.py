@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tb_perfadvisor.cli.help import PATH, Command
+from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
 
@@ -33,4 +34,6 @@ def mcp(root: Path, repo: Path | None) -> None:
             where="mcp",
             hint="Install it with `pip install 'tb_perfadvisor[mcp]'`.",
         ) from error
-    make_server(root, repo).run("stdio")
+    from tb_perfadvisor.execution import limits_from_environment
+
+    make_server(root, repo, limits_from_environment(note)).run("stdio")

@@ -11,7 +11,7 @@ from tb_perfadvisor import api
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.environment import environment_notes
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
-from tb_perfadvisor.execution.limits import limits_from_environment
+from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
@@ -39,12 +39,15 @@ def _silent(stage: str, share: float) -> None:
 class Answers:
     """Answers questions about profiles below a directory. Nothing is written there."""
 
-    def __init__(self, root: Path, repository: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, repository: Path | None = None, progress: Progress = _silent
+    ) -> None:
         """Serve a directory.
 
         Args:
             root: Profiles outside of it are refused.
             repository: The code of the programs, to show lines and patches; None for none.
+            progress: Called with a stage and the share that is done.
 
         Raises:
             UsageError: If one is no directory.
@@ -53,6 +56,7 @@ class Answers:
             raise UsageError("is not a directory.", where=str(root))
         self._root = Path(os.path.realpath(root))
         self._repository = repository
+        self._progress = progress
         if repository is not None:
             Repository(repository)  # complain at once
 
@@ -70,14 +74,14 @@ class Answers:
             lines.append(f"{len(listing.rejected)} files were not used; `doctor` says why.")
         return bounded("\n".join(lines), "start the server with a --root closer to the runs")
 
-    def analyze(self, path: str, progress: Progress = _silent) -> str:
+    def analyze(self, path: str) -> str:
         """The short form of the reports below a path."""
-        reports, rejected = self._reports(path, progress)
+        reports, rejected = self._reports(path)
         return render_brief(document(reports, rejected), path or ".")
 
-    def finding(self, path: str, number: str, progress: Progress = _silent) -> str:
+    def finding(self, path: str, number: str) -> str:
         """One finding with its evidence, its lines of code, its remedies and its patch."""
-        report, entry = self._entry(path, number, progress)
+        report, entry = self._entry(path, number)
         blocks = finding_blocks(entry, report, entry.finding.remedies)
         blocks += [_events(item) for item in entry.finding.evidence if _is_events(item)]
         if entry.finding.places and self._repository is None:
@@ -89,7 +93,7 @@ class Answers:
             blocks.append(f"Patch ({patch.outcome}):\n\n```diff\n{plain_lines(what)}\n```")
         return bounded("\n\n".join(blocks), f"run `perfadvisor analyze {path} --format json`")
 
-    def compare(self, base: str, target: str, progress: Progress = _silent) -> str:
+    def compare(self, base: str, target: str) -> str:
         """What changed from one run to another, and whether predictions came true."""
         from tb_perfadvisor.report.comparison.render import (
             comparison_document,
@@ -99,7 +103,7 @@ class Answers:
         for path in (base, target):
             self._listing(path)
         places = [str(self._place(path)) for path in (base, target)]
-        comparison = api.compare(places[0], places[1], progress=progress)
+        comparison = api.compare(places[0], places[1], progress=self._progress)
         text = render_comparison(comparison_document([comparison], ()), "markdown")
         return bounded(text, f"run `perfadvisor compare {base} {target} --format json`")
 
@@ -125,14 +129,14 @@ class Answers:
         ]
         return bounded(plain_lines("\n".join(lines)), "run `perfadvisor doctor` on a subdirectory")
 
-    def how_to_record(self, framework: str, path: str = "", progress: Progress = _silent) -> str:
+    def how_to_record(self, framework: str, path: str = "") -> str:
         """How to record a profile; for a path, what another recording would show."""
         if framework not in HOW_TO_RECORD:
             names = ", ".join(HOW_TO_RECORD)
             raise UsageError(f"unknown framework {framework!r}.", hint=f"Frameworks: {names}.")
         parts = [HOW_TO_RECORD[framework]]
         if path:
-            (report, *_), _ = self._reports(path, progress)
+            (report, *_), _ = self._reports(path)
             gaps = [f"- {gap.remedy} ({len(gap.rule_ids)} checks)" for gap in report.not_checked]
             parts += ["Another recording of this run would allow more checks:", *gaps]
         return bounded("\n".join(parts), "read docs/recording.md")
@@ -163,33 +167,34 @@ class Answers:
             raise api.nothing_found(path, listing)
         return listing
 
-    def _reports(self, path: str, progress: Progress) -> tuple[list[Report], list[model.Rejected]]:
+    def _reports(self, path: str) -> tuple[list[Report], list[model.Rejected]]:
         listing = self._listing(path)
         settings = Config()
         reports: list[Report] = []
         rejected = [model.Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
         captures = listing.captures[:_MAX_CAPTURES]
-        limits = limits_from_environment(_silent_warning)
-        for result in api.analyze_captures(
-            listing,
-            captures,
-            settings,
-            progress,
-            report_cache=open_report_cache(Report, settings),
-            time_limit_s=limits.time_s,
-        ):
-            if isinstance(result, Report):
-                reports.append(result)
-            else:
-                rejected.append(result)
-            progress(f"analyzed {len(reports)} of {len(captures)}", 1.0)
+        sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
+        with open_execution(sizes_bytes) as execution:
+            for result in api.analyze_captures(
+                listing,
+                captures,
+                settings,
+                self._progress,
+                execution=execution,
+                report_cache=open_report_cache(Report, settings),
+            ):
+                if isinstance(result, Report):
+                    reports.append(result)
+                else:
+                    rejected.append(result)
+                self._progress(f"analyzed {len(reports)} of {len(captures)}", 1.0)
         if not reports:
             reasons = " ".join(f"{file.path}: {file.reason}" for file in rejected[:3])
             raise PerfAdvisorError(f"contains no readable profile. {reasons}", where=path)
         return reports, rejected
 
-    def _entry(self, path: str, number: str, progress: Progress) -> tuple[Report, Entry]:
-        reports, _ = self._reports(path, progress)
+    def _entry(self, path: str, number: str) -> tuple[Report, Entry]:
+        reports, _ = self._reports(path)
         if len(reports) > 1:
             raise UsageError(
                 f"contains {len(reports)} captures.", where=path, hint="Name one of them."
@@ -231,10 +236,6 @@ def bounded(text: str, more: str) -> str:
     end = f"\n… shortened; for the rest, {more}."
     cut = text.encode()[: MAX_BYTES - len(end.encode())].decode(errors="ignore")
     return cut.rpartition("\n")[0] + end if "\n" in cut else cut + end
-
-
-def _silent_warning(message: str) -> None:
-    """Leave out warnings about limits: stdout belongs to the protocol."""
 
 
 def _path_of(capture: Capture) -> str:

@@ -1,22 +1,20 @@
-"""The server: registers the tools with the official SDK, and runs them in threads."""
+"""The server: registers the tools with the official SDK, and has workers answer them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-import anyio
-import anyio.from_thread
-import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.mcp.answers import Answers, Progress
+from tb_perfadvisor.execution.limits import Limits
+from tb_perfadvisor.mcp.answers import Answers
+from tb_perfadvisor.mcp.worker import Request
+from tb_perfadvisor.mcp.worker_process import Workers
 from tb_perfadvisor.version import VERSION
 
 _INSTRUCTIONS = (
@@ -29,52 +27,64 @@ _INSTRUCTIONS = (
 _READS = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
 
 
-class _CanceledError(BaseException):
-    """Ends the work for a request that was canceled. No `except Exception` may swallow it."""
-
-
-def make_server(root: Path, repository: Path | None = None) -> MCPServer:
+def make_server(
+    root: Path, repository: Path | None, limits: Limits, command: Sequence[str] | None = None
+) -> MCPServer:
     """The server with its tools.
 
     Args:
         root: Profiles outside of it are refused.
         repository: The code of the programs; None for none.
+        limits: The most time and memory that an answer may take.
+        command: Tests replace the worker by it.
 
     Raises:
         UsageError: If one is no directory.
     """
-    answers = Answers(root, repository)
+    Answers(root, repository)  # complain at once
+    workers = Workers(limits, command)
     server = MCPServer("perf-advisor", version=VERSION, instructions=_INSTRUCTIONS)
+
+    async def ask(ctx: Context, tool: str, **arguments: str) -> str:
+        async def report(stage: str, share: float) -> None:
+            await ctx.report_progress(share, 1.0, stage)
+
+        repo = None if repository is None else str(repository.absolute())
+        request = Request(str(root.absolute()), repo, tool, arguments, limits.memory_bytes)
+        try:
+            return await workers.answer(request, report)
+        except PerfAdvisorError as error:
+            raise ToolError(str(error)) from error
 
     @server.tool(annotations=_READS)
     async def list_captures(ctx: Context) -> str:
         """List the profiles below the root, with the paths that the other tools take."""
-        return await _run(ctx, lambda progress: answers.list_captures())
+        return await ask(ctx, "list_captures")
 
     @server.tool(annotations=_READS)
     async def analyze(ctx: Context, path: str = "") -> str:
         """Analyze the profiles below a path: step time, where it goes, first findings, as JSON."""
-        return await _run(ctx, partial(answers.analyze, path))
+        return await ask(ctx, "analyze", path=path)
 
     @server.tool(annotations=_READS)
     async def finding(ctx: Context, path: str, number: str) -> str:
         """Show one finding, by its number in `analyze`: evidence, code, remedies and a patch."""
-        return await _run(ctx, partial(answers.finding, path, number))
+        return await ask(ctx, "finding", path=path, number=number)
 
     @server.tool(annotations=_READS)
     async def compare(ctx: Context, base: str, target: str) -> str:
         """Compare two profiles: what changed, why, and whether predicted savings were achieved."""
-        return await _run(ctx, partial(answers.compare, base, target))
+        return await ask(ctx, "compare", base=base, target=target)
 
     @server.tool(annotations=_READS)
     async def explain_rule(ctx: Context, rule_id: str) -> str:
         """Explain a rule: what it finds, how it measures, when to ignore it, how to verify."""
-        return await _run(ctx, lambda progress: answers.explain_rule(rule_id))
+        return await ask(ctx, "explain_rule", rule_id=rule_id)
 
     @server.tool(annotations=_READS)
     async def doctor(ctx: Context, path: str = "") -> str:
         """Say which files were not used and why, and what is wrong with the environment."""
-        return await _run(ctx, lambda progress: answers.doctor(path))
+        return await ask(ctx, "doctor", path=path)
 
     @server.tool(annotations=_READS)
     async def how_to_record(ctx: Context, framework: str, path: str = "") -> str:
@@ -82,31 +92,6 @@ def make_server(root: Path, repository: Path | None = None) -> MCPServer:
 
         With a path, also what another recording of that run would allow to check.
         """
-        return await _run(ctx, partial(answers.how_to_record, framework, path))
+        return await ask(ctx, "how_to_record", framework=framework, path=path)
 
     return server
-
-
-async def _run(ctx: Context, work: Callable[[Progress], str]) -> str:
-    """Run work in a thread; pass its progress on, and end it when the request is canceled."""
-    canceled = threading.Event()
-
-    def progress(stage: str, share: float) -> None:
-        if canceled.is_set():
-            raise _CanceledError
-        anyio.from_thread.run(ctx.report_progress, share, 1.0, stage)
-
-    def guarded() -> str | None:
-        try:
-            return work(progress)
-        except _CanceledError:
-            return None
-
-    try:
-        answer = await anyio.to_thread.run_sync(guarded, abandon_on_cancel=True)
-    except PerfAdvisorError as error:
-        raise ToolError(str(error)) from error
-    finally:
-        canceled.set()
-    assert answer is not None
-    return answer

@@ -7,9 +7,7 @@ when its stdin closes, and so when TensorBoard ends.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import threading
 import traceback
 from collections import deque
@@ -20,6 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tb_perfadvisor.execution.child_process import command_of, environment_of_child
 from tb_perfadvisor.execution.limits import (
     MEMORY_LIMIT_VARIABLE,
     TIME_LIMIT_VARIABLE,
@@ -33,12 +32,6 @@ FailureKind = Literal["input", "time", "memory", "killed", "crash"]
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
 _KILLED = -9  # by SIGKILL, which Windows lacks
-# Remove the working directory from the path, so that a `json.py` in the logdir does not run.
-_BOOT = (
-    "import importlib, sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
-    "sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
-)
-_PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
 
 
 class Failure(Struct, frozen=True):
@@ -227,13 +220,7 @@ class JobQueue:
         return _failure(running, status, self.limits)
 
     def _execute(self, running: _Running, directory: Path) -> int:
-        command = self._command or (
-            sys.executable or "python3",
-            "-c",
-            _BOOT,
-            _PACKAGE_PARENT,
-            running.job.module,
-        )
+        command = self._command or command_of(running.job.module)
         arguments = (
             *command,
             *running.job.arguments,
@@ -243,9 +230,6 @@ class JobQueue:
             str(self.limits.memory_bytes),
             "--watch-stdin",
         )
-        # The analysis does not use BLAS, whose threads would reserve gigabytes of address space,
-        # and so of the memory limit, on machines with many cores.
-        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         with self._lock:
             if running.is_canceled:
                 return 1
@@ -254,7 +238,7 @@ class JobQueue:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **threads},
+                env=environment_of_child(),
             )
             running.process = process
         timer = threading.Timer(self.limits.time_s, self._expire, [running])

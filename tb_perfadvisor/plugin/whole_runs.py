@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache, code_fingerprint
+from tb_perfadvisor.execution.child_process import say, throttled
 from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST
-from tb_perfadvisor.plugin.worker import REPORT, parser_of_options, run_job, throttled
+from tb_perfadvisor.plugin.worker import REPORT, parser_of_options, run_job
 from tb_perfadvisor.training.options import RunOptions
 
 
@@ -64,7 +65,6 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
     """
     from tb_perfadvisor.ingest.event_files.run_scalars import read_run
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
-    from tb_perfadvisor.plugin.worker import say
     from tb_perfadvisor.report import Report
     from tb_perfadvisor.report.whole_run.view import make_training_view
     from tb_perfadvisor.report.whole_run.view_model import UnknownProfile

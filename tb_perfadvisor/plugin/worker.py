@@ -8,18 +8,14 @@ stderr. Exits with 0, or with 2 after an error. Does not import TensorBoard.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from tb_perfadvisor.execution.child_process import end_with_parent, say, throttled
 from tb_perfadvisor.execution.limits import limit_memory
 
 CAPTURE = "capture.json"
@@ -31,11 +27,8 @@ ROW = "row.json"
 FACTS = "facts.json"
 """What comparisons need."""
 EXIT_ERROR = 2
-_PROGRESS_INTERVAL_S = 0.1
 # TensorBoard answers first, and so does what else the user does.
 _NICENESS = 5
-# Reading takes most of the time of an analysis.
-_READING_SHARE = 0.7
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +55,7 @@ def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
         The exit status.
     """
     if options.watch_stdin:
-        threading.Thread(target=_die_with_parent, daemon=True).start()
+        end_with_parent()
     limit_memory(options.memory_limit_bytes)
     with suppress(AttributeError, OSError):  # not on Windows
         os.nice(_NICENESS)
@@ -163,44 +156,6 @@ def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
         "hint": shown.hint,
         "log": str(log.path or ""),
     }
-
-
-def throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
-    """A progress callback that reports each new stage, and progress a few times per second.
-
-    The engine counts reading and analyzing from 0 to 1 each; the two are combined here.
-    """
-    last = ("", 0.0)
-
-    def tell(stage: str, share: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if stage != last[0] or now - last[1] > _PROGRESS_INTERVAL_S:
-            last = (stage, now)
-            if stage.startswith("read"):
-                whole = _READING_SHARE * share
-            else:
-                whole = _READING_SHARE + (1 - _READING_SHARE) * share
-            say({"stage": stage, "progress": round(whole, 3)})
-
-    return tell
-
-
-def say(line: dict[str, Any]) -> None:
-    """Tell the parent something, as a line of JSON."""
-    print(json.dumps(line), file=sys.stderr, flush=True)
-
-
-def _die_with_parent() -> None:
-    """Exit as soon as the parent ends, which closes its end of the pipe."""
-    # Use os.read: the lock of a buffered reader would block a normal exit.
-    while True:
-        try:
-            if not os.read(0, 1):
-                break
-        except OSError:
-            break
-    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

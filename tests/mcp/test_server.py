@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,28 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
-from tb_perfadvisor.mcp.answers import MAX_BYTES, bounded
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.execution.limits import Limits
+from tb_perfadvisor.mcp.answers import MAX_BYTES, Answers, bounded
 from tb_perfadvisor.mcp.server import make_server
 from tests.support.command import DEMO, ROOT, SLOW, error
 
 Steps = Callable[[Client], Coroutine[Any, Any, None]]
+LIMITS = Limits()
 TOOLS = {
     "list_captures", "analyze", "finding", "compare", "explain_rule", "doctor", "how_to_record",
 }  # fmt: skip
 
 
-def drive(steps: Steps, root: Path = DEMO, repository: Path | None = None) -> None:
+def drive(
+    steps: Steps,
+    root: Path = DEMO,
+    repository: Path | None = None,
+    limits: Limits = LIMITS,
+    command: Sequence[str] | None = None,
+) -> None:
     async def run() -> None:
-        async with Client(make_server(root, repository)) as client:
+        async with Client(make_server(root, repository, limits, command)) as client:
             await steps(client)
 
     complete(run)
@@ -115,11 +125,9 @@ def test_rules_environment_and_recording_are_explained() -> None:
 
 @pytest.mark.parametrize("path", ["..", "/etc", "../other", "gs://bucket/run", "file:///etc"])
 def test_nothing_outside_of_the_root_is_read(path: str) -> None:
-    async def steps(client: Client) -> None:
-        for tool in ("analyze", "doctor"):
-            assert "is outside of the server's root" in await refusal(client, tool, path=path)
-
-    drive(steps, root=DEMO)
+    for tool in (Answers(DEMO).analyze, Answers(DEMO).doctor):
+        with pytest.raises(UsageError, match="is outside of the server's root"):
+            tool(path)
 
 
 def test_links_that_lead_out_of_the_root_are_refused(tmp_path: Path) -> None:
@@ -128,12 +136,9 @@ def test_links_that_lead_out_of_the_root_are_refused(tmp_path: Path) -> None:
     inside.mkdir()
     for file in SLOW.glob("*.gz"):
         (inside / file.name).symlink_to(file)
-
-    async def steps(client: Client) -> None:
-        for path in ("run", "other", ""):
-            assert "is outside of the server's root" in await refusal(client, "analyze", path=path)
-
-    drive(steps, root=tmp_path)
+    for path in ("run", "other", ""):
+        with pytest.raises(UsageError, match="is outside of the server's root"):
+            Answers(tmp_path).analyze(path)
 
 
 def test_progress_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,28 +155,76 @@ def test_progress_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "checking rules" in heard
 
 
-def test_a_canceled_request_ends_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages: list[str] = []
+# Takes the place of the worker: says who it is, and what it works on, and never answers.
+ENDLESS = """
+import json, os, sys, time
+from pathlib import Path
+Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+for number in range(10_000):
+    line = {"stage": f"part {number}", "progress": 0.5}
+    print(json.dumps(line), file=sys.stderr, flush=True)
+    time.sleep(0.01)
+"""
+# The worker with an analysis that needs 2 GiB.
+LARGE = """
+import sys
+from tb_perfadvisor.mcp import answers, worker
+answers.Answers.analyze = lambda self, path: str(len(bytearray(2 << 30)))
+sys.exit(worker.main())
+"""
 
-    def slow_analysis(self: object, path: str, progress: Callable[[str, float], None]) -> str:
-        for number in range(200):
-            progress(f"part {number}", number / 200)
-            stages.append(f"part {number}")
-            anyio.from_thread.run(anyio.sleep, 0.01)
-        return "done"
 
-    monkeypatch.setattr("tb_perfadvisor.mcp.answers.Answers.analyze", slow_analysis)
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("end", ["canceled", "late"])
+def test_the_process_of_a_request_ends_with_it(end: str, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
 
     async def steps(client: Client) -> None:
-        with anyio.move_on_after(0.3):
-            await client.call_tool("analyze", {"path": ""})
-        await anyio.sleep(0.1)
-        count = len(stages)
-        await anyio.sleep(0.3)
-        assert 0 < count < 200
-        assert len(stages) == count
+        if end == "canceled":
+            with anyio.move_on_after(2):
+                await client.call_tool("analyze", {"path": ""}, progress_callback=hear)
+        else:
+            message = await refusal(client, "analyze", path="")
+            assert "took longer than 2 s and was stopped. Name a single capture" in message
+        pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
+        with anyio.fail_after(10):
+            while is_running(pid):
+                await anyio.sleep(0.01)
 
-    drive(steps)
+    limits = Limits(time_s=600 if end == "canceled" else 2)
+    drive(steps, limits=limits, command=(sys.executable, "-c", ENDLESS, str(tmp_path)))
+    assert end == "late" or "part 0" in heard
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+def test_an_answer_that_needs_too_much_memory_is_refused() -> None:
+    async def steps(client: Client) -> None:
+        message = await refusal(client, "analyze", path="")
+        assert "the request could not be answered: there is too little memory." in message
+        assert "PERFADVISOR_MEMORY_LIMIT_GIB" in message
+        assert "input-stall" in await ask(client, "explain_rule", rule_id="input-stall")
+
+    limits = Limits(memory_bytes=1 << 30)
+    drive(steps, limits=limits, command=(sys.executable, "-c", LARGE))
+
+
+def test_a_process_that_ends_early_is_told_of() -> None:
+    async def steps(client: Client) -> None:
+        message = await refusal(client, "list_captures")
+        assert "there is no answer: its process ended with status 3. lost" in message
+
+    program = "import sys; print('lost', file=sys.stderr); sys.exit(3)"
+    drive(steps, command=(sys.executable, "-c", program))
 
 
 def test_long_answers_say_how_to_get_the_rest() -> None:

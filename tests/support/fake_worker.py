@@ -4,10 +4,10 @@ import argparse
 import json
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 
+from tb_perfadvisor.execution.child_process import end_with_parent
 from tb_perfadvisor.execution.limits import limit_memory
 from tb_perfadvisor.plugin import worker
 
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options, _ = parser().parse_known_args()
-    threading.Thread(target=worker._die_with_parent, daemon=True).start()
+    end_with_parent()
     log = Path(os.environ["FAKE_WORKER_LOG"])
     with log.open("a") as stream:
         stream.write(f"{os.getpid()} {options.report_id}\n")

@@ -1,0 +1,84 @@
+"""Jobs of TensorBoard or of the server for agents, each in a process of its own.
+
+The parent starts `command_of(module)` with a pipe as stdin, and reads progress, errors and results
+from stderr, one JSON object per line. The child ends when its stdin closes, and so with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Remove the working directory from the path, so that a `json.py` in the logdir does not run.
+_BOOT = (
+    "import importlib, sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
+)
+_PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
+_PROGRESS_INTERVAL_S = 0.1
+# Reading takes most of the time of an analysis.
+_READING_SHARE = 0.7
+
+
+def command_of(module: str) -> tuple[str, ...]:
+    """The command that runs a module's `main`; its arguments may follow."""
+    return (sys.executable or "python3", "-c", _BOOT, _PACKAGE_PARENT, module)
+
+
+def environment_of_child() -> dict[str, str]:
+    """The environment of this process, with one thread for linear algebra.
+
+    The analysis does not use BLAS, whose threads would reserve gigabytes of address space, and so
+    of the memory limit, on machines with many cores.
+    """
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **threads}
+
+
+def say(line: dict[str, Any]) -> None:
+    """Tell the parent something, as a line of JSON."""
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
+    """A progress callback that reports each new stage, and progress a few times per second.
+
+    The engine counts reading and analyzing from 0 to 1 each; the two are combined here.
+    """
+    last = ("", 0.0)
+
+    def tell(stage: str, share: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if stage != last[0] or now - last[1] > _PROGRESS_INTERVAL_S:
+            last = (stage, now)
+            if stage.startswith("read"):
+                whole = _READING_SHARE * share
+            else:
+                whole = _READING_SHARE + (1 - _READING_SHARE) * share
+            say({"stage": stage, "progress": round(whole, 3)})
+
+    return tell
+
+
+def end_with_parent() -> None:
+    """End this process as soon as its stdin closes, which the end of the parent does."""
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    # Use os.read: the lock of a buffered reader would block a normal exit.
+    while True:
+        try:
+            if not os.read(0, 1):
+                break
+        except OSError:
+            break
+    signal.raise_signal(signal.SIGTERM)

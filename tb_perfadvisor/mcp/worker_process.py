@@ -1,0 +1,111 @@
+"""Has each request answered by a process of its own, with limits on time and memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.execution.child_process import command_of, environment_of_child
+from tb_perfadvisor.execution.limits import (
+    MEMORY_LIMIT_VARIABLE,
+    TIME_LIMIT_VARIABLE,
+    Limits,
+)
+from tb_perfadvisor.mcp.worker import Request
+from tb_perfadvisor.plain_text import plain
+
+_MOST_BYTES_OF_LINE = 1 << 20
+_LOG_LINES = 5
+Report = Callable[[str, float], Awaitable[None]]
+"""Passes on a stage and the share that is done, 0 to 1."""
+
+
+class Workers:
+    """Starts a worker for each request; one runs at a time, so that the memory limit holds."""
+
+    def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
+        """Create what starts them; tests replace the worker by `command`."""
+        self.limits = limits
+        self._command = command or command_of("tb_perfadvisor.mcp.worker")
+        self._turn = anyio.Semaphore(1)
+
+    async def answer(self, request: Request, report: Report) -> str:
+        """The answer to a request. If it is canceled, the worker is ended.
+
+        Args:
+            request: The request.
+            report: Called with the worker's progress.
+
+        Raises:
+            PerfAdvisorError: If there is no answer, with the reason in words for the user.
+        """
+        async with self._turn:
+            with anyio.move_on_after(self.limits.time_s):
+                return await self._ask(request, report)
+            raise PerfAdvisorError(
+                f"the answer took longer than {self.limits.time_s:g} s and was stopped.",
+                hint="Name a single capture, or start the server with a larger "
+                f"{TIME_LIMIT_VARIABLE}.",
+            )
+
+    async def _ask(self, request: Request, report: Report) -> str:
+        process = await anyio.open_process(
+            [*self._command, msgspec.json.encode(request).decode()],
+            stdin=subprocess.PIPE,  # it ends when this is closed
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment_of_child(),
+        )
+        log: deque[str] = deque(maxlen=_LOG_LINES)
+        async with process:
+            try:
+                assert process.stderr is not None
+                async for line in _lines(process.stderr):
+                    message = _message(line)
+                    if "answer" in message:
+                        return str(message["answer"])
+                    if "error" in message:
+                        raise PerfAdvisorError(str(message["error"]))
+                    if "stage" in message:
+                        await report(str(message["stage"]), float(message["progress"]))
+                    else:
+                        log.append(line)
+                status = await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+        said = plain(" ".join(log))
+        gib = self.limits.memory_bytes / (1 << 30)
+        raise PerfAdvisorError(
+            f"there is no answer: its process ended with status {status}. {said}".rstrip(),
+            hint=f"It may use {gib:.1f} GiB of memory. Record fewer steps, or start the server "
+            f"with a larger {MEMORY_LIMIT_VARIABLE}.",
+        )
+
+
+async def _lines(stream: anyio.abc.ByteReceiveStream) -> AsyncIterator[str]:
+    """The complete lines of a stream."""
+    buffered = BufferedByteReceiveStream(stream)
+    while True:
+        try:
+            line = await buffered.receive_until(b"\n", _MOST_BYTES_OF_LINE)
+        except (anyio.IncompleteRead, anyio.DelimiterNotFound):
+            return
+        yield line.decode("utf-8", "replace")
+
+
+def _message(line: str) -> dict[str, Any]:
+    """What a line says; nothing if it is text of some library."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
