@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
@@ -74,6 +75,8 @@ def headline(
         )
         waits = _launched_work_waits(signals, "it")
         return f"{changes}. {waits}" if waits else changes
+    if signals.device.index is None and workload(signals).has(Part.FRONT_END):
+        return "This is the front end of an inference server: its model runs in other processes"
     if signals.device.is_missing:
         return "This profile contains no device events, so the device's time is unknown"
     waits = _launched_work_waits(signals, whole)

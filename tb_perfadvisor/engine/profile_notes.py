@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind, Note, Source, Trace
 from tb_perfadvisor.units import format_duration
@@ -61,10 +62,22 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, tuple[Hint, ...]
 )
 
 
+_FRONT_END = Note(
+    "server-front-end",
+    "warning",
+    "This is the front end of vLLM, which takes requests and returns tokens. The model runs in "
+    "other processes, so this profile says nothing about its speed.",
+    "Look at the profiles of the workers (rank0, …), which vLLM writes into the same directory. "
+    "Pass --profiler-config.ignore_frontend=true to vllm serve to record only those.",
+)
+
+
 def profile_notes(signals: Signals) -> tuple[Note, ...]:
     """Notes on a profile: first those of its reader, last those on other workers' files."""
     if is_only_log(signals):
         return (*signals.trace.notes, ONLY_LOG, *_on_other_workers(signals))
+    if signals.device.index is None and workload(signals).has(Part.FRONT_END):
+        return (*signals.trace.notes, _FRONT_END, *_on_other_workers(signals))
     return (
         *signals.trace.notes,
         *_on_steps(signals),

@@ -40,6 +40,13 @@ LOADER = (Part.LOADER, Part.LOADER_WORKERS)
             (Part.SGLANG, *LOADER),
         ),
         (
+            "navi-ai-lab/*_async_llm/*.json*",
+            "front end of an inference server",
+            "vLLM",
+            (Part.SERVER, Part.FRONT_END),
+            (Part.DEVICE_GRAPHS, *LOADER),
+        ),
+        (
             "tracelens/mi300/resnet_act_checkpoint/*.json*",
             "training",
             "unknown",

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.signals import Options, Signals, reference_worker
+from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
+from tb_perfadvisor.signals.recording.hints import hint_for
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import EventKind, Framework, Note, Trace
 
@@ -55,6 +58,25 @@ def test_a_listed_device_without_events() -> None:
     note = notes_of(trace)["no-device-events"]
     assert note.severity == "error"
     assert "CUPTI" in note.remedy
+
+
+def test_only_the_front_end_of_a_server() -> None:
+    frame = "vllm/v1/engine/async_llm.py(640): _run_output_handler"
+    trace = (
+        TraceBuilder()
+        .device("NVIDIA H100 80GB HBM3")
+        .host(EventKind.PYTHON, frame, 0, ms(2))
+        .build()
+    )
+    (note,) = profile_notes(Signals(run_of(trace)))
+    assert note.id == "server-front-end"
+    assert "profiles of the workers" in note.remedy
+    program = workload(Signals(run_of(trace)))
+    assert "profile of a worker" in hint_for(Need.DEVICE_EVENTS, program)
+    assert hint_for(Need.COPIES, program) == ""
+    assert headline(Signals(run_of(trace)), (), None) == (
+        "This is the front end of an inference server: its model runs in other processes"
+    )
 
 
 def test_unknown_device() -> None:

@@ -100,3 +100,12 @@ def test_a_range_with_equal_ends_is_not_shown() -> None:
     nothing = replace(unsure, expected_ns=0)
     assert saving_text(nothing, report).startswith("saves nothing alone, at most 60.0 ms per step")
     assert saving_text(None, report) == "saving not estimated"
+
+
+def test_nothing_to_change_takes_a_check_that_passed() -> None:
+    report = replace(report_of("jax_healthy"), findings=[])
+    assert "Nothing to change." in shown(report, 80)
+    unchecked = [out for out in report.outcomes if out.status != "passed"]
+    lines = shown(replace(report, outcomes=unchecked), 80)
+    assert "No findings, because nothing could be checked." in lines
+    assert "Nothing to change." not in lines

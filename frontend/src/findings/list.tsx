@@ -71,9 +71,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
       {branches.length === 0 && cause !== null ? (
         <p class="card all-clear">No finding saves time of this cause.</p>
       ) : branches.length === 0 ? (
-        <p class="card all-clear">
-          <CheckIcon /> No findings. See below what was checked and what could not be checked.
-        </p>
+        <NoFindings passed={report.outcomes.filter(({ status }) => status === "passed").length} />
       ) : (
         <ol class="findings">
           {shown.map(({ id, finding, refined }) => (
@@ -90,6 +88,17 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         </button>
       )}
     </section>
+  );
+}
+
+/** Without a single check that passed, an empty list is no good news. */
+function NoFindings({ passed }: { passed: number }): JSX.Element {
+  return passed > 0 ? (
+    <p class="card all-clear">
+      <CheckIcon /> No findings: {formatPlural(passed, "check")} passed. See below what could not be checked.
+    </p>
+  ) : (
+    <p class="card all-clear">No findings, because nothing could be checked. See below what a check needs.</p>
   );
 }
 

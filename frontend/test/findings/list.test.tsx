@@ -35,6 +35,16 @@ test("an open finding shows summary, remedy, evidence and saving", () => {
   assert.match(text, /When to ignore/);
 });
 
+test("without findings it says how many checks passed", () => {
+  const report = { ...readSample("train"), findings: [] };
+  const passed = report.outcomes.filter(({ status }) => status === "passed");
+  assert.ok(passed.length > 1);
+  const shown = (outcomes: typeof report.outcomes): string =>
+    textOf(renderToString(<FindingList report={{ ...report, outcomes }} captureId="train" />));
+  assert.match(shown(passed), new RegExp(`No findings: ${passed.length} checks passed\\.`));
+  assert.match(shown([]), /nothing could be checked/);
+});
+
 test("the first finding is the one that the report names", () => {
   const report = sampleWithFirst(1);
   const text = textOf(renderToString(<FirstFinding report={report} />));

@@ -90,13 +90,19 @@ def _report(report: model.Report) -> RenderableType:
     for branch in branches_of(report):
         parts += [Text(), _branch(branch, report)]
     if not report.findings and has_content:
-        parts += [Text(), WrappedText("Nothing to change.", style="green")]
+        parts += [Text(), _nothing_found(report)]
     parts += [Text(), _outcomes(report)] if has_content else [Text()]
     for note in remaining_notes(report):
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
         parts.append(WrappedText(plain(text), style=style))
     return Group(*parts)
+
+
+def _nothing_found(report: model.Report) -> WrappedText:
+    if any(outcome.status == "passed" for outcome in report.outcomes):
+        return WrappedText("Nothing to change.", style="green")
+    return WrappedText("No findings, because nothing could be checked.")
 
 
 def _first(report: model.Report) -> list[RenderableType]:

@@ -261,4 +261,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
 
 def hint_for(need: Need, workload: Workload) -> str:
     """How to record what is missing, in the program's terms; empty if nothing helps."""
-    return first_fitting(HINTS[need], workload)
+    hint = first_fitting(HINTS[need], workload)
+    if hint and workload.has(Part.FRONT_END):
+        return "Use the profile of a worker of the same recording."
+    return hint

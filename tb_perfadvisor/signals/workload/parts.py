@@ -25,6 +25,8 @@ class Part(Enum):
     FORWARD_ONLY = ("forward only", Aspect.MODE)
     """Inference or evaluation, without a backward pass or an optimizer. Servers have it, too."""
     SERVER = ("inference server", Aspect.MODE)
+    FRONT_END = ("front end of an inference server", Aspect.MODE)
+    """The process that takes requests and returns tokens; the model runs in others."""
 
     LIGHTNING = ("Lightning", Aspect.FRAMEWORK)
     HF_TRAINER = ("Hugging Face Trainer", Aspect.FRAMEWORK)

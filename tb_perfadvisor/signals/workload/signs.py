@@ -51,6 +51,7 @@ STACK_SIGNS: tuple[Sign, ...] = (
 SIGNS: tuple[Sign, ...] = (
     # Frameworks on top: by the files of their code, where stacks were recorded.
     _frames(Part.VLLM, r"vllm/(?:v1/|worker/|engine/|model_executor/)"),
+    _frames(Part.FRONT_END, r"vllm/v1/engine/async_llm\.py"),
     _frames(Part.SGLANG, r"sglang/srt/"),
     _frames(Part.TENSORRT_LLM, r"tensorrt_llm/_torch/"),
     _frames(

@@ -58,8 +58,8 @@ class Workload(Struct, frozen=True):
 
     @property
     def mode(self) -> str:
-        """training, forward only, inference server, or unknown."""
-        for part in (Part.SERVER, Part.TRAINING, Part.FORWARD_ONLY):
+        """What the program does: training, forward only, …; or unknown."""
+        for part in (Part.FRONT_END, Part.SERVER, Part.TRAINING, Part.FORWARD_ONLY):
             if self.has(part):
                 return part.label
         return UNKNOWN

@@ -79,6 +79,7 @@ def test_similar_names_prove_nothing(name: str, absent: Part) -> None:
     ("frame", "part"),
     [
         ("vllm/v1/worker/gpu_model_runner.py(3380): execute_model", Part.VLLM),
+        ("vllm/v1/engine/async_llm.py(529): generate", Part.FRONT_END),
         ("/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(2919): run", Part.SGLANG),
         ("transformers/trainer.py(3000): training_step", Part.HF_TRAINER),
         ("transformers/pipelines/base.py(1173): forward", Part.HF_PIPELINE),
