@@ -103,7 +103,7 @@ def test_a_range_with_equal_ends_is_not_shown() -> None:
 
 
 def test_nothing_to_change_takes_a_check_that_passed() -> None:
-    report = replace(report_of("jax_healthy"), findings=[])
+    report = replace(report_of("jax_healthy"), findings=[], first=None)
     assert "Nothing to change." in shown(report, 80)
     unchecked = [out for out in report.outcomes if out.status != "passed"]
     lines = shown(replace(report, outcomes=unchecked), 80)
