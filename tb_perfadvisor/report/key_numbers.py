@@ -81,6 +81,7 @@ def _on_serving(serving: model.ServingInfo | None) -> Iterator[model.KeyNumber]:
     if serving is None:
         return
     is_timed, requests = serving.decode_step_ns is not None, serving.decode_requests
+    floor_ns = serving.decode_floor_ns
     yield model.KeyNumber(
         id="decode-step",
         label="Decode step" if is_timed else "Decode step on device",
@@ -91,12 +92,17 @@ def _on_serving(serving: model.ServingInfo | None) -> Iterator[model.KeyNumber]:
         notes=[
             *([] if requests is None else [f"{requests:,.4g} requests"]),
             *([f"device {format_duration(serving.decode_device_ns)}"] if is_timed else []),
+            *([] if floor_ns is None else [f"floor {format_duration(floor_ns)}"]),
         ],
-        definition="The mean time of steps that generate tokens and read no prompts, from the "
-        "start of the step to the start of the next one."
-        if is_timed
-        else "The mean time in which the device executes a step that generates tokens and reads no "
-        "prompts. The profile has too few steps to tell how long a step takes.",
+        definition=(
+            "The mean time of steps that generate tokens and read no prompts, from the start of "
+            "the step to the start of the next one."
+            if is_timed
+            else "The mean time in which the device executes a step that generates tokens and "
+            "reads no prompts. The profile has too few steps to tell how long a step takes."
+        )
+        + " The floor is the time to read the weights and the key-value cache, as far as they are "
+        "known.",
     )
     if serving.generated_per_s is not None:
         yield model.KeyNumber(

@@ -21,6 +21,7 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_host_events,
     shows_input,
 )
+from tb_perfadvisor.signals.serving.decode_floor import decode_floor
 from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.trace import KernelTotal, Precision
@@ -121,11 +122,13 @@ def _serving(signals: Signals) -> model.ServingInfo | None:
     if steps is None or not (decodes := steps.is_kind(StepKind.DECODE)).any():
         return None
     requests, period_ns = steps.decode_requests[decodes], steps.period_ns[decodes]
+    floor = decode_floor(signals)
     return model.ServingInfo(
         decode_steps=int(decodes.sum()),
         decode_requests=float(requests.mean()) if (requests >= 0).all() else None,
         decode_step_ns=round(float(period_ns.mean())) if steps.is_periodic else None,
         decode_device_ns=round(float(steps.device_ns[decodes].mean())),
+        decode_floor_ns=None if floor is None else floor.floor_ns,
         generated_per_s=generated_per_s(steps),
     )
 

@@ -4,7 +4,7 @@ import { useCallback } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { PlotFigure } from "../charts/plot-figure";
 import { drawServerSteps, stepColor } from "../charts/serving-chart";
-import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
+import { formatCount, formatDuration, formatPlural } from "../format";
 import type { Report, ServingKind, ServingPhase, ServingView } from "../report";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { LongName } from "../widgets/name";
@@ -66,7 +66,7 @@ function ServingOf({ view, report }: { view: ServingView; report: Report }): JSX
           <span class="muted">means over the steps</span>
         </div>
         <SortableTable caption="Steps by kind" columns={kindColumns(view.kinds)} rows={view.kinds} />
-        <Floor view={view} />
+        {view.floor !== "" && <p class="muted table-note">{view.floor}</p>}
       </section>
       {view.step_ns.length > 1 && (
         <section class="card" aria-labelledby="server-steps">
@@ -103,18 +103,6 @@ function ServingOf({ view, report }: { view: ServingView; report: Report }): JSX
     </>
   );
 }
-
-/** How close decode steps come to reading the weights once. */
-export function describeFloor(view: ServingView): string {
-  if (view.floor === null) {
-    return "What a decode step takes at least is unknown: it follows from the shapes of the products, which graphs do not show.";
-  }
-  const { weight_bytes: bytes, floor_ns: floor, device_ns: device } = view.floor;
-  return `Reading ${formatBytes(bytes)} of weights takes at least ${formatDuration(floor)}, ${formatShare(floor / device)} of a decode step’s time on the device. The key-value cache comes on top.`;
-}
-
-const Floor = ({ view }: { view: ServingView }): JSX.Element | null =>
-  view.kinds.some(({ kind }) => kind === "decode") ? <p class="muted table-note">{describeFloor(view)}</p> : null;
 
 function kindColumns(kinds: ServingKind[]): Column<ServingKind>[] {
   const columns: Column<ServingKind>[] = [

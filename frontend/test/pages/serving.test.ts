@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { serverBars } from "../../src/charts/serving-chart";
-import { describeFloor, describeServing } from "../../src/pages/serving";
+import { describeServing } from "../../src/pages/serving";
 import type { ServingKind, ServingView } from "../../src/report";
 
 const DECODE: ServingKind = {
@@ -28,7 +28,7 @@ const VIEW: ServingView = {
   step_graphs: [1, 0],
   is_device_time: false,
   truncated: 0,
-  floor: null,
+  floor: "",
   phases: [],
 };
 
@@ -44,13 +44,4 @@ test("each bar tells what is known about its step", () => {
   const [first, second] = serverBars(VIEW);
   assert.equal(first?.title, "Step 1: decode, 5.20 ms\n1 request\n1 token\n1 graph replay");
   assert.equal(second?.title, "Step 2: mixed, 20.0 ms\n1,008 tokens\nno graph replay");
-});
-
-test("the floor is that of reading the weights", () => {
-  assert.match(describeFloor(VIEW), /is unknown/);
-  const floor = { weight_bytes: 1 << 30, floor_ns: 320_000, device_ns: 640_000 };
-  assert.equal(
-    describeFloor({ ...VIEW, floor }),
-    "Reading 1.00 GiB of weights takes at least 320 µs, 50.0 % of a decode step’s time on the device. The key-value cache comes on top.",
-  );
 });

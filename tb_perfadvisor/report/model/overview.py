@@ -110,6 +110,8 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time from the start of such a step to the start of the next step."""
     decode_device_ns: int
     """Mean time in which the device executes such a step."""
+    decode_floor_ns: int | None
+    """The time to read the model's weights and the key-value cache, as far as they are known."""
     generated_per_s: float | None
     """Tokens that decoding generates per second, over all steps."""
 

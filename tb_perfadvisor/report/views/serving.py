@@ -7,7 +7,7 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.serving.decode_floor import decode_floor
+from tb_perfadvisor.signals.serving.decode_floor import DecodeFloor, decode_floor
 from tb_perfadvisor.signals.serving.host_phases import host_phases
 from tb_perfadvisor.signals.serving.server_steps import (
     Mask,
@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.serving.server_steps import (
     tokens_per_s,
 )
 from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 MAX_STEPS = 2_000
 """More bars than a screen has pixels."""
@@ -62,16 +63,6 @@ class ServingPhase(msgspec.Struct, frozen=True, kw_only=True):
     code: list[ServingCode]
 
 
-class ServingFloor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decode step takes at least: reading the weights once, without the cache."""
-
-    weight_bytes: int
-    """Of the products whose shapes were recorded; there may be more."""
-    floor_ns: int
-    device_ns: int
-    """What decode steps take on the device, on average."""
-
-
 class ServingView(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of an inference server that annotates them, on one rank."""
 
@@ -89,8 +80,8 @@ class ServingView(msgspec.Struct, frozen=True, kw_only=True):
     is_device_time: bool
     """Whether the profile has too few steps to tell how long one takes."""
     truncated: int
-    floor: ServingFloor | None
-    """None if the weights or the device's bandwidth are unknown."""
+    floor: str
+    """What a decode step takes at least, or why that is unknown; empty without decode steps."""
     phases: list[ServingPhase]
 
 
@@ -112,7 +103,7 @@ def make_serving_view(signals: Signals) -> ServingView | None:
         step_graphs=steps.graphs[:MAX_STEPS].tolist(),
         is_device_time=not steps.is_periodic,
         truncated=max(len(steps) - MAX_STEPS, 0),
-        floor=_floor(signals, steps),
+        floor=describe_floor(decode_floor(signals), _decode_device_ns(steps)),
         phases=[
             ServingPhase(
                 phase=part.phase.value,
@@ -127,13 +118,37 @@ def make_serving_view(signals: Signals) -> ServingView | None:
     )
 
 
-def _floor(signals: Signals, steps: ServerSteps) -> ServingFloor | None:
-    floor = decode_floor(signals)
+def _decode_device_ns(steps: ServerSteps) -> float:
+    device_ns = steps.device_ns[steps.is_kind(StepKind.DECODE)]
+    return float(device_ns.mean()) if len(device_ns) else 0.0
+
+
+def describe_floor(floor: DecodeFloor | None, device_ns: float) -> str:
+    """The floor of decode steps in words; empty without such steps.
+
+    Args:
+        floor: Of the steps.
+        device_ns: What they take on the device, on average.
+    """
     if floor is None:
-        return None
-    device_ns = steps.device_ns[steps.is_kind(StepKind.DECODE)].mean()
-    return ServingFloor(
-        weight_bytes=floor.weight_bytes, floor_ns=floor.floor_ns, device_ns=round(float(device_ns))
+        return ""
+    if floor.floor_ns is None:
+        return f"What a decode step takes at least is unknown. {floor.missing}"
+    read = []
+    if floor.weight_bytes is not None:
+        read.append(f"{format_bytes(floor.weight_bytes)} of weights")
+    if floor.cache_bytes is not None:
+        read.append(f"{format_bytes(floor.cache_bytes)} of the key-value cache")
+    condition = rest = ""
+    if floor.cache_bytes is not None:
+        condition = f" if every layer attends to all {floor.cached_tokens:,.0f} tokens"
+    else:
+        rest = f" The key-value cache comes on top. {floor.missing}"
+    if floor.weight_bytes is None:
+        rest = f" The weights come on top. {floor.missing}"
+    return (
+        f"Reading {' and '.join(read)} takes at least {format_duration(floor.floor_ns)}{condition}:"
+        f" {format_share(floor.floor_ns / device_ns)} of a decode step's time on the device.{rest}"
     )
 
 

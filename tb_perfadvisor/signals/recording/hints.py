@@ -71,6 +71,13 @@ OUTSIDE_GRAPHS = (
         "record_shapes=True."
     ),
 )
+CONTEXT_LENGTHS = (
+    pytorch_hint(
+        "Pass --profiler-config.detailed_trace_annotation=true to vllm serve, if your release has "
+        "this option.",
+        Part.VLLM,
+    ),
+)
 _ACTIVITIES = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 DEVICE_EVENTS = (
     Hint(
