@@ -266,6 +266,7 @@ export interface ServingInfo {
   decode_requests: number | null;
   decode_step_ns: number | null;
   decode_device_ns: number;
+  decode_floor_ns: number | null;
   generated_per_s: number | null;
 }
 /**
@@ -1358,17 +1359,6 @@ export interface ServingCode {
   idle_ns: number;
 }
 /**
- * What a decode step takes at least: reading the weights once, without the cache.
- *
- * This interface was referenced by `Document`'s JSON-Schema
- * via the `definition` "ServingFloor".
- */
-export interface ServingFloor {
-  weight_bytes: number;
-  floor_ns: number;
-  device_ns: number;
-}
-/**
  * The steps of one kind; means over them. Null is unknown.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1415,7 +1405,7 @@ export interface ServingView {
   step_graphs: number[];
   is_device_time: boolean;
   truncated: number;
-  floor: ServingFloor | null;
+  floor: string;
   phases: ServingPhase[];
 }
 /**
