@@ -14,9 +14,9 @@ from tb_perfadvisor.engine.analyze import Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
-from tb_perfadvisor.ingest.event_files.run_scalars import read_run
-from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
+from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
+from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import build_report
 from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run
@@ -90,7 +90,10 @@ def with_scalars(
         None
         if choice is None
         else logged_of(
-            run_of_capture(event_runs(choice.listing), choice.capture.run), run, progress, cache
+            RunsByPlace(event_runs(choice.listing)).candidates(choice.capture.run),
+            run,
+            progress,
+            cache,
         )
         for run, choice in zip(facts, choices, strict=True)
     )
@@ -98,7 +101,7 @@ def with_scalars(
 
 
 def logged_of(
-    event_run: EventRun | None,
+    candidates: CandidateRuns,
     facts: RunFacts,
     progress: Progress | None = None,
     cache: ScalarCache | None = None,
@@ -106,7 +109,7 @@ def logged_of(
     """What a comparison needs of the scalars of a run.
 
     Args:
-        event_run: Its event files.
+        candidates: The runs with event files that it may belong to.
         facts: Of its profile.
         progress: Called with a stage and a share of it (0-1).
         cache: What was read of event files before.
@@ -115,13 +118,18 @@ def logged_of(
         None if it has none, or too many to be read beside, or if they cannot be read.
     """
     from tb_perfadvisor.report.comparison import logged_run
+    from tb_perfadvisor.report.whole_run.profiled import span_of
 
-    if event_run is None or not event_run.is_read_beside:
+    if not candidates.is_read_beside:
         return None
+    timed = TimedRuns(candidates, cache, progress)
     try:
-        scalars = read_run(event_run, cache, progress)
+        event_run = timed.run_of(span_of(facts.recorded))
+        scalars = timed.scalars(event_run)
+    except UnknownRunError:
+        return None
     except Exception as raised:  # a comparison of profiles needs no scalars
-        log_bug(contained(raised, event_run.run))
+        log_bug(contained(raised, candidates.runs[0].run))
         return None
     return logged_run(f"{event_run.root}/{event_run.run}", scalars, facts.recorded)
 

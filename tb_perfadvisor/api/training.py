@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,15 +15,16 @@ from tb_perfadvisor.api.analyses import analyze_captures
 from tb_perfadvisor.engine.analyze import Progress
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
-from tb_perfadvisor.ingest.captures import Listing, directory_of
+from tb_perfadvisor.ingest.captures import Capture, Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
-from tb_perfadvisor.ingest.event_files.runs import EventRun, event_runs, run_of_capture
+from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
+from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.report.report_cache import ReportCache
-from tb_perfadvisor.report.whole_run.profiled import profile_of, whole_run_of
+from tb_perfadvisor.report.whole_run.profiled import profile_of, span_of, whole_run_of
 from tb_perfadvisor.training.training import Training, describe_training
 
 
@@ -68,26 +70,33 @@ def describe_runs(
             where=Path(path).name or str(path),
             hint="Expected events.out.tfevents.*, which TensorBoard's writers create.",
         )
-    for run in runs.values():
-        captures = [
-            capture for capture in listing.captures if run_of_capture(runs, capture.run) == run
-        ]
-        results = list(
-            analyze_captures(
-                listing,
-                captures,
-                config,
-                progress,
-                report_cache=report_cache,
-            )
+    places = RunsByPlace(runs)
+    candidates = {capture.id: places.candidates(capture.run) for capture in listing.captures}
+
+    def analyze(captures: list[Capture]) -> list[Report | Rejected]:
+        return list(
+            analyze_captures(listing, captures, config, progress, report_cache=report_cache)
         )
+
+    beside = [each for each in listing.captures if candidates[each.id].by_time]
+    by_run: dict[str, list[Report | Rejected]] = defaultdict(list)
+    timed = _TimedRunsOf(candidates, progress)
+    for capture, result in zip(beside, analyze(beside), strict=True):
+        if isinstance(result, Report):
+            with suppress(UnknownRunError):
+                by_run[timed.run_of(result).run].append(result)
+        elif len(candidates[capture.id].runs) == 1:
+            by_run[candidates[capture.id].runs[0].run].append(result)
+    for run in runs.values():
+        certain = [each for each in listing.captures if candidates[each.id].certain == run]
+        results = [*analyze(certain), *by_run[run.run]]
         reports = [result for result in results if isinstance(result, Report)]
         training, reports = _describe(run, reports, config, progress)
         unread = [result for result in results if isinstance(result, Rejected)]
         unread += [
             Rejected(path=file.path, reason=file.reason)
             for file in listing.rejected
-            if run_of_capture(runs, directory_of(file.path)) == run
+            if places.candidates(directory_of(file.path)).certain == run
         ]
         yield DescribedRun(run.run, training, tuple(reports), tuple(unread))
 
@@ -110,33 +119,69 @@ def with_whole_runs(
         All reports in their order, and the runs whose event files were not read.
     """
     runs = event_runs(listing)
-    directories = {capture.id: capture.run for capture in listing.captures}
+    places = RunsByPlace(runs)
+    candidates = {capture.id: places.candidates(capture.run) for capture in listing.captures}
+    timed = _TimedRunsOf(candidates, progress)
     by_run: dict[str, list[Report]] = defaultdict(list)
+    rejected: list[Rejected] = []
     for report in reports:
-        run = run_of_capture(runs, directories.get(report.id, report.run))
-        if run is not None:
+        found = candidates.get(report.id, CandidateRuns())
+        if not found.runs:
+            continue
+        run = found.certain
+        if not found.is_read_beside:
+            size_bytes = sum(each.size_bytes for each in found.runs)
+            path = report.run if run is None else run.run
+            reason = (
+                f"{'The event files beside it' if run is None else 'Its event files'}, of "
+                f"{size_bytes >> 20:,} MiB, were not read for these reports. "
+                "`perfadvisor training` reads them."
+            )
+            unread = Rejected(path=path, reason=reason)
+            rejected += [unread] if unread not in rejected else []
+            continue
+        try:
+            run = timed.run_of(report)
+        except UnknownRunError as error:
+            if error.is_ambiguous:
+                reason = f"Its scalars were not used: {error}"
+                rejected.append(Rejected(path=report.run, reason=reason))
+        except Exception as raised:
+            rejected.append(_not_read(raised, report.run))
+        else:
             by_run[run.run].append(report)
     added: dict[str, Report] = {}
-    rejected: list[Rejected] = []
     for name, of_run in by_run.items():
-        if not runs[name].is_read_beside:
-            reason = (
-                f"Its event files, of {runs[name].size_bytes >> 20:,} MiB, were not read for these "
-                "reports. `perfadvisor training` reads them."
-            )
-            rejected.append(Rejected(path=name, reason=reason))
-            continue
         try:
             _, described = _describe(runs[name], of_run, config, progress)
         except Exception as raised:
-            error = contained(raised, name)
-            log_bug(error)
-            rejected.append(
-                Rejected(path=error.where or name, reason=f"{error.message} {error.hint}".strip())
-            )
+            rejected.append(_not_read(raised, name))
         else:
             added |= {report.id: report for report in described}
     return [added.get(report.id, report) for report in reports], rejected
+
+
+class _TimedRunsOf:
+    """The runs of captures; what several of them may belong to is read once."""
+
+    def __init__(self, candidates: Mapping[str, CandidateRuns], progress: Progress | None) -> None:
+        self._candidates = candidates
+        self._progress = progress
+        self._timed: dict[tuple[str, ...], TimedRuns] = {}
+
+    def run_of(self, report: Report) -> EventRun:
+        """The run of a capture; see `TimedRuns.run_of`."""
+        candidates = self._candidates[report.id]
+        names = tuple(run.run for run in candidates.runs)
+        if names not in self._timed:
+            self._timed[names] = TimedRuns(candidates, open_scalar_cache(), self._progress)
+        return self._timed[names].run_of(span_of(report.recorded))
+
+
+def _not_read(raised: Exception, run: str) -> Rejected:
+    error = contained(raised, run)
+    log_bug(error)
+    return Rejected(path=error.where or run, reason=f"{error.message} {error.hint}".strip())
 
 
 def _describe(

@@ -18,7 +18,7 @@ from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.captures import Capture, Listing
-    from tb_perfadvisor.ingest.event_files.runs import EventRun
+    from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 
 # Short enough that a reload by the user scans again, long enough for a burst of requests.
 LOCAL_INTERVAL_S = 2.0
@@ -41,8 +41,8 @@ class Entry(Struct, frozen=True):
     capture: Capture
     key: str
     """The key of its result in the cache, which changes with the files."""
-    event_run: EventRun | None = None
-    """The run with event files that it belongs to."""
+    candidates: CandidateRuns
+    """The runs with event files that it may belong to."""
 
 
 class Problem(Struct, frozen=True):
@@ -246,9 +246,9 @@ class _Scanner:
 
 def _entries(root: Root, listing: Listing) -> list[Entry]:
     from tb_perfadvisor.engine.result_cache import capture_key
-    from tb_perfadvisor.ingest.event_files.runs import event_runs, run_of_capture
+    from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
 
-    runs = event_runs(listing)
+    places = RunsByPlace(event_runs(listing))
     return [
         Entry(
             id=grouped_id(root.group, capture.id),
@@ -257,7 +257,7 @@ def _entries(root: Root, listing: Listing) -> list[Entry]:
             base=listing.root,
             capture=capture,
             key=capture_key(root.path, capture, f"tab {root.group}"),
-            event_run=run_of_capture(runs, capture.run),
+            candidates=places.candidates(capture.run),
         )
         for capture in listing.captures
     ]

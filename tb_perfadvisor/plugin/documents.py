@@ -17,7 +17,7 @@ import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.event_files.runs import EventRun
+from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW, parser_of_options, run_job
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
     runs: tuple[str, ...]
     """What the tab calls their runs."""
     sessions: tuple[str, ...]
-    event_runs: tuple[EventRun | None, ...]
-    """Where each run logged its scalars."""
+    candidates: tuple[CandidateRuns, ...]
+    """Where each run may have logged its scalars."""
 
 
 Request = Export | Excerpt | Comparison
@@ -150,8 +150,8 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
         msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)
     )
     logged = [
-        logged_of(event_run, run, cache=ScalarCache(cache.directory))
-        for event_run, run in zip(request.event_runs, facts, strict=True)
+        logged_of(candidates, run, cache=ScalarCache(cache.directory))
+        for candidates, run in zip(request.candidates, facts, strict=True)
     ]
     return msgspec.json.encode(with_logged(compare_facts(base, targets), logged[0], logged[1:]))
 

@@ -56,7 +56,7 @@ def ensure_view_started(
         request,
         lambda: results.whole_run_state(wanted),
         lambda: results.start_whole_run(wanted),
-        wanted.name,
+        wanted.place,
     )
 
 

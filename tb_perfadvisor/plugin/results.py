@@ -43,6 +43,7 @@ class Results:
         # Event files may take minutes to read, and neither exports nor reports wait for them.
         self._whole_runs = JobQueue(jobs.limits)
         self._latest: dict[str, tuple[str, float]] = {}
+        self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
@@ -131,8 +132,17 @@ class Results:
         return key if is_fresh and self._cache.has(key) else None
 
     def whole_run_state(self, wanted: WholeRun) -> JobState | None:
-        """The state of the job that makes the view of a run; None without one."""
-        return self._whole_runs.state(wanted.subject)
+        """The state of the job that makes the view of a run; None without one.
+
+        A failure counts until the files have grown.
+        """
+        state = self._whole_runs.state(wanted.subject)
+        is_failed = state is not None and state.status == "failed"
+        return (
+            None
+            if is_failed and self._failed.get(wanted.subject, wanted.key) != wanted.key
+            else state
+        )
 
     def start_whole_run(self, wanted: WholeRun) -> None:
         """Queue making the view of a run, unless that is queued or running."""
@@ -146,6 +156,8 @@ class Results:
             self._finish(wanted.key, directory, is_good)
             if is_good:
                 self._latest[wanted.subject] = wanted.key, time.monotonic()
+            else:
+                self._failed[wanted.subject] = wanted.key
 
         self._whole_runs.submit(
             Job(

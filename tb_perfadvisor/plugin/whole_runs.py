@@ -17,7 +17,7 @@ import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache, code_fingerprint
 from tb_perfadvisor.execution.child_process import say, throttled
-from tb_perfadvisor.ingest.event_files.runs import EventRun
+from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST
 from tb_perfadvisor.plugin.worker import REPORT, parser_of_options, run_job
 from tb_perfadvisor.training.options import RunOptions
@@ -28,6 +28,8 @@ class RunProfile(msgspec.Struct, frozen=True):
 
     capture_id: str
     session: str
+    certain: str | None
+    """The run that it belongs to; None if the time of its recording decides."""
     key: str
     """Of its result in the cache; empty without one."""
     problem: str = ""
@@ -37,9 +39,12 @@ class RunProfile(msgspec.Struct, frozen=True):
 class WholeRun(msgspec.Struct, frozen=True):
     """A run whose view is wanted."""
 
-    name: str
-    """What the tab calls it."""
-    event_run: EventRun
+    place: str
+    """What the tab calls the run of the capture."""
+    group: str
+    candidates: CandidateRuns
+    """The runs with event files that the capture may belong to."""
+    capture_id: str
     profiles: tuple[RunProfile, ...]
     options: RunOptions
 
@@ -52,8 +57,9 @@ class WholeRun(msgspec.Struct, frozen=True):
     @property
     def subject(self) -> str:
         """Identifies the view however far the files have grown."""
-        files = tuple(file.entry.path for file in self.event_run.files)
-        content = (self.event_run.root, self.name, files, self.profiles, self.options)
+        runs = self.candidates.runs
+        files = tuple((run.root, file.entry.path) for run in runs for file in run.files)
+        content = (files, self.group, self.capture_id, self.profiles, self.options)
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
@@ -61,32 +67,54 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
     """The view of a run as JSON.
 
     Raises:
-        PerfAdvisorError: If its event files cannot be read.
+        UnknownRunError: If the capture cannot be assigned to a run.
+        PerfAdvisorError: If event files cannot be read.
     """
-    from tb_perfadvisor.ingest.event_files.run_scalars import read_run
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
+    from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.whole_run.profiled import span_of
     from tb_perfadvisor.report.whole_run.view import make_training_view
     from tb_perfadvisor.report.whole_run.view_model import UnknownProfile
 
-    results = ResultCache(cache_directory)
-    reports: list[Report] = []
-    unknown: list[UnknownProfile] = []
-    for profile in wanted.profiles:
-        content = results.read(profile.key, REPORT) if profile.key else None
-        if content is not None:
-            reports.append(msgspec.json.decode(content, type=Report))
-        else:
-            unknown.append(
-                UnknownProfile(
-                    capture_id=profile.capture_id,
-                    session=profile.session,
-                    reason=profile.problem or "Not analyzed yet: open its report.",
-                )
+    results, candidates = ResultCache(cache_directory), wanted.candidates
+    reports = {
+        profile.capture_id: msgspec.json.decode(content, type=Report)
+        for profile in wanted.profiles
+        if profile.key and (content := results.read(profile.key, REPORT)) is not None
+    }
+    timed = TimedRuns(candidates, ScalarCache(cache_directory), throttled(say))
+    shown = reports.get(wanted.capture_id)
+    run = timed.run_of(span_of(shown.recorded) if shown is not None else None)
+
+    def belongs(profile: RunProfile) -> bool:
+        if profile.certain is not None:
+            return profile.certain == run.run
+        report = reports.get(profile.capture_id)
+        if report is None:  # to be told once it is analyzed
+            return len(candidates.runs) == 1
+        try:
+            return timed.run_at(span_of(report.recorded)) == run
+        except UnknownRunError:
+            return False
+
+    profiles = [profile for profile in wanted.profiles if belongs(profile)]
+    view = make_training_view(
+        grouped_run(wanted.group, run.run),
+        timed.scalars(run),
+        [reports[each.capture_id] for each in profiles if each.capture_id in reports],
+        [
+            UnknownProfile(
+                capture_id=profile.capture_id,
+                session=profile.session,
+                reason=profile.problem or "Not analyzed yet: open its report.",
             )
-    progress = throttled(say)
-    scalars = read_run(wanted.event_run, ScalarCache(cache_directory), progress)
-    view = make_training_view(wanted.name, scalars, reports, unknown, wanted.options)
+            for profile in profiles
+            if profile.capture_id not in reports
+        ],
+        wanted.options,
+    )
     return msgspec.json.encode(view)
 
 

@@ -97,3 +97,41 @@ def test_training_names_a_profile_that_cannot_be_read(logdir: Path) -> None:
     assert "100 ms per step without the profiler" in done.stdout
     notes = [line for line in done.stderr.splitlines() if "was not read" in line]
     assert [note.split()[3] for note in notes] == ["run/other.1.pt.trace.json"]
+
+
+@pytest.fixture
+def titan(logdir: Path) -> Path:
+    """The same run with the directories of torchtitan."""
+    run = logdir / "run"
+    (trace,) = run.glob("*.pt.trace.json*")
+    (events,) = run.glob("*tfevents*")
+    profile, scalars = run / "profile_traces" / "iteration_1000", run / "tb" / "20251122-0930"
+    profile.mkdir(parents=True)
+    scalars.mkdir(parents=True)
+    trace.rename(profile / "rank0_trace.json.gz")
+    events.rename(scalars / events.name)
+    return logdir
+
+
+def test_profile_beside_its_event_files_is_placed_by_time(titan: Path) -> None:
+    found = whole_run(titan)
+    assert found["run"] == "run/tb/20251122-0930"
+    assert found["step_ns"] == pytest.approx(1e8, rel=1e-6)
+    described = json.loads(run("training", titan, "--format", "json").stdout)
+    assert [each["run"] for each in described] == ["run/tb/20251122-0930"]
+    (recording,) = described[0]["recordings"]
+    assert recording["first_step"] == 1_000
+    (about,) = described[0]["profiles"].values()
+    assert about["sentences"] == found["sentences"]
+
+
+def test_profile_of_one_of_two_runs_is_said_to_be_unknown(titan: Path) -> None:
+    shutil.copytree(titan / "run" / "tb" / "20251122-0930", titan / "run" / "tb" / "other")
+    done = CliRunner().invoke(app, ["analyze", str(titan), "--format", "json"])
+    document = json.loads(done.stdout)
+    assert document["reports"][0]["whole_run"] is None
+    (rejected,) = document["rejected"]
+    assert rejected["path"] == "run/profile_traces/iteration_1000"
+    assert "several runs were logging" in rejected["reason"]
+    described = json.loads(run("training", titan, "--format", "json").stdout)
+    assert [each["recordings"] for each in described] == [[], []]

@@ -49,9 +49,9 @@ def address(tab: Tab) -> str:
     return f"api/v1/captures/{capture['id']}/training"
 
 
-def store_report(tab: Tab) -> None:
+def store_report(tab: Tab, capture_id: str | None = None) -> None:
     """Analyze the capture: steps of 10 ms, recorded from 1.0 to 1.02 s after the start."""
-    (entry,) = tab.plugin.sources.catalog.snapshot.entries.values()
+    entry = tab.plugin.sources.entry(capture_id or tab.only_id())
     config = Config(select=("input-stall",))
     report = build_report(analyze_run(run_of(draw(SLOW)), config), config)
     start_ns = round((START + 1) * 1e9)
@@ -154,3 +154,58 @@ def test_export_has_what_the_tab_shows(tab: Tab, address: str) -> None:
     assert "8.00 ms per step without the profiler" in tab.get(f"{export}&{query}").text
     # For other options, the view was not made yet.
     assert "without the profiler" not in tab.get(export).text
+
+
+@pytest.fixture
+def beside(tab: Tab) -> str:
+    """A profile in a directory of profiles beside two runs, one after the other."""
+    tab.put("titan/profile_traces/iteration_10")
+    train(tab, "titan/tb/first")
+    write_scalar(
+        tab.logdir / "titan/tb/second",
+        "train/loss",
+        {step: START + 100 + step * 0.5 for step in range(0, 300, 10)},
+    )
+    (capture,) = tab.captures()
+    assert (capture["has_scalars"], capture["reads_scalars"]) == (True, True)
+    return f"api/v1/captures/{capture['id']}/training"
+
+
+def test_profile_beside_runs_belongs_to_that_of_its_time(tab: Tab, beside: str) -> None:
+    store_report(tab)
+    view = ready(tab, beside)
+    assert (view["run"], view["step_ns"]) == ("titan/tb/first", 8_000_000)
+    (recording,) = view["recordings"]
+    assert recording["first_step"] == 120
+
+
+def test_profile_beside_runs_without_a_report_is_refused(tab: Tab, beside: str) -> None:
+    eventually(lambda: tab.get(beside).status_code == 422)
+    assert "does not tell when" in error_of(tab.get(beside))["message"]
+    # Once its report is there, the run is known.
+    store_report(tab)
+    assert ready(tab, beside)["run"] == "titan/tb/first"
+
+
+def test_profile_beside_a_run_that_goes_on_is_found_once_that_has_logged(tab: Tab) -> None:
+    tab.put("titan/profile_traces/iteration_10")
+    train(tab, "titan/tb/first", steps=100)
+    address = f"api/v1/captures/{tab.only_id()}/training"
+    store_report(tab)
+    eventually(lambda: tab.get(address).status_code == 422)
+    assert "none of the runs" in error_of(tab.get(address))["message"]
+    train(tab, "titan/tb/first", steps=300)
+    tab.captures()  # scans again
+    assert ready(tab, address)["recordings"][0]["first_step"] == 120
+
+
+def test_run_with_a_profile_of_its_own_shows_those_beside_it_by_time(tab: Tab) -> None:
+    tab.put("titan/tb/first")
+    tab.put("titan/profile_traces/iteration_10")
+    train(tab, "titan/tb/first", steps=100)  # until 0.8 s; the reports are of 1.0 s
+    captures = {capture["run"]: capture["id"] for capture in tab.captures()}
+    for capture_id in captures.values():
+        store_report(tab, capture_id)
+    address = f"api/v1/captures/{captures['titan/tb/first']}/training"
+    shown = [each["capture_id"] for each in ready(tab, address)["recordings"]]
+    assert shown == [captures["titan/tb/first"]]

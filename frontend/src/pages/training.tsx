@@ -27,7 +27,8 @@ export function TrainingPage({ captureId }: Props): JSX.Element {
       <Nothing title="The run of this profile logged no scalars">
         <p>
           Log a scalar every few steps with TensorBoard’s <code>SummaryWriter</code>, into the directory of the
-          profile or one above. This page then shows the whole run.
+          profile or one above. This page then shows the whole run. A run beside a directory named <code>profiler</code>
+          or <code>traces</code> counts, too.
         </p>
       </Nothing>
     );

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from tb_perfadvisor.ingest.files.tree import FileEntry
 
 MOST_BYTES_BESIDE_A_REPORT = 256 << 20
 """Half a minute of reading. Whoever waits for a report did not ask for more."""
+_OF_PROFILES = re.compile("prof|trace", re.IGNORECASE)
+"""`profile_traces` (torchtitan), `profiler`, `profiling`, `torch_profile`, `traces`."""
 
 
 class EventFile(Struct, frozen=True):
@@ -53,18 +56,66 @@ def event_runs(listing: Listing) -> dict[str, EventRun]:
     return {run: EventRun(listing.root, run, tuple(files)) for run, files in sorted(runs.items())}
 
 
-def run_of_capture(runs: Mapping[str, EventRun], capture_run: str) -> EventRun | None:
-    """The run with event files that a capture belongs to: of its directory, or the next one above.
+class CandidateRuns(Struct, frozen=True):
+    """The runs that a capture may belong to, by the directories that they lie in."""
 
-    Megatron-LM and MaxText write profiles beside their event files, others into directories below.
+    runs: tuple[EventRun, ...] = ()
+    by_time: bool = False
+    """Whether the runs only lie beside the capture, so that the time of its recording decides.
+    Otherwise there is at most one run, and the capture belongs to it."""
 
-    Args:
-        runs: The runs that have event files.
-        capture_run: `Capture.run`.
+    @property
+    def certain(self) -> EventRun | None:
+        """The run, if its place alone decides."""
+        return None if self.by_time or not self.runs else self.runs[0]
+
+    @property
+    def is_read_beside(self) -> bool:
+        """Whether they are read for a report or a comparison, without being asked for."""
+        return 0 < sum(run.size_bytes for run in self.runs) <= MOST_BYTES_BESIDE_A_REPORT
+
+
+class RunsByPlace:
+    """Finds the runs that captures may belong to.
+
+    A capture belongs to the run of its directory, or of the next directory above: Megatron-LM and
+    MaxText write profiles beside their event files, others into directories below. If there is
+    none, the runs below the nearest directory above it are candidates: torchtitan writes
+    `tb/TIME/events…` and `profile_traces/iteration_10/rank0_trace.json`. The capture must then lie
+    in a directory named after profiles or traces; `a/trace.json` says nothing of `b/events…`.
     """
-    parts = [] if capture_run == "." else capture_run.split("/")
-    for depth in range(len(parts), -1, -1):
-        run = runs.get(run_of_directory(parts[:depth])[0])
-        if run is not None:
-            return run
-    return None
+
+    def __init__(self, runs: Mapping[str, EventRun]) -> None:
+        """Takes the runs that have event files, by name."""
+        self._runs = runs
+        below: dict[tuple[str, ...], list[EventRun]] = defaultdict(list)
+        for run in runs.values():
+            parts = _parts(run.run)
+            for depth in range(len(parts)):
+                below[parts[:depth]].append(run)
+        self._below = {
+            directory: CandidateRuns(tuple(found), by_time=True)
+            for directory, found in below.items()
+        }
+
+    def candidates(self, capture_run: str) -> CandidateRuns:
+        """The runs that a capture may belong to.
+
+        Args:
+            capture_run: `Capture.run`.
+        """
+        parts = _parts(capture_run)
+        for depth in range(len(parts), -1, -1):
+            run = self._runs.get(run_of_directory(parts[:depth])[0])
+            if run is not None:
+                return CandidateRuns((run,))
+        for depth in range(len(parts), -1, -1):
+            beside = self._below.get(parts[:depth])
+            if beside is not None:
+                is_of_profiles = depth == len(parts) or _OF_PROFILES.search(parts[depth])
+                return beside if is_of_profiles else CandidateRuns()
+        return CandidateRuns()
+
+
+def _parts(run: str) -> tuple[str, ...]:
+    return () if run == "." else tuple(run.split("/"))

@@ -24,8 +24,8 @@ def compare(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     keys = tuple(entry.key for entry in entries)
     runs = tuple(entry.run for entry in entries)
     sessions = tuple(entry.capture.session for entry in entries)
-    event_runs = tuple(entry.event_run for entry in entries)
-    content = document(request, results, Comparison(keys, runs, sessions, event_runs))
+    candidates = tuple(entry.candidates for entry in entries)
+    content = document(request, results, Comparison(keys, runs, sessions, candidates))
     if content is not None:
         return respond(request, content)
     # Some have no result, or none that can be read.

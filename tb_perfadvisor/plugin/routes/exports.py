@@ -29,8 +29,8 @@ def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
         names = ", ".join(sorted(_EXPORTS))
         raise ApiError(404, f"there is no format {name!r}.", hint=f"Formats: {names}.")
     results, whole_run_key = sources.results(), None
-    if entry.event_run is not None:
-        wanted = wanted_run(request, sources, entry, entry.event_run)
+    if entry.candidates.runs:
+        wanted = wanted_run(request, sources, entry)
         whole_run_key = results.whole_run_key(wanted)
     content = document(request, results, Export(entry.key, name, whole_run_key))
     if content is None:

@@ -6,9 +6,7 @@ import math
 
 from werkzeug import wrappers
 
-from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.progress import ensure_view_started
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.results import Results
@@ -20,45 +18,42 @@ from tb_perfadvisor.training.options import RunOptions
 
 def training(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """The view of the run that a capture belongs to, or the progress of reading its scalars."""
-    if entry.event_run is None:
+    if not entry.candidates.runs:
         hint = "Log scalars with TensorBoard's SummaryWriter into the directory of the profile."
         raise ApiError(404, "the run of this profile has no event files.", hint=hint)
     results = sources.results()
-    wanted = wanted_run(request, sources, entry, entry.event_run)
+    wanted = wanted_run(request, sources, entry)
     content = results.whole_run(wanted)
     if content is not None:
         return respond(request, content)
     return respond(request, ensure_view_started(request, results, wanted), status=202)
 
 
-def wanted_run(
-    request: wrappers.Request, sources: Sources, entry: Entry, event_run: EventRun
-) -> WholeRun:
+def wanted_run(request: wrappers.Request, sources: Sources, entry: Entry) -> WholeRun:
     """The view of the run that a capture belongs to, with what the request says about the run.
 
     Args:
         request: May say what a device costs, and where the run ends.
         sources: The captures.
         entry: The capture.
-        event_run: Its run.
     """
-    results = sources.results()
+    results, candidates = sources.results(), entry.candidates
     profiles = tuple(
         _profile(results, other)
         for other in sources.catalog.snapshot.entries.values()
-        if other.event_run == event_run
+        if other.candidates.runs == candidates.runs or other.candidates.certain in candidates.runs
     )
-    name = grouped_run(entry.root.group, event_run.run)
-    return WholeRun(name, event_run, profiles, _options(request))
+    return WholeRun(entry.run, entry.root.group, candidates, entry.id, profiles, _options(request))
 
 
 def _profile(results: Results, entry: Entry) -> RunProfile:
+    certain = entry.candidates.certain.run if entry.candidates.certain is not None else None
     if results.has(entry.key):
-        return RunProfile(entry.id, entry.capture.session, entry.key)
+        return RunProfile(entry.id, entry.capture.session, certain, entry.key)
     state = results.state(entry)
     failure = state.failure if state is not None else None
     problem = f"Not read: {failure.message}" if failure is not None else ""
-    return RunProfile(entry.id, entry.capture.session, "", problem)
+    return RunProfile(entry.id, entry.capture.session, certain, "", problem)
 
 
 def _options(request: wrappers.Request) -> RunOptions:

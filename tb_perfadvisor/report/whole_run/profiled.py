@@ -27,6 +27,11 @@ def profile_of(report: model.Report) -> Profile | None:
     )
 
 
+def span_of(recorded: model.RecordedInfo | None) -> tuple[int, int] | None:
+    """Start and end of a recording in Unix time (ns); None if unknown."""
+    return None if recorded is None else (recorded.start_unix_ns, recorded.end_unix_ns)
+
+
 def devices_of(report: model.Report) -> int | None:
     """The devices of all ranks, or the ranks on the CPU; None if events of devices are missing."""
     ranks = report.world_size or len(report.workers)

@@ -14,7 +14,7 @@ from tb_perfadvisor.ingest.event_files import records
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.records import read_records
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
-from tb_perfadvisor.ingest.event_files.runs import event_runs, run_of_capture
+from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
 from tests.support.event_files import Value, event, framed, write_scalar
 
 
@@ -91,8 +91,7 @@ def test_runs_are_directories_and_keras_parts_belong_together(tmp_path: Path) ->
         ("keras/train", "keras"),  # Keras profiles beside the scalars of training
         ("megatron/rank0", "megatron"),
         ("megatron", "megatron"),
-        ("other", None),
-        (".", None),
+        ("plain", None),
     ],
 )
 def test_capture_belongs_to_the_run_of_its_directory_or_above(
@@ -100,5 +99,29 @@ def test_capture_belongs_to_the_run_of_its_directory_or_above(
 ) -> None:
     for directory in ("keras/train", "megatron", "other/below"):
         write_scalar(tmp_path / directory, "loss", {1: 1.0})
-    found = run_of_capture(event_runs(discover(tmp_path)), capture)
-    assert (found.run if found else None) == run
+    found = RunsByPlace(event_runs(discover(tmp_path))).candidates(capture)
+    assert (found.certain.run if found.certain else None) == run
+    assert not found.by_time
+
+
+@pytest.mark.parametrize(
+    ("capture", "runs"),
+    [
+        # torchtitan: outputs/tb/TIME/events… and outputs/profile_traces/iteration_10/rank0_….
+        ("titan/profile_traces/iteration_10", ["titan/tb/first", "titan/tb/second"]),
+        ("trainer/profiler", ["trainer/runs/Nov22"]),
+        ("trainer", ["trainer/runs/Nov22"]),  # a directory that holds the run
+        ("profiles", ["titan/tb/first", "titan/tb/second", "trainer/runs/Nov22"]),
+        (".", ["titan/tb/first", "titan/tb/second", "trainer/runs/Nov22"]),
+        ("other", []),  # another run, which logged no scalars
+        ("trainer/other/profiler", []),
+    ],
+)
+def test_runs_beside_a_directory_of_profiles_are_candidates(
+    tmp_path: Path, capture: str, runs: list[str]
+) -> None:
+    for directory in ("titan/tb/first", "titan/tb/second", "trainer/runs/Nov22"):
+        write_scalar(tmp_path / directory, "loss", {1: 1.0})
+    found = RunsByPlace(event_runs(discover(tmp_path))).candidates(capture)
+    assert [run.run for run in found.runs] == runs
+    assert found.certain is None
