@@ -43,6 +43,19 @@ _MINOR = 0.01
 """What costs less than 1 % of the run is not told, except for restarts."""
 
 
+class Slowdown(Struct, frozen=True):
+    """How steps became slower."""
+
+    is_gradual: bool
+    """Whether they did little by little, rather than from one step to the next."""
+    start_unix_ns: int
+    """When it began."""
+    before_ns: float
+    """Mean time per step before; of the first quarter of the run if it is gradual."""
+    after_ns: float
+    """After it began; of the last quarter of the run if it is gradual."""
+
+
 class Delay(Struct, frozen=True):
     """Time beyond that of usual steps, by reason."""
 
@@ -52,9 +65,12 @@ class Delay(Struct, frozen=True):
     cost_ns: int
     """In all."""
     first_step: int
+    """Where it began."""
     last_step: int
     every_steps: int | None = None
     """The distance, if it is regular."""
+    slowdown: Slowdown | None = None
+    """Of steps that became slower."""
 
 
 def usual_step_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> float:
@@ -273,12 +289,38 @@ def _trend(progress: Progress, usual: NDArray[np.bool_]) -> list[Delay]:
     error_ns = float(np.hypot(first.std(), last.std())) / math.sqrt(quarter)
     if last_ns < max((1 + _SLOWER) * first_ns, first_ns + _STANDARD_ERRORS * error_ns):
         return []
+    begin, is_gradual = 0, True
+    split = _best_split(per_step_ns)
+    if _error_of_split(per_step_ns, split) <= _error_of_line(per_step_ns):
+        begin, is_gradual = split, False
+        first_ns, last_ns = (float(part.mean()) for part in np.split(per_step_ns, [split]))
     return [
         Delay(
             reason="slower",
             count=1,
-            cost_ns=max(int(((per_step_ns - first_ns) * steps).sum()), 0),
-            first_step=int(progress.first_step[rows[0]]),
+            cost_ns=max(int(((per_step_ns - first_ns) * steps)[begin:].sum()), 0),
+            first_step=int(progress.first_step[rows[begin]]),
             last_step=int(progress.first_step[rows[-1]] + steps[-1]),
+            slowdown=Slowdown(is_gradual, int(progress.start_ns[rows[begin]]), first_ns, last_ns),
         )
     ]
+
+
+def _best_split(values: Float64) -> int:
+    """Where two means describe the values with the least squared error."""
+    count, total = np.arange(1, len(values)), np.cumsum(values)[:-1]
+    rest = values.sum() - total
+    # The error is that of one mean, minus this.
+    explained = total**2 / count + rest**2 / (len(values) - count)
+    return int(explained.argmax()) + 1
+
+
+def _error_of_split(values: Float64, split: int) -> float:
+    return float(sum(((part - part.mean()) ** 2).sum() for part in np.split(values, [split])))
+
+
+def _error_of_line(values: Float64) -> float:
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    centered = values - values.mean()
+    slope = float((place * centered).sum() / (place**2).sum())
+    return float(((centered - slope * place) ** 2).sum())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.training.pauses import Delay, find_delays, usual_step_ns
+from tb_perfadvisor.report.whole_run.wording import delay_label
+from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, usual_step_ns
 from tb_perfadvisor.training.progress import Progress, find_progress
 from tb_perfadvisor.training.scalars import Series
 
@@ -122,6 +123,18 @@ def test_steps_that_become_slower_are_a_trend() -> None:
     assert delay.reason == "slower"
     first = float(np.median(times[:10]))
     assert abs(delay.cost_ns - 10 * S * float((times - first).sum())) < 1_000
+    # Ten intervals on average from 1 to 1 + 9 / 39 x 0.3, and as far from the end.
+    assert delay.slowdown is not None
+    assert (delay.slowdown.is_gradual, delay.first_step, delay.slowdown.start_unix_ns) == (
+        True,
+        0,
+        0,
+    )
+    assert delay.slowdown.before_ns == pytest.approx((1 + 4.5 / 39 * 0.3) * S)
+    assert delay_label(delay, is_per_epoch=False) == (
+        "Steps became slower little by little: 1.03 s in the first quarter of the run, 1.27 s in"
+        " the last"
+    )
 
 
 def test_run_that_is_slower_from_some_point_on_does_not_pause() -> None:
@@ -130,6 +143,12 @@ def test_run_that_is_slower_from_some_point_on_does_not_pause() -> None:
     times[80] = 9.0
     slower, pause = delays_of(run(*times))
     assert (slower.reason, slower.cost_ns) == ("slower", 39 * 10 * 2 * S)
+    # After 600 steps of 1 s.
+    assert slower.slowdown == Slowdown(False, 600 * S, 1.0 * S, 3.0 * S)
+    assert (slower.first_step, slower.last_step) == (600, 1000)
+    assert delay_label(slower, is_per_epoch=False) == (
+        "Steps became slower after step 600 (1970-01-01 00:10 UTC): 3.00 s instead of 1.00 s"
+    )
     # Ten steps that take 9 s in place of the 3 s that are usual there.
     assert pause == Delay("pause", 1, 60 * S, 800, 810)
 
@@ -158,3 +177,15 @@ def test_intervals_that_vary_much_hide_a_pause() -> None:
     assert delays_of(run(*uneven[:14], 3.9, *uneven[14:])) == ()
     (delay,) = delays_of(run(*uneven[:14], 4.0, *uneven[14:]))
     assert (delay.reason, delay.cost_ns) == ("pause", 30 * S)
+
+
+def test_noisy_steps_become_slower_where_their_mean_rises() -> None:
+    random = np.random.default_rng(0)
+    times = np.where(np.arange(200) < 140, 1.0, 1.3) + random.normal(0, 0.05, 200)
+    (delay,) = delays_of(run(*times.tolist()))
+    assert delay.slowdown is not None
+    # 140 intervals of ten steps. The rise is six standard deviations.
+    assert abs(delay.first_step - 1400) <= 10
+    assert not delay.slowdown.is_gradual
+    assert delay.slowdown.before_ns == pytest.approx(1.0 * S, rel=0.02)
+    assert delay.slowdown.after_ns == pytest.approx(1.3 * S, rel=0.02)

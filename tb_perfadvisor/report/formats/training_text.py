@@ -67,7 +67,7 @@ def _delays(training: Training) -> RenderableType:
     table.add_column("of the run", justify="right", no_wrap=True)
     for delay in training.delays:
         table.add_row(
-            WrappedText(delay_label(delay)),
+            WrappedText(delay_label(delay, is_per_epoch=training.is_per_epoch)),
             f"{delay.first_step:,}–{delay.last_step:,}",
             f"{delay.count:,}",
             format_elapsed(delay.cost_ns),

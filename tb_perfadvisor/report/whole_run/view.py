@@ -76,7 +76,7 @@ def make_training_view(
         delays=[
             DelayInfo(
                 reason=delay.reason,
-                label=delay_label(delay),
+                label=delay_label(delay, is_per_epoch=training.is_per_epoch),
                 count=delay.count,
                 cost_ns=delay.cost_ns,
                 share=delay.cost_ns / max(training.elapsed_ns, 1),

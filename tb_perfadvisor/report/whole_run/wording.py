@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
-from tb_perfadvisor.training.pauses import Delay
+from tb_perfadvisor.training.pauses import Delay, Slowdown
 from tb_perfadvisor.training.training import Rate, Recording, Training
-from tb_perfadvisor.units import format_duration, format_elapsed, format_share
+from tb_perfadvisor.units import NS_PER_S, format_duration, format_elapsed, format_share
 
 _REASONS = {
     "start": "Slow start",
@@ -16,8 +17,8 @@ _REASONS = {
     "evaluation": "Evaluation",
     "recording": "Recording a profile",
     "pause": "Pause without a logged reason: a checkpoint, or input that did not arrive",
-    "slower": "Steps became slower during the run",
 }
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NO_SLOWER = 0.01
 """Steps that are longer by less than this are as long as usual."""
 
@@ -153,7 +154,24 @@ def _range(ends_ns: tuple[float, float]) -> str:
     return f"{low} to {high}"
 
 
-def delay_label(delay: Delay) -> str:
-    """What cost time, and how regularly."""
+def delay_label(delay: Delay, *, is_per_epoch: bool) -> str:
+    """What cost time, and how regularly; for steps that became slower, where that began."""
+    if delay.slowdown is not None:
+        return _slower(delay, delay.slowdown, "epoch" if is_per_epoch else "step")
     regular = f", every {delay.every_steps:,} steps" if delay.every_steps else ""
     return _REASONS[delay.reason] + regular
+
+
+def _slower(delay: Delay, slowdown: Slowdown, unit: str) -> str:
+    before, after = (format_duration(ns) for ns in (slowdown.before_ns, slowdown.after_ns))
+    if slowdown.is_gradual:
+        return (
+            f"{unit.capitalize()}s became slower little by little: {before} in the first quarter "
+            f"of the run, {after} in the last"
+        )
+    # Windows refuses timestamps before 1970, which damaged files may have.
+    begin = _EPOCH + timedelta(seconds=slowdown.start_unix_ns // NS_PER_S)
+    return (
+        f"{unit.capitalize()}s became slower after {unit} {delay.first_step:,} "
+        f"({begin:%Y-%m-%d %H:%M} UTC): {after} instead of {before}"
+    )
