@@ -32,6 +32,7 @@ EXTRAS = {
         "axe-playwright-python>=0.1.4",
         "libcst>=1.5",
         "mcp>=2.0",
+        "pyyaml>=6",  # the action is parsed
         "sarif-om>=1.0.4",  # SARIF's object model
         # Object stores, and servers that stand in for them.
         "gcp-storage-emulator>=2024.8",

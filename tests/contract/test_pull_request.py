@@ -7,76 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.support.command import HEALTHY, ROOT, SLOW
+from tests.support.comment_server import Server, serving
 
 ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
 SCRIPT = ROOT / "scripts" / "pull_request.py"
 MARK = "<!-- perf-advisor -->"
-
-
-class Server(HTTPServer):
-    """Keeps comments as GitHub and GitLab do."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.comments: list[dict[str, object]] = [{"id": 7, "body": "Looks good to me"}]
-        self.requests: list[tuple[str, str, str]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def _answer(self, method: str) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else {}
-        token = self.headers.get("Authorization") or self.headers.get("PRIVATE-TOKEN") or ""
-        self.server.requests.append((method, self.path, token))
-        comments = self.server.comments
-        if method == "POST":
-            comments.append({"id": 8, "body": body["body"]})
-        elif method in ("PATCH", "PUT"):
-            (known,) = [each for each in comments if self.path.endswith(f"/{each['id']}")]
-            known["body"] = body["body"]
-        text = json.dumps(comments).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def do_PATCH(self) -> None:
-        self._answer("PATCH")
-
-    def do_PUT(self) -> None:
-        self._answer("PUT")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-
-@contextmanager
-def serving() -> Iterator[Server]:
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def step() -> str:
@@ -87,26 +27,12 @@ def step() -> str:
 
 
 def run_step(directory: Path, server: Server, kind: str, **inputs: str) -> tuple[int, str]:
-    event = directory / "event.json"
-    event.write_text('{"pull_request": {"number": 42}}', encoding="utf-8")
-    url = f"http://127.0.0.1:{server.server_port}"
-    runner = {
-        "github": {
-            "GITHUB_EVENT_PATH": str(event),
-            "GITHUB_API_URL": url,
-            "GITHUB_REPOSITORY": "me/repo",
-            "GITHUB_TOKEN": "secret",
-        },
-        "gitlab": {
-            "CI_MERGE_REQUEST_IID": "42",
-            "CI_API_V4_URL": url,
-            "CI_PROJECT_ID": "3",
-            "GITLAB_TOKEN": "secret",
-        },
-    }[kind]
+    runner = server.variables(kind, directory)
     values = {
         "PROFILE": str(SLOW), "BASE": "", "REPO": ".", "SARIF": "perf.sarif", "FAIL_ON": "",
-        "FAIL_ON_REGRESSION": "", "COMMENT": "true", "GITHUB_ACTION_PATH": str(ROOT), **inputs,
+        "FAIL_ON_REGRESSION": "", "COMMENT": "true", "GITHUB_TOKEN": "secret",
+        "GITHUB_ACTION_PATH": str(ROOT),
+        **inputs,
     }  # fmt: skip
     environment = {
         name: value
