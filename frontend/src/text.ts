@@ -49,6 +49,10 @@ export function describeSteps({ steps }: Pick<Report, "steps">): string {
   return `${used} ${steps.is_inferred ? "inferred from" : "from"} ${steps.source}`;
 }
 
+/** What times are given for: `per step`, unless the recording has no steps. */
+export const describePeriod = ({ steps }: Pick<Report, "steps">): string =>
+  steps.used > 0 ? "per step" : "in the recording";
+
 /** `steps 3–8 · rank 0`. */
 export function describeScope({ ranks, first_step, last_step }: Scope): string {
   const parts: string[] = [];

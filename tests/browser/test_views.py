@@ -55,7 +55,7 @@ def test_ranks_page_names_the_straggler(
     row = frame.get_by_role("row").filter(has_text="rank 1")
     assert late in _text(row)
     assert _duration(view["step_ns"][1]) in _text(row)
-    cells = frame.get_by_role("img", name=re.compile("^Time per step of 2 ranks")).locator("rect")
+    cells = frame.get_by_role("img", name=re.compile("^Time of 2 ranks")).locator("rect")
     # Each rank has two rectangles per cause: the background and the color.
     assert cells.count() >= 2 * len(view["causes"])
 

@@ -37,7 +37,7 @@ export function heatCells(
       ns: isDifference ? ns - middle : ns,
       title: [
         `${names[x]}: ${label}`,
-        `${formatDuration(ns)} per step`,
+        formatDuration(ns),
         `${formatChange(ns - middle)} vs. median rank`,
       ].join("\n"),
     }));
@@ -160,4 +160,4 @@ export function drawCritical(view: RanksView, names: string[]): Plot.PlotOptions
 }
 
 export const describeHeat = (view: RanksView): string =>
-  `Time per step of ${formatPlural(view.step_ns.length, "rank")} by cause; the table below has the ranks' numbers.`;
+  `Time of ${formatPlural(view.step_ns.length, "rank")} by cause; the table below has the ranks' numbers.`;

@@ -2,11 +2,21 @@
 import type { Capture } from "../state/answers";
 import { sessionName } from "../text";
 
-/** Its run, and its session if the run was recorded several times. */
+/** The runs that were recorded several times. */
+export function repeatedRuns(captures: Capture[]): Set<string> {
+  const seen = new Set<string>();
+  const repeated = new Set<string>();
+  for (const { run } of captures) (seen.has(run) ? repeated : seen).add(run);
+  return repeated;
+}
+
+/** A capture's run, and its session if the run was recorded several times. */
+export function nameOf({ run, session }: Capture, repeated: Set<string>): string {
+  const name = run || ".";
+  return repeated.has(run) ? `${name} · ${sessionName(session)}` : name;
+}
+
 export function captureName(id: string, captures: Capture[]): string {
   const capture = captures.find((candidate) => candidate.id === id);
-  if (!capture) return id;
-  const isOnly = captures.filter(({ run }) => run === capture.run).length === 1;
-  const name = capture.run || ".";
-  return isOnly ? name : `${name} · ${sessionName(capture.session)}`;
+  return capture ? nameOf(capture, repeatedRuns(captures)) : id;
 }

@@ -7,7 +7,7 @@ import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { InputIterator, InputView, Report, StepsView } from "../report";
 import { openFinding } from "../state/store";
-import { causeNames, describeSaving } from "../text";
+import { causeNames, describePeriod, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
@@ -102,7 +102,7 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
       {parts.length > 0 && <Stall parts={parts} />}
       <InputFindings report={report} />
       {view.iterators.length > 0 ? (
-        <Tree view={view} />
+        <Tree view={view} report={report} />
       ) : (
         <>
           {report.steps.used > 1 && view.stall_ns !== null && view.stall_ns > 0 && (
@@ -193,7 +193,7 @@ function InputFindings({ report }: { report: Report }): JSX.Element | null {
   );
 }
 
-function Tree({ view }: { view: InputView }): JSX.Element {
+function Tree({ view, report }: { view: InputView; report: Report }): JSX.Element {
   const { iterators } = view;
   const fullNs = Math.max(1, ...iterators.map((iterator) => iterator.stall_ns ?? iterator.self_ns));
   const hasStall = iterators.some(({ stall_ns: stallNs }) => stallNs != null);
@@ -202,7 +202,7 @@ function Tree({ view }: { view: InputView }): JSX.Element {
     <section aria-labelledby="iterators">
       <div class="section-head">
         <h2 id="iterators">Pipeline, from output to source</h2>
-        <span class="muted">times per step</span>
+        <span class="muted">times {describePeriod(report)}</span>
       </div>
       <ScrollBox role="region" label="Iterators">
         <table class="tree">

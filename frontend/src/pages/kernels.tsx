@@ -51,7 +51,7 @@ const yes = (value: boolean | null): string | null => (value === null ? null : v
 
 function kernelColumns(
   view: KernelsView,
-  steps: number,
+  steps: number | null,
   choose: ((point: KernelPoint) => void) | undefined,
 ): Column<KernelPoint>[] {
   const columns: Column<KernelPoint>[] = [
@@ -64,7 +64,7 @@ function kernelColumns(
       ...(choose && { open: choose }),
     },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
-    { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
+    { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
     { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
     { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
     { key: "achieved", label: "Of roofline", unit: "share", value: ({ achieved_share: share }) => share },
@@ -138,7 +138,7 @@ const FAMILIES: Record<string, string> = {
 export const familyName = (family: string | null): string =>
   family === null ? "unknown" : (FAMILIES[family] ?? family.replaceAll("_", " "));
 
-const groupColumns = (grouping: string, steps: number): Column<KernelGroup>[] => [
+const groupColumns = (grouping: string, steps: number | null): Column<KernelGroup>[] => [
   {
     key: grouping,
     label: asWords(grouping),
@@ -147,14 +147,14 @@ const groupColumns = (grouping: string, steps: number): Column<KernelGroup>[] =>
     isLongName: true,
   },
   { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
-  { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
+  { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
   { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
   { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
   { key: "kernels", label: "Kernels", unit: "count", value: ({ kernels }) => kernels },
 ];
 
 function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): JSX.Element {
-  const steps = Math.max(report.overview.steps, 1);
+  const steps = report.steps.used > 0 ? report.steps.used : null;
   const groups = kernelGroups(view);
   const [grouping, setGrouping] = useState<Grouping>("kernel");
   const [chosen, setChosen] = useState<KernelPoint | undefined>(undefined);

@@ -7,6 +7,7 @@ import { Timeline } from "../findings/timeline";
 import { formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { OperatorRow, OperatorTable, OperatorsView, Report } from "../report";
 import { CloseButton } from "../widgets/close-button";
+import { describePeriod } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
 import { Segments } from "../widgets/segments";
@@ -81,7 +82,7 @@ function OperatorsOf({ view, report, captureId }: Props & { view: OperatorsView 
         </h1>
         <p class="subline">
           <span>
-            {formatCount(Math.round(view.calls / steps))} calls {report.steps.used > 0 ? "per step" : "in the recording"}
+            {formatCount(Math.round(view.calls / steps))} calls {describePeriod(report)}
           </span>
           <span>{formatDuration(view.self_ns / steps)} own time on all threads</span>
           {!view.by_line && <span>no source lines recorded</span>}

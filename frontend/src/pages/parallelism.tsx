@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { formatCell, formatDuration, formatPlural, formatShare } from "../format";
 import type { DimensionInfo, GroupInfo, ParallelismView, Report } from "../report";
-import { rankNames } from "../text";
+import { describePeriod, rankNames } from "../text";
 import { LongName } from "../widgets/name";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -74,7 +74,7 @@ function ParallelismOf({ view, report }: { view: ParallelismView; report: Report
   const steps = Math.max(report.overview.steps, 1);
   const [chosen, setChosen] = useState<DimensionInfo | undefined>(view.dimensions[0]);
   const columns = useMemo(() => dimensionColumns(view, report, setChosen), [view, report]);
-  const per = report.steps.used > 0 ? "per step" : "in the recording";
+  const per = describePeriod(report);
   const world = report.world_size ?? report.workers.length;
   return (
     <>
@@ -203,7 +203,7 @@ function ByRank({
     <section aria-labelledby="dimension-ranks">
       <div class="section-head">
         <h2 id="dimension-ranks">{dimensionName(dimension)}: all ranks</h2>
-        <span class="muted">per step</span>
+        <span class="muted">{describePeriod(report)}</span>
       </div>
       <SortableTable
         key={dimensionName(dimension)}

@@ -7,7 +7,7 @@ import { median } from "../charts/median";
 import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, strongest } from "../charts/ranks-charts";
 import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
 import type { RanksView, Report } from "../report";
-import { causeNames, rankNames } from "../text";
+import { causeNames, describePeriod, rankNames } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched, Nothing } from "../widgets/fetched";
 
@@ -63,7 +63,7 @@ const hasWaits = (view: RanksView): boolean =>
 const DOMINANT_SHARE = 2 / 3;
 
 /** One sentence: which rank is late and what that costs. */
-export function describeLateness(view: RanksView, names: string[]): string {
+export function describeLateness(view: RanksView, names: string[], per: string): string {
   if (view.late_ns === null) return "Stragglers are unknown";
   const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
   if (worst === undefined) {
@@ -72,17 +72,18 @@ export function describeLateness(view: RanksView, names: string[]): string {
     const most = Math.max(...view.late_ns);
     const all = view.late_ns.reduce((sum, ns) => sum + ns, 0);
     return most >= DOMINANT_SHARE * all
-      ? `Other ranks wait mostly for ${names[view.late_ns.indexOf(most)]}: ${formatDuration(most)} per step, but not in every step`
-      : `Ranks wait ${formatDuration(waiting)} per step, with no single straggler`;
+      ? `Other ranks wait mostly for ${names[view.late_ns.indexOf(most)]}: ${formatDuration(most)} ${per}, but not in every step`
+      : `Ranks wait ${formatDuration(waiting)} ${per}, with no single straggler`;
   }
   const cost = formatDuration(view.late_ns[worst]);
   const more = view.late.length - 1;
   const also = more > 0 ? `; ${formatPlural(more, "more rank")} ${more === 1 ? "is" : "are"} late` : "";
-  return `Other ranks wait ${cost} per step for ${names[worst]}${also}`;
+  return `Other ranks wait ${cost} ${per} for ${names[worst]}${also}`;
 }
 
 function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Element {
   const names = useMemo(() => rankNames(report), [report]);
+  const per = describePeriod(report);
   const [isDifference, setDifference] = useState(view.late.length > 0);
   const labels = useMemo(() => causeNames(report), [report]);
   const ranks = [...names.keys()];
@@ -100,7 +101,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   return (
     <>
       <header class="headline">
-        <h1>{describeLateness(view, names)}</h1>
+        <h1>{describeLateness(view, names, per)}</h1>
         <p class="subline">
           <span>{formatPlural(names.length, "rank")}</span>
           {new Set(view.critical).size === 1 && (
@@ -111,10 +112,10 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
       </header>
       <section class="card" aria-labelledby="heat">
         <div class="card-head">
-          <h2 id="heat">Time per step by rank and cause</h2>
+          <h2 id="heat">Time {per} by rank and cause</h2>
           <div class="segments" role="group" aria-label="Meaning of the colors">
             <button type="button" aria-pressed={!isDifference} onClick={() => setDifference(false)}>
-              Time per step
+              Time
             </button>
             <button type="button" aria-pressed={isDifference} onClick={() => setDifference(true)}>
               vs. median rank
@@ -143,7 +144,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
       <section aria-labelledby="ranks-table">
         <div class="section-head">
           <h2 id="ranks-table">All ranks</h2>
-          <span class="muted">per step</span>
+          <span class="muted">{per}</span>
         </div>
         <SortableTable
           caption="All ranks"
@@ -160,7 +161,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
 /** The color scale of a heat map. */
 const HeatKey = ({ fullNs }: { fullNs: number }): JSX.Element => (
   <p class="muted heat-key" aria-hidden="true">
-    0 <i /> {formatDuration(fullNs)} per step
+    0 <i /> {formatDuration(fullNs)}
   </p>
 );
 
@@ -177,7 +178,7 @@ function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Eleme
             x,
             y: `for ${names[late]}`,
             ns,
-            title: x === late ? `${names[x]} itself` : `${names[x]} waits ${formatDuration(ns)} per step\nfor ${names[late]}`,
+            title: x === late ? `${names[x]} itself` : `${names[x]} waits ${formatDuration(ns)}\nfor ${names[late]}`,
           }),
         ),
       ),

@@ -62,11 +62,12 @@ function StepTimes({ base, targets }: Comparison): JSX.Element {
   );
 }
 
+const MEASURE = { step: "per step", window: "over the whole recording" };
+
 /** `−45.2 ms per step (−39.1 %); 95 % confidence: −50.0 ms to −39.9 ms`. */
 function describeChange({ change, per }: ComparedTarget): string {
   const share = change.change_share === null ? "" : ` (${signedShare(change.change_share)})`;
-  const measure = per === "step" ? "per step" : "over the whole recording";
-  const text = `${formatChange(change.change_ns)} ${measure}${share}`;
+  const text = `${formatChange(change.change_ns)} ${MEASURE[per]}${share}`;
   if (change.low_ns === null || change.high_ns === null) return text;
   const confidence = formatShare(change.confidence).replace(".0 %", " %");
   return `${text}; ${confidence} confidence: ${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
@@ -140,9 +141,9 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
       {target.memory && target.memory.rows.length > 0 && <MemoryTable changes={target.memory} isOpen={isOnly} />}
       {(kernels !== null || operators !== null) && (
         <div class="card folds">
-          {kernels !== null && <OperationTable changes={kernels} title="Kernels" isOpen={isOnly} />}
+          {kernels !== null && <OperationTable changes={kernels} per={target.per} title="Kernels" isOpen={isOnly} />}
           {operators !== null && (
-            <OperationTable changes={operators} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
+            <OperationTable changes={operators} per={target.per} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
           )}
         </div>
       )}
@@ -237,14 +238,19 @@ const OPERATION_COLUMNS: Column<OperationChange>[] = [
   { key: "target-count", label: "Run count", unit: "count", value: ({ target_count: count }) => count },
 ];
 
-function OperationTable(props: { changes: OperationChanges; title: string; isOpen: boolean }): JSX.Element {
-  const { changes, title, isOpen } = props;
+function OperationTable(props: {
+  changes: OperationChanges;
+  per: ComparedTarget["per"];
+  title: string;
+  isOpen: boolean;
+}): JSX.Element {
+  const { changes, per, title, isOpen } = props;
   if (changes.rows.length === 0) {
     return <p class="fold fold-empty muted">{title}: no noticeable change</p>;
   }
   return (
     <Fold title={`${title} with changed time`} isOpen={isOpen}>
-      <p class="muted">{changes.is_device_time ? "Time on the device" : "Time on the host"} per step</p>
+      <p class="muted">{changes.is_device_time ? "Time on the device" : "Time on the host"} {MEASURE[per]}</p>
       <SortableTable
         caption={title}
         columns={OPERATION_COLUMNS}

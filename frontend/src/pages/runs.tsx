@@ -1,12 +1,13 @@
 // All captures of the log folder in a table, with the change to begin with in each.
 import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import type { Capture, CaptureList, Severity as SeverityName } from "../state/answers";
 import { analyze, beginAnalyses, stopAnalyses, waiting } from "../state/analyses";
 import { formatPlural } from "../format";
 import { captureLink } from "../state/store";
 import { frameworkName, sessionName } from "../text";
 import { Severity } from "../findings/severity";
+import { nameOf, repeatedRuns } from "./capture-name";
 import { Name } from "../widgets/name";
 import { PageLink } from "../widgets/page-link";
 import { Prose } from "../widgets/prose";
@@ -14,21 +15,23 @@ import { type Column, SortableTable } from "../widgets/sortable-table";
 
 const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
 
+const runColumn = (repeated: Set<string>): Column<Capture> => ({
+  key: "run",
+  label: "Run",
+  unit: null,
+  value: (capture) => nameOf(capture, repeated),
+  render: ({ id, run, session, is_synthetic: isSynthetic }) => (
+    <>
+      <PageLink to={captureLink(id)}>
+        <Name of={run || "."} />
+      </PageLink>
+      {isSynthetic && <> <span class="badge">synthetic</span></>}
+      {repeated.has(run) && <span class="muted session">{sessionName(session)}</span>}
+    </>
+  ),
+});
+
 const COLUMNS: Column<Capture>[] = [
-  {
-    key: "run",
-    label: "Run",
-    unit: null,
-    value: ({ run }) => run || ".",
-    render: ({ id, run, is_synthetic: isSynthetic }) => (
-      <>
-        <PageLink to={captureLink(id)}>
-          <Name of={run || "."} />
-        </PageLink>
-        {isSynthetic && <> <span class="badge">synthetic</span></>}
-      </>
-    ),
-  },
   { key: "step", label: "Step", unit: "ns", value: ({ step_time_ns: step }) => step },
   {
     key: "change",
@@ -89,6 +92,7 @@ function FirstChange({ capture }: { capture: Capture }): JSX.Element {
 export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
   const { captures, scan } = list;
   useEffect(beginAnalyses, []);
+  const columns = useMemo(() => [runColumn(repeatedRuns(captures)), ...COLUMNS], [captures]);
   const runs = new Set(captures.map(({ run }) => run)).size;
   return (
     <>
@@ -104,7 +108,7 @@ export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
       </header>
       <section aria-label="Runs" class="runs">
         <Analyses captures={captures} />
-        <SortableTable caption="Runs" columns={COLUMNS} rows={captures} filterLabel="Find a run" />
+        <SortableTable caption="Runs" columns={columns} rows={captures} filterLabel="Find a run" />
       </section>
     </>
   );

@@ -6,6 +6,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { drawServerSteps, stepColor } from "../charts/serving-chart";
 import { formatCount, formatDuration, formatPlural } from "../format";
 import type { Report, ServingKind, ServingPhase, ServingView } from "../report";
+import { describePeriod } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { LongName } from "../widgets/name";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -92,7 +93,7 @@ function ServingOf({ view, report }: { view: ServingView; report: Report }): JSX
       <section aria-labelledby="phases">
         <div class="section-head">
           <h2 id="phases">What the host does while the device waits</h2>
-          <span class="muted">{report.overview.steps > 0 ? "per step" : "in the recording"}</span>
+          <span class="muted">{describePeriod(report)}</span>
         </div>
         {view.phases.length === 0 ? (
           <p class="muted">The device does not wait for the host.</p>

@@ -12,9 +12,12 @@ export function namePieces(name: string): string[] {
   return [...pieces.slice(0, MAX_PIECES), pieces.slice(MAX_PIECES).join("")].filter(Boolean);
 }
 
+/** Room for a name, so that the other columns do not squeeze it. */
+const roomFor = (name: string): { minWidth: string } => ({ minWidth: `min(${0.9 * name.length}ch, 15em)` });
+
 export function Name({ of }: { of: string }): JSX.Element {
   return (
-    <span class="name" style={{ minWidth: `min(${0.9 * of.length}ch, 15em)` }}>
+    <span class="name" style={roomFor(of)}>
       {namePieces(of).map((piece, index) => (
         <>
           {index > 0 && <wbr />}
@@ -35,11 +38,12 @@ export const shortKernelName = (name: string): string =>
 
 /** A long name, shortened to at most two lines; the tooltip has all of it. */
 export function LongName({ name, isWhole = false }: { name: string; isWhole?: boolean }): JSX.Element {
+  const short = shortKernelName(name);
   return isWhole ? (
     <Name of={name} />
   ) : (
-    <span class="long-name" title={name}>
-      <Name of={shortKernelName(name)} />
+    <span class="long-name" title={name} style={roomFor(short)}>
+      <Name of={short} />
     </span>
   );
 }

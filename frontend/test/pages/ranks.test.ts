@@ -29,17 +29,17 @@ test("the difference map compares with the median rank", () => {
 });
 
 test("the headline names the rank that delays the others most", () => {
-  const sentence = describeLateness(RANKS, ["rank 0", "rank 1", "rank 2", "rank 3"]);
+  const sentence = describeLateness(RANKS, ["rank 0", "rank 1", "rank 2", "rank 3"], "per step");
   assert.equal(sentence, "Other ranks wait 5.00 ms per step for rank 3; 1 more rank is late");
   const unsteady = { ...RANKS, late: [], late_ns: [0, 1, 8, 3], waiting_ns: [9, 9, 9, 9] };
   assert.equal(
-    describeLateness(unsteady, ["a", "b", "c", "d"]),
+    describeLateness(unsteady, ["a", "b", "c", "d"], "per step"),
     "Other ranks wait mostly for c: 8 ns per step, but not in every step",
   );
   assert.equal(
-    describeLateness({ ...unsteady, late_ns: [5, 5, 5, 5] }, []),
+    describeLateness({ ...unsteady, late_ns: [5, 5, 5, 5] }, [], "per step"),
     "Ranks wait 9 ns per step, with no single straggler",
   );
-  assert.equal(describeLateness({ ...RANKS, late: [] }, []), "No stragglers");
-  assert.equal(describeLateness({ ...RANKS, late_ns: null }, []), "Stragglers are unknown");
+  assert.equal(describeLateness({ ...RANKS, late: [] }, [], "per step"), "No stragglers");
+  assert.equal(describeLateness({ ...RANKS, late_ns: null }, [], "per step"), "Stragglers are unknown");
 });
