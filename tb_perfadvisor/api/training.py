@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.captures import Capture, Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, RunsByPlace, event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
+from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.model import Rejected
@@ -80,24 +80,28 @@ def describe_runs(
 
     beside = [each for each in listing.captures if candidates[each.id].by_time]
     by_run: dict[str, list[Report | Rejected]] = defaultdict(list)
-    timed = _TimedRunsOf(candidates, progress)
+    cache = open_scalar_cache()
+    timed = _TimedRunsOf(candidates, progress, cache)
     for capture, result in zip(beside, analyze(beside), strict=True):
         if isinstance(result, Report):
             with suppress(UnknownRunError):
                 by_run[timed.run_of(result).run].append(result)
         elif len(candidates[capture.id].runs) == 1:
             by_run[candidates[capture.id].runs[0].run].append(result)
+    certain: dict[str, list[Capture]] = defaultdict(list)
+    for capture in listing.captures:
+        if (found := candidates[capture.id].certain) is not None:
+            certain[found.run].append(capture)
+    unread_of: dict[str, list[Rejected]] = defaultdict(list)
+    for file in listing.rejected:
+        if (found := places.candidates(directory_of(file.path)).certain) is not None:
+            unread_of[found.run].append(Rejected(path=file.path, reason=file.reason))
     for run in runs.values():
-        certain = [each for each in listing.captures if candidates[each.id].certain == run]
-        results = [*analyze(certain), *by_run[run.run]]
+        results = [*analyze(certain[run.run]), *by_run[run.run]]
         reports = [result for result in results if isinstance(result, Report)]
-        training, reports = _describe(run, reports, config, progress)
+        training, reports = _describe(run, reports, config, progress, cache)
         unread = [result for result in results if isinstance(result, Rejected)]
-        unread += [
-            Rejected(path=file.path, reason=file.reason)
-            for file in listing.rejected
-            if places.candidates(directory_of(file.path)).certain == run
-        ]
+        unread += unread_of[run.run]
         yield DescribedRun(run.run, training, tuple(reports), tuple(unread))
 
 
@@ -121,7 +125,8 @@ def with_whole_runs(
     runs = event_runs(listing)
     places = RunsByPlace(runs)
     candidates = {capture.id: places.candidates(capture.run) for capture in listing.captures}
-    timed = _TimedRunsOf(candidates, progress)
+    cache = open_scalar_cache() if runs else None
+    timed = _TimedRunsOf(candidates, progress, cache)
     by_run: dict[str, list[Report]] = defaultdict(list)
     rejected: list[Rejected] = []
     for report in reports:
@@ -153,7 +158,7 @@ def with_whole_runs(
     added: dict[str, Report] = {}
     for name, of_run in by_run.items():
         try:
-            _, described = _describe(runs[name], of_run, config, progress)
+            _, described = _describe(runs[name], of_run, config, progress, cache)
         except Exception as raised:
             rejected.append(_not_read(raised, name))
         else:
@@ -164,9 +169,15 @@ def with_whole_runs(
 class _TimedRunsOf:
     """The runs of captures; what several of them may belong to is read once."""
 
-    def __init__(self, candidates: Mapping[str, CandidateRuns], progress: Progress | None) -> None:
+    def __init__(
+        self,
+        candidates: Mapping[str, CandidateRuns],
+        progress: Progress | None,
+        cache: ScalarCache | None,
+    ) -> None:
         self._candidates = candidates
         self._progress = progress
+        self._cache = cache
         self._timed: dict[tuple[str, ...], TimedRuns] = {}
 
     def run_of(self, report: Report) -> EventRun:
@@ -174,7 +185,7 @@ class _TimedRunsOf:
         candidates = self._candidates[report.id]
         names = tuple(run.run for run in candidates.runs)
         if names not in self._timed:
-            self._timed[names] = TimedRuns(candidates, open_scalar_cache(), self._progress)
+            self._timed[names] = TimedRuns(candidates, self._cache, self._progress)
         return self._timed[names].run_of(span_of(report.recorded))
 
 
@@ -185,10 +196,14 @@ def _not_read(raised: Exception, run: str) -> Rejected:
 
 
 def _describe(
-    run: EventRun, reports: Sequence[Report], config: Config, progress: Progress | None
+    run: EventRun,
+    reports: Sequence[Report],
+    config: Config,
+    progress: Progress | None,
+    cache: ScalarCache | None,
 ) -> tuple[Training | None, list[Report]]:
     """What the scalars of a run say, and the reports of its profiles with it."""
-    scalars = read_run(run, open_scalar_cache(), progress)
+    scalars = read_run(run, cache, progress)
     profiles = [profile for report in reports if (profile := profile_of(report)) is not None]
     training = describe_training(scalars, profiles)
     if training is None:

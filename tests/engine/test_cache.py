@@ -17,7 +17,7 @@ from tb_perfadvisor.engine.result_cache import (
     code_fingerprint,
     result_key,
 )
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -129,6 +129,32 @@ def test_the_latest_entry_stays_even_if_it_exceeds_the_bound(tmp_path: Path) -> 
     age(tmp_path, KEY, 100)
     put(cache, OTHER, b"x" * 1000)
     assert (cache.has(KEY), cache.has(OTHER)) == (False, True)
+
+
+def test_entries_are_counted_again_after_a_sixty_fourth_of_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evictions: list[Path] = []
+    monkeypatch.setattr(BoundedDirectory, "evict", lambda cache: evictions.append(cache.directory))
+    cache = BoundedDirectory(tmp_path, max_bytes=64_000)
+    for number in range(26):
+        staged = cache.stage()
+        (staged / "points").write_bytes(bytes(100))
+        cache.commit(staged, str(number))
+    # The first entry, and every eleventh after it: 11 x 100 bytes exceed 64 000 / 64.
+    assert len(evictions) == 3
+    assert cache.is_intact("0")
+
+
+def test_many_small_entries_stay_near_the_limit(tmp_path: Path) -> None:
+    cache = BoundedDirectory(tmp_path, max_bytes=6_400)
+    for number in range(100):
+        staged = cache.stage()
+        (staged / "points").write_bytes(bytes(100))
+        cache.commit(staged, str(number))
+        # At most 64 entries, and 100 bytes or a single entry more.
+        assert sum(cache.is_intact(str(known)) for known in range(number + 1)) <= 65
+    assert not cache.is_intact("0")
 
 
 def test_staging_directories_of_dead_processes_are_removed(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
 # No write takes a day: processes that died left older directories behind.
 _STALE_STAGING_S = 24 * 3600
+# Eviction looks at all entries, so a process that writes many small ones does not evict after each.
+_UNCHECKED_SHARE = 1 / 64
 
 
 def default_directory() -> Path:
@@ -72,6 +74,8 @@ class BoundedDirectory:
         for path in (directory, self._entries, self._staging):
             # Private: entries contain names of the user's files and functions.
             make_private(path)
+        # The directory may be over its limit already.
+        self._unchecked_bytes = float("inf")
         probe = self.stage()
         probe.rmdir()
 
@@ -88,9 +92,15 @@ class BoundedDirectory:
         return Path(tempfile.mkdtemp(dir=self._staging))
 
     def commit(self, staged: Path, key: str) -> None:
-        """Move a staged directory into place, and evict old entries."""
+        """Move a staged directory into place, and evict old entries.
+
+        A process may exceed the limit by a sixty-fourth before it evicts again.
+        """
+        self._unchecked_bytes += _size_bytes(staged)
         self.place(staged, key)
-        self.evict()
+        if self._unchecked_bytes > _UNCHECKED_SHARE * self.max_bytes:
+            self.evict()
+            self._unchecked_bytes = 0
 
     def place(self, staged: Path, key: str) -> None:
         """Move a staged directory into place as the entry of a key.
@@ -137,9 +147,7 @@ class BoundedDirectory:
         for entry in _children(self._entries):
             with suppress(OSError):
                 used_at = entry.stat().st_mtime
-                entries.append(
-                    (used_at, sum(p.stat().st_size for p in entry.iterdir()), entry.name)
-                )
+                entries.append((used_at, _size_bytes(entry), entry.name))
         entries.sort(reverse=True)
         total_bytes = reserve_bytes
         for position, (_, size_bytes, key) in enumerate(entries):
@@ -151,6 +159,10 @@ class BoundedDirectory:
             with suppress(OSError):
                 if staged.stat().st_mtime < horizon:
                     self.discard(staged)
+
+
+def _size_bytes(entry: Path) -> int:
+    return sum(file.stat().st_size for file in entry.iterdir())
 
 
 def _children(directory: Path) -> list[Path]:

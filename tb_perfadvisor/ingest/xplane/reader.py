@@ -196,11 +196,10 @@ class _Reader:
         return tuple(devices[index] for index in sorted(devices)), clocks
 
     def _inspect_lines(self, plane: Plane) -> None:
-        for line in plane.lines:
-            self._damage.events += line.broken_events
-            self._damage.lines += line.is_damaged
-            if len(line):
-                self._first_ns.append(int(line.start_ns.min()))
+        self._damage.events += plane.broken_events
+        self._damage.lines += plane.damaged_lines
+        if len(plane.events):
+            self._first_ns.append(int(plane.events.start_ns.min()))
 
     def _clock(self) -> int | None:
         """The wall-clock time at time 0 of the lines; None if unknown."""

@@ -191,9 +191,22 @@ def test_a_million_names() -> None:
 
 
 def test_more_lines_than_threads() -> None:
-    data = field(1, field(2, b"/host:CPU") + b"\x1a\x02\x08\x01" * 100_000)
-    with bounded(seconds=10), pytest.raises(UnreadableProfileError, match="no plane"):
+    data = field(1, field(2, b"/host:CPU") + b"\x1a\x02\x08\x01" * 200_000)
+    with bounded(seconds=10), pytest.raises(UnreadableProfileError, match="has 200,000 lines"):
         read(data)
+
+
+@pytest.mark.parametrize("plane", [b"/host:CPU", b"/device:GPU:0"])
+def test_many_lines_of_one_event(plane: bytes) -> None:
+    lines = b"".join(
+        field(3, b"\x08" + varint(number) + field(2, b"Stream #%d" % number) + field(4, EVENT))
+        for number in range(1, 30_001)
+    )
+    data = field(1, field(2, plane) + lines + NAMES)
+    # One by one, they took 10 s.
+    with bounded(seconds=5, mib=128):
+        trace = read(data)
+    assert len(trace.tracks.thread) == 30_000
 
 
 def test_too_many_planes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import fields
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.xplane.decode import line_events
+from tb_perfadvisor.ingest.xplane.decode import events, line_events
 from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
@@ -143,3 +143,105 @@ def test_events_between_the_fields_of_a_line() -> None:
         tables = plane.SerializeToString()
         data += field(1, tables + lines)
     same(read_xplane(io.BytesIO(data), SOURCE), WHOLE)
+
+
+def many_lines() -> Drawing:
+    """Forty threads and forty streams of no, one or two events, and a large one of each."""
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    gpu = drawing.plane("/device:GPU:0", core_count=80)
+    for number in range(40):
+        thread = drawing.line(host, f"thread {number}", at_ns=100 * number)
+        stream = drawing.line(gpu, f"Stream #{number}(Kernel)", at_ns=100 * number)
+        derived = drawing.line(gpu, f"Launches {number}", at_ns=100 * number)
+        for turn in range(number % 3 if number != 20 else 50):
+            shape = f"(f32[{number}])"
+            at_ns, call = 10 * turn, 100 * number + turn
+            drawing.event(host, thread, f"op{turn % 7}:Op", at_ns, 5, shape=shape)
+            drawing.event(host, thread, "cuLaunchKernel", at_ns + 1, 1, correlation_id=call)
+            details = f"regs:{number + 1} grid:{turn + 1},1,1 block:32,1,1"
+            drawing.event(
+                gpu,
+                stream,
+                f"kernel{turn % 3}",
+                at_ns + 3,
+                4,
+                correlation_id=call,
+                kernel_details=details,
+            )
+            drawing.event(gpu, derived, "step", at_ns + 3, 4, group_id=turn)
+    return drawing
+
+
+@pytest.mark.parametrize("least_together", [1, 10])
+def test_lines_together_are_read_as_one_by_one(
+    least_together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 10**9)
+    one_by_one = many_lines().read()
+    # 26 streams have events: 13 with one, 12 with two, and number 20 with 50.
+    assert len(one_by_one.kernels.row) == 13 + 2 * 12 + 50
+    assert int((one_by_one.events.launched_by >= 0).sum()) == 87
+    assert sorted(set(one_by_one.kernels.registers.tolist()))[:3] == [2, 3, 5]
+    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", least_together)
+    same(many_lines().read(), one_by_one)
+
+
+@pytest.mark.parametrize("batch_events", [1, 7])
+def test_batches_of_any_size(batch_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = described(many_lines().read())
+    monkeypatch.setattr(events, "_BATCH_EVENTS", batch_events)
+    assert described(many_lines().read()) == expected
+
+
+def described(trace: Trace) -> list[tuple[object, ...]]:
+    """The events and their attributes, without the order of strings."""
+    table, tracks, strings = trace.events, trace.tracks, trace.strings
+    shapes = dict(zip(trace.operators.row.tolist(), trace.operators.shapes.tolist(), strict=True))
+    blocks = dict(zip(trace.kernels.row.tolist(), trace.kernels.grid_blocks.tolist(), strict=True))
+    columns = (table.name, table.start_ns, table.kind, table.track, table.launched_by)
+    return [
+        (
+            strings[name],
+            start_ns,
+            kind,
+            strings[tracks.label[track]],
+            launched_by,
+            strings[shapes[row]] if row in shapes else None,
+            blocks.get(row),
+        )
+        for row, (name, start_ns, kind, track, launched_by) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\x22\x7f",  # an event that is longer than its line
+        b"\x00\x01",  # a field without a number
+        b"\x0b",  # a group
+        field(4, b"\x10\xe8\x07\x18" + b"\xff" * 9 + b"\x01"),  # a negative duration
+        field(4, b"\x08\x01\x28\x03"),  # a count without a time
+        b"\x18" + b"\xff" * 8 + b"\x7f",  # a line at the end of time
+        field(11, b"shown"),
+        field(2, b"renamed"),
+    ],
+)
+def test_damaged_lines_together_are_read_as_one_by_one(
+    bad: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing = many_lines()
+    data = b""
+    for plane in drawing.space.planes:
+        lines = b""
+        for number, line in enumerate(plane.lines):
+            body = line.SerializeToString()
+            lines += field(3, body + (bad + b"\x08\x07" if number % 5 == 0 else b""))
+        del plane.lines[:]
+        data += field(1, lines + plane.SerializeToString())
+    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 10**9)
+    one_by_one = read_xplane(io.BytesIO(data), SOURCE)
+    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 1)
+    same(read_xplane(io.BytesIO(data), SOURCE), one_by_one)

@@ -13,6 +13,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.decode import wire
 
 _MAX_HEADER_BYTES: Final = 2 * wire.MAX_VARINT_BYTES
+_WINDOW_BYTES: Final = 8 << 10
 _FIELD_NUMBER_LIMIT: Final = 2**29
 _FIXED_BYTES: Final = {wire.FIXED64: 8, wire.FIXED32: 4}
 
@@ -44,9 +45,11 @@ class FileReader:
         # Local files and fsspec's files have `readinto`; other streams may not.
         can_seek = stream.seekable() and hasattr(stream, "readinto")
         self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
-        self._where = where
+        self.where = where
         self.size: int = self._stream.seek(0, os.SEEK_END)
         self._block = bytearray()
+        self._window_at = 0
+        self._window = b""
 
     def read(self, begin: int, end: int) -> bytes:
         """The bytes from `begin` to `end`, both inside the file.
@@ -54,6 +57,16 @@ class FileReader:
         Raises:
             UnreadableProfileError: If the file has become shorter.
         """
+        if end - begin > _WINDOW_BYTES:
+            return self._read(begin, end)
+        # Fields follow one another: read some more for the next ones.
+        at = begin - self._window_at
+        if at < 0 or at + end - begin > len(self._window):
+            self._window = self._read(begin, min(begin + _WINDOW_BYTES, self.size))
+            self._window_at, at = begin, 0
+        return self._window[at : at + end - begin]
+
+    def _read(self, begin: int, end: int) -> bytes:
         self._stream.seek(begin)
         data: bytes = self._stream.read(end - begin)
         self._check(len(data), end - begin)
@@ -63,7 +76,7 @@ class FileReader:
         if count < wanted:
             raise UnreadableProfileError(
                 "the file became shorter while it was read.",
-                where=self._where,
+                where=self.where,
                 hint="Wait until the profiler has finished writing, then try again.",
             )
 

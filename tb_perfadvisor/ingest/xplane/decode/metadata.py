@@ -111,7 +111,6 @@ class StatNames:
         self.ids = IdIndex(entries.ids)
         self._buffer = entries.spans.buffer
         self._begin, self._end = (np.zeros(len(self.ids), dtype=np.int64) for _ in range(2))
-        self._found: dict[frozenset[str], tuple[IdIndex, list[str]]] = {}
         for part in wire.walk(entries.spans):
             chosen = (part.number == _NAME) & (part.wire_type == wire.DELIMITED)
             self._begin[part.row[chosen]] = part.begin[chosen]
@@ -140,13 +139,8 @@ class StatNames:
 
     def decoder(self, wanted: frozenset[str], texts: Texts) -> StatDecoder:
         """A decoder for the wanted stats."""
-        # Each line asks: a plane with many lines and many names must not look through all of them
-        # for each line.
-        if wanted not in self._found:
-            rows = self._rows_of(wanted)
-            self._found[wanted] = IdIndex(self.ids.ids[rows]), [self.row(row) for row in rows]
-        ids, names = self._found[wanted]
-        return StatDecoder(ids, names, texts)
+        rows = self._rows_of(wanted)
+        return StatDecoder(IdIndex(self.ids.ids[rows]), [self.row(row) for row in rows], texts)
 
     def _rows_of(self, wanted: frozenset[str]) -> list[int]:
         sizes = np.array(sorted({len(name) for name in wanted}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -272,7 +273,7 @@ class StatDecoder:
         self._parts = {}
         if kept is None:
             return columns
-        number = np.cumsum(kept, dtype=np.int32) - np.int32(1)
+        number = np.append(0, np.cumsum(kept)).astype(np.int32)
         return {
             name: [_renumbered(part, kept, number) for part in column]
             for name, column in columns.items()
@@ -280,6 +281,52 @@ class StatDecoder:
 
 
 def _renumbered(part: StatPart, kept: NDArray[np.bool_], number: Int32) -> StatPart:
+    """The values of the kept owners; `number` has the kept owners before each one."""
     is_kept = kept[part.first :][part.owner]
-    owner = number[part.first :][part.owner[is_kept]]
-    return StatPart(0, owner, part.field, part.value[is_kept])
+    first = number[part.first]
+    owner = number[part.first :][part.owner[is_kept]] - first
+    return StatPart(int(first), owner, part.field, part.value[is_kept])
+
+
+class EventStats:
+    """The stats of the events of a plane, by name."""
+
+    def __init__(self, decoded: Iterable[Mapping[str, StatColumn]]) -> None:
+        """Join what several decoders found, each in other events.
+
+        Args:
+            decoded: Columns by name; their owners are sorted within each part.
+        """
+        columns: dict[str, list[StatPart]] = {}
+        for found in decoded:
+            for name, column in found.items():
+                columns.setdefault(name, []).extend(column)
+        for column in columns.values():
+            column.sort(key=_first)
+        self._columns = columns
+
+    def within(self, stat: str, begin: int, end: int) -> StatColumn:
+        """A stat of the events from `begin` to `end`, with owners counted from `begin`."""
+        column = self._columns.get(stat)
+        if not column:
+            return ()
+        # The parts of a chunk have the same first event; the chunk may begin before `begin`.
+        before = max(bisect_right(column, begin, key=_first) - 1, 0)
+        least = bisect_left(column, column[before].first, key=_first)
+        most = bisect_left(column, end, key=_first)
+        parts = [_cut(part, begin, end) for part in column[least:most]]
+        return [part for part in parts if part.owner.size]
+
+
+def _first(part: StatPart) -> int:
+    return part.first
+
+
+def _cut(part: StatPart, begin: int, end: int) -> StatPart:
+    # In the type of the owners, because others would be converted for each search.
+    edges = np.array([begin - part.first, end - part.first]).astype(part.owner.dtype)
+    low, high = np.searchsorted(part.owner, edges).tolist()
+    owner, value = part.owner[low:high], part.value[low:high]
+    if part.first >= begin:
+        return StatPart(part.first - begin, owner, part.field, value)
+    return StatPart(0, owner - np.int32(begin - part.first), part.field, value)

@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Events
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace import Assembler, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
 _DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
@@ -44,28 +45,32 @@ def add_memory(
     if not is_event.any():
         return
     frees = np.array([name == "MemoryDeallocation" for name in names])
-    for line in plane.lines:
-        rows = np.flatnonzero(is_event[line.row])
+    for batch in plane.events.in_batches(plane.lines):
+        rows = np.flatnonzero(is_event[batch.row])
         if rows.size:
-            thread, label = thread_of_line.get(line.id, (line.id, line.name))
-            track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
-            _add_line(assembler, line, rows, frees[line.row], first_device, limits, track)
+            tracks = np.full(len(batch), -1, dtype=np.int32)
+            for line, place in batch.with_any(is_event[batch.row]):
+                thread, label = thread_of_line.get(line.id, (line.id, line.name))
+                tracks[place] = assembler.add_track(
+                    TrackKind.HOST_THREAD, thread=thread, label=label
+                )
+            _add(assembler, batch, rows, frees[batch.row], first_device, limits, tracks)
 
 
-def _add_line(
+def _add(
     assembler: Assembler,
-    line: Line,
+    events: Events,
     rows: Int64,
     frees: NDArray[np.bool_],
     first_device: int,
     limits: dict[int, int],
-    track: int,
+    track: Int32,
 ) -> None:
-    device = _devices(line, first_device)[rows]
-    allocated = line.numbers("bytes_allocated")[rows]
-    reserved = np.maximum(line.numbers("bytes_reserved")[rows], 0)
-    available = line.numbers("bytes_available")[rows]
-    size = np.maximum(line.numbers("allocation_bytes")[rows], 0)
+    device = _devices(events, first_device)[rows]
+    allocated = events.numbers("bytes_allocated")[rows]
+    reserved = np.maximum(events.numbers("bytes_reserved")[rows], 0)
+    available = events.numbers("bytes_available")[rows]
+    size = np.maximum(events.numbers("allocation_bytes")[rows], 0)
     in_use = np.where(allocated >= 0, allocated + reserved, -1)
     is_limited = (allocated >= 0) & (available >= 0) & (in_use >= 0)
     for index in distinct(device[is_limited]).tolist():
@@ -73,18 +78,18 @@ def _add_line(
         limit = int((in_use + available)[of_device].max())
         limits[index] = max(limits.get(index, 0), limit)
     assembler.add_memory(
-        line.start_ns[rows],
+        events.start_ns[rows],
         device=device,
         allocated_bytes=in_use,
         bytes=np.where(frees[rows], -size, size),
-        address=line.numbers("addr")[rows],
-        track=track,
+        address=events.numbers("addr")[rows],
+        track=track[rows],
     )
 
 
-def _devices(line: Line, first_device: int) -> Int64:
+def _devices(events: Events, first_device: int) -> Int64:
     """The device of each event, from the allocator's name or the device index on the host."""
-    index, names = line.texts("allocator_name")
+    index, names = events.texts("allocator_name")
     by_name = np.full(len(names) + 1, first_device, dtype=np.int64)
     for slot, name in enumerate(names):
         match = _DEVICE_ALLOCATOR.match(name)
@@ -92,6 +97,6 @@ def _devices(line: Line, first_device: int) -> Int64:
             by_name[slot] = int(match[1])
         elif _HOST_ALLOCATOR.match(name):
             by_name[slot] = -1
-    on_host = line.numbers("index_on_host")
+    on_host = events.numbers("index_on_host")
     is_numbered = (index < 0) & (on_host >= 0) & (on_host < 2**31)
     return np.where(is_numbered, on_host, by_name[index])

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from tb_perfadvisor.ingest.xplane.decode.planes import UNUSED_LINES, Line
+from tb_perfadvisor.ingest.xplane.decode.events import Line
+from tb_perfadvisor.ingest.xplane.decode.planes import UNUSED_LINES
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Line
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace.tables import Int64
 
 # Rounding and drift are much smaller. Below this difference, the profile's clock is better, because

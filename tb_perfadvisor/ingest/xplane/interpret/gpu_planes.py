@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Line, Lines
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.interpret.detail_texts import (
     CopyDetails,
@@ -27,6 +31,36 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 
 
+class StreamNames(Struct, frozen=True):
+    """What the names of the event kinds of a plane say; shape (kinds,) each."""
+
+    kernels: KernelNames
+    string: Int32
+    """Indices from `Assembler.intern`."""
+    collective: Int32
+    collective_dtype: Int32
+    """-1 if unknown."""
+
+    @classmethod
+    def of(cls, assembler: Assembler, names: list[str], ran: Int64) -> StreamNames:
+        """Classify the names.
+
+        Args:
+            assembler: Interns the names.
+            names: The names of all event kinds.
+            ran: The rows of the kinds on streams.
+        """
+        kernels = classify_names(names, ran)
+        has_dtype = np.array([*map(bool, kernels.collective_dtype)], dtype=bool)
+        dtypes = assembler.intern_all(kernels.collective_dtype)
+        return cls(
+            kernels=kernels,
+            string=assembler.intern_all(names),
+            collective=assembler.intern_all(kernels.collective),
+            collective_dtype=np.where(has_dtype, dtypes, np.int32(-1)),
+        )
+
+
 class ApiCopies:
     """The directions of the copies that host calls launched, by correlation."""
 
@@ -41,11 +75,11 @@ class ApiCopies:
         if not by_name.any():
             return
         correlations, directions = [self._correlation], [self._direction]
-        for line in plane.lines:
-            direction = by_name[line.row]
+        for batch in plane.events.in_batches(plane.lines):
+            direction = by_name[batch.row]
             rows = np.flatnonzero(direction)
             if rows.size:
-                correlations.append(line.numbers("correlation_id")[rows])
+                correlations.append(batch.numbers("correlation_id")[rows])
                 directions.append(direction[rows])
         correlation, direction = np.concatenate(correlations), np.concatenate(directions)
         order = np.argsort(correlation, kind="stable")
@@ -86,17 +120,18 @@ def add_gpu_plane(
         len(line) > 0 and bool(_STREAM.match(line.name) or not (is_known or is_derived(line.name)))
         for line in plane.lines
     ]
-    ran = [
-        distinct(line.row) for line, is_work in zip(plane.lines, is_stream, strict=True) if is_work
-    ]
-    kernel_names = (
-        classify_names(plane.metadata.names, distinct(np.concatenate(ran))) if ran else None
-    )
-    for line, is_work in zip(plane.lines, is_stream, strict=True):
-        if is_work and kernel_names is not None:
-            _add_stream(assembler, line, device, kernel_names, copies, table)
-        else:
-            add_derived_line(assembler, line, device)
+    names: StreamNames | None = None
+    for is_work, group in groupby(zip(is_stream, plane.lines, strict=True), itemgetter(0)):
+        lines = [line for _, line in group]
+        if not is_work:
+            for line in lines:
+                add_derived_line(assembler, line, device)
+            continue
+        if names is None:
+            ran = plane.events.row[plane.events.of_lines(is_stream)]
+            names = StreamNames.of(assembler, plane.metadata.names, distinct(ran))
+        for streams in plane.events.in_batches(lines):
+            _add_streams(assembler, streams, device, names, copies, table)
 
 
 def has_streams(plane: Plane) -> bool:
@@ -108,49 +143,53 @@ def _is_copy_call(name: str) -> bool:
     return "memcpy" in name.lower()
 
 
-def _add_stream(
+def _add_streams(
     assembler: Assembler,
-    line: Line,
+    streams: Lines,
     device: int,
-    kernel_names: KernelNames,
+    names: StreamNames,
     copies: ApiCopies,
     table: HloOperations,
 ) -> None:
-    names = line.names
+    kernels = names.kernels
     # Copies have `memcpy_details`, memsets `memset_details`, whatever their name is.
-    is_copy = kernel_names.is_copy[line.row] | line.has("memcpy_details")
-    is_memset = kernel_names.is_memset[line.row] | line.has("memset_details")
-    kind = np.full(len(line), EventKind.KERNEL, dtype=np.uint8)
-    kind[kernel_names.is_collective[line.row]] = EventKind.COLLECTIVE
+    is_copy = kernels.is_copy[streams.row] | streams.has("memcpy_details")
+    is_memset = kernels.is_memset[streams.row] | streams.has("memset_details")
+    kind = np.full(len(streams), EventKind.KERNEL, dtype=np.uint8)
+    kind[kernels.is_collective[streams.row]] = EventKind.COLLECTIVE
     kind[is_copy] = EventKind.COPY
     kind[is_memset] = EventKind.MEMSET
-    correlation = line.numbers("correlation_id")
+    correlation = streams.numbers("correlation_id")
+    tracks = [_track(assembler, line, device) for line in streams.lines]
+    events = assembler.add_events(
+        streams.start_ns,
+        streams.duration_ns,
+        kind=kind,
+        name=names.string[streams.row],
+        track=streams.of_lines(tracks),
+        correlation=correlation,
+    )
+    operation = table.rows_of(streams)
+    _add_kernels(assembler, streams, events, kind, kernels, table.select(operation))
+    _add_copies(assembler, streams, events, kind, kernels, copies.look_up(correlation))
+    _add_collectives(assembler, streams, events, kind, names)
+    linked = np.flatnonzero(operation >= 0)
+    assembler.add_hlo_events(events[linked], operation[linked])
+
+
+def _track(assembler: Assembler, line: Line, device: int) -> int:
     match = _STREAM.match(line.name)
-    track = assembler.add_track(
+    return assembler.add_track(
         TrackKind.DEVICE_STREAM,
         thread=int(match[1]) if match else line.id,
         device=device,
         label=line.name,
     )
-    events = assembler.add_events(
-        line.start_ns,
-        line.duration_ns,
-        kind=kind,
-        name=assembler.intern_all(names)[line.row],
-        track=track,
-        correlation=correlation,
-    )
-    operation = table.rows_of(line)
-    _add_kernels(assembler, line, events, kind, kernel_names, table.select(operation))
-    _add_copies(assembler, line, events, kind, kernel_names, copies.look_up(correlation))
-    _add_collectives(assembler, line, events, kind, kernel_names)
-    linked = np.flatnonzero(operation >= 0)
-    assembler.add_hlo_events(events[linked], operation[linked])
 
 
 def _add_kernels(
     assembler: Assembler,
-    line: Line,
+    streams: Lines,
     events: Int32,
     kind: NDArray[np.uint8],
     kernel_names: KernelNames,
@@ -159,16 +198,16 @@ def _add_kernels(
     rows = np.flatnonzero((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
     if not rows.size:
         return
-    index, launches = _parsed(line, "kernel_details", parse_launch, LaunchDetails())
+    index, launches = _parsed(streams, "kernel_details", parse_launch, LaunchDetails())
     index = index[rows]
 
     def column(name: str) -> NDArray[Any]:
         return np.array([getattr(launch, name) for launch in launches])[index]
 
     occupancy = column("occupancy_share")
-    stated = line.floats("occupancy_pct")[rows] / 100
+    stated = streams.floats("occupancy_pct")[rows] / 100
     is_stated = (stated > 0) & (stated <= 1)
-    kernel = line.row[rows]
+    kernel = streams.row[rows]
     assembler.add_kernels(
         events[rows],
         # The kernel's name is more reliable than the operation, of which it may be a part.
@@ -185,20 +224,17 @@ def _add_kernels(
 
 def _add_collectives(
     assembler: Assembler,
-    line: Line,
+    streams: Lines,
     events: Int32,
     kind: NDArray[np.uint8],
-    kernel_names: KernelNames,
+    names: StreamNames,
 ) -> None:
     rows = np.flatnonzero(kind == EventKind.COLLECTIVE)
     if not rows.size:
         return
-    named = line.row[rows]
-    has_dtype = np.array([*map(bool, kernel_names.collective_dtype)], dtype=bool)[named]
+    named = streams.row[rows]
     assembler.add_collectives(
-        events[rows],
-        operation=assembler.intern_all(kernel_names.collective)[named],
-        dtype=np.where(has_dtype, assembler.intern_all(kernel_names.collective_dtype)[named], -1),
+        events[rows], operation=names.collective[named], dtype=names.collective_dtype[named]
     )
 
 
@@ -209,7 +245,7 @@ def _first_known(first: Int64, second: Int64) -> Int64:
 
 def _add_copies(
     assembler: Assembler,
-    line: Line,
+    streams: Lines,
     events: Int32,
     kind: NDArray[np.uint8],
     kernel_names: KernelNames,
@@ -218,13 +254,13 @@ def _add_copies(
     rows = np.flatnonzero(kind == EventKind.COPY)
     if not rows.size:
         return
-    index, details = _parsed(line, "memcpy_details", parse_copy, CopyDetails())
+    index, details = _parsed(streams, "memcpy_details", parse_copy, CopyDetails())
     index = index[rows]
-    by_name = kernel_names.direction[line.row[rows]]
-    by_line = copy_direction(line.name)
+    by_name = kernel_names.direction[streams.row[rows]]
+    by_line = streams.of_lines([copy_direction(line.name) for line in streams.lines])
     direction = np.array([int(detail.direction) for detail in details])[index]
     # In order of reliability; a stream's label only tells what most of its copies are.
-    for source in (by_name, by_call[rows], np.full(rows.size, by_line)):
+    for source in (by_name, by_call[rows], by_line[rows]):
         direction = np.where(direction == CopyDirection.UNKNOWN, source, direction)
     assembler.add_copies(
         events[rows],
@@ -235,8 +271,8 @@ def _add_copies(
 
 
 def _parsed(
-    line: Line, stat: str, parse: Callable[[str], Any], unknown: Any
+    streams: Lines, stat: str, parse: Callable[[str], Any], unknown: Any
 ) -> tuple[Int64, list[Any]]:
     """Parse each distinct text of a stat; events without the stat get the last entry."""
-    index, texts = line.texts(stat)
+    index, texts = streams.texts(stat)
     return index, [*(parse(text) for text in texts), unknown]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line
+from tb_perfadvisor.ingest.xplane.decode.events import Events
 from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 
 
@@ -28,40 +29,38 @@ class HloOperations:
         self._family: dict[int, KernelFamily] = {}
         self._precision: dict[int, Precision] = {}
 
-    def rows_of(self, line: Line) -> Int64:
+    def rows_of(self, events: Events) -> Int64:
         """The row of the HLO table that each event executes; -1 for none."""
-        op_index, ops = line.texts("hlo_op")
-        module_index, modules = line.texts("hlo_module")
-        row_of_event = np.full(len(line), -1, dtype=np.int64)
-        events = np.flatnonzero((op_index >= 0) & (module_index >= 0))
-        if not events.size:
+        op_index, ops = events.texts("hlo_op")
+        module_index, modules = events.texts("hlo_module")
+        row_of_event = np.full(len(events), -1, dtype=np.int64)
+        known = np.flatnonzero((op_index >= 0) & (module_index >= 0))
+        if not known.size:
             return row_of_event
-        program = line.numbers("program_id")[events]
+        program = events.numbers("program_id")[known]
         programs = np.unique(program)
         # Combine three small numbers to one key, because sorting rows is ten times slower.
-        pair = op_index[events] * len(modules) + module_index[events]
+        pair = op_index[known] * len(modules) + module_index[known]
         keys = pair * programs.size + np.searchsorted(programs, program)
-        distinct = np.unique(keys)
+        combined = np.unique(keys)
         rows = []
-        for key in distinct.tolist():
+        for key in combined.tolist():
             op_and_module, slot = divmod(key, programs.size)
             op, module = divmod(op_and_module, len(modules))
             number = int(programs[slot])
             # The name in the `XLA Modules` line and of the program.
             label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
             rows.append(self._row(ops[op], label))
-        row_of_event[events] = np.array(rows, dtype=np.int64)[np.searchsorted(distinct, keys)]
+        row_of_event[known] = np.array(rows, dtype=np.int64)[np.searchsorted(combined, keys)]
         return row_of_event
 
     def select(self, rows: Int64) -> HloColumns:
         """The attributes of the operations in the given rows."""
-        count = max(self._rows.values(), default=-1) + 1
-        # The last entry is for events without an operation (row -1).
-        family = np.zeros(count + 1, dtype=np.int64)
-        precision = np.zeros(count + 1, dtype=np.int64)
-        for row, value in self._family.items():
-            family[row], precision[row] = value, self._precision[row]
-        return HloColumns(family[rows], precision[rows])
+        used = distinct(rows)
+        slot = np.searchsorted(used, rows)
+        family = np.array([self._family.get(row, 0) for row in used.tolist()], dtype=np.int64)
+        precision = np.array([self._precision.get(row, 0) for row in used.tolist()], dtype=np.int64)
+        return HloColumns(family[slot], precision[slot])
 
     def _row(self, op: str, module: str) -> int:
         key = (op, module)

@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Line, Lines
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.ingest.xplane.interpret.detail_texts import parse_shapes
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import contains, union
 from tb_perfadvisor.trace.tables import Int64
 
@@ -157,69 +157,69 @@ def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> 
     is_dropped = np.array([bool(_DROPPED.match(name)) for name in names])
     string = assembler.intern_all(names)
     iterators = Iterators(plane)
-    for line in plane.lines:
-        if len(line):
-            _add_line(assembler, line, by_name, is_dropped, string, context, iterators)
+    for threads in plane.events.in_batches(plane.lines):
+        _add_threads(assembler, threads, by_name, is_dropped, string, context, iterators)
 
 
-def _add_line(
+def _add_threads(
     assembler: Assembler,
-    line: Line,
+    threads: Lines,
     by_name: NDArray[np.uint8],
     is_dropped: NDArray[np.bool_],
     string: NDArray[np.int32],
     context: HostContext,
     iterators: Iterators,
 ) -> None:
-    kept = np.flatnonzero(~is_dropped[line.row])
+    is_kept = ~is_dropped[threads.row]
+    kept = np.flatnonzero(is_kept)
     if not kept.size:
         return
-    name = string[line.row]
-    kind = by_name[line.row]
-    correlation = line.numbers("correlation_id")
+    name = string[threads.row]
+    kind = by_name[threads.row]
+    correlation = threads.numbers("correlation_id")
     is_call = (correlation >= 0) & _IS_TENTATIVE[kind]
     # Older TensorFlow versions name a call after the kernel that it launches.
     kind[is_call] = EventKind.LAUNCH
 
-    _mark_eager_calls(assembler, line, kind, name)
-    collective = _mark_thunks(line, kind)
-    _mark_traced_calls(line, kind)
-    _mark_compiling_calls(line, kind)
-    _mark_batch_making(line, kind)
-    if _COMPILE_THREAD.match(line.name):
-        kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
-    if _INPUT_THREAD.match(line.name):
-        kind[_IS_TENTATIVE[kind]] = EventKind.INPUT_WORK
+    _mark_eager_calls(assembler, threads, kind, name)
+    collective = _mark_thunks(threads, kind)
+    _mark_traced_calls(threads, kind)
+    for line, place in threads.with_any(threads.named(_JITTED_CALL)):
+        _mark_compiling_calls(line, kind[place])
+        _mark_batch_making(line, kind[place])
+    _mark_single_purpose(threads, kind)
     # Operators of user functions run on any thread.
-    kind[(kind == EventKind.OPERATOR) & iterators.in_functions(line)] = EventKind.INPUT_WORK
+    kind[(kind == EventKind.OPERATOR) & iterators.in_functions(threads)] = EventKind.INPUT_WORK
 
-    # Few lines have steps or TPU launches.
+    # Few threads have steps or TPU launches.
     step: Int64 | int = -1
-    number = line.numbers("step_num")
+    number = threads.numbers("step_num")
     is_step = number >= 0
     if is_step.any():
         kind[is_step] = EventKind.STEP
         step = np.where(is_step, np.minimum(number, 2**31 - 1), -1)[kept]
 
     if context.has_tpu:
-        correlation = context.runs.add(line, kind, correlation)
-    thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
-    track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+        correlation = context.runs.add(threads, kind, correlation)
+    track = np.full(len(threads), -1, dtype=np.int32)
+    for line, place in threads.with_any(is_kept):
+        thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
+        track[place] = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
     kind = kind[kept]
     events = assembler.add_events(
-        line.start_ns[kept],
-        line.duration_ns[kept],
+        threads.start_ns[kept],
+        threads.duration_ns[kept],
         kind=kind,
         name=name[kept],
-        track=track,
+        track=track[kept],
         step=step,
         correlation=correlation[kept],
     )
-    iterators.add(assembler, line, kept, events)
+    iterators.add(assembler, threads, kept, events)
     is_operator = kind == EventKind.OPERATOR
     # Without a device, thunks on the CPU are the operations.
     if not context.has_device:
-        operation = context.operations.rows_of(line)[kept]
+        operation = context.operations.rows_of(threads)[kept]
         linked = np.flatnonzero((operation >= 0) & is_operator)
         assembler.add_hlo_events(events[linked], operation[linked])
     of_collective, operations = collective
@@ -228,7 +228,7 @@ def _add_line(
     if rows.size:
         named = assembler.intern_all(operations)
         assembler.add_collectives(events[rows], operation=named[of_collective[rows]])
-    index, shapes = line.texts("shape")
+    index, shapes = threads.texts("shape")
     index = index[kept]
     rows = np.flatnonzero((index >= 0) & is_operator)
     if rows.size:
@@ -242,29 +242,30 @@ def _add_line(
 
 
 def _mark_eager_calls(
-    assembler: Assembler, line: Line, kind: NDArray[np.uint8], name: NDArray[np.int32]
+    assembler: Assembler, threads: Lines, kind: NDArray[np.uint8], name: NDArray[np.int32]
 ) -> None:
     """Classify `EagerExecute` by its stat: an operator, a fetch or a function call."""
-    index, texts = line.texts("eager_op")
-    for slot, operation in enumerate(texts):
-        rows = (index == slot) & (kind != EventKind.INPUT_WAIT)
-        if not operation:
-            continue
-        if operation.startswith("IteratorGetNext"):
-            kind[rows] = EventKind.INPUT_WAIT
-        elif line.numbers("is_func")[rows].max(initial=-1) <= 0:
-            # A function call includes waits, so it is not an operator.
-            kind[rows] = EventKind.OPERATOR
-        name[rows] = assembler.intern(f"EagerExecute: {operation}")
+    index, texts = threads.texts("eager_op")
+    if not texts:
+        return
+    # The last entry is for events without the stat (index -1).
+    is_fetch = np.array([*(text.startswith("IteratorGetNext") for text in texts), False])[index]
+    is_eager = np.array([*map(bool, texts), False])[index] & (kind != EventKind.INPUT_WAIT)
+    # A function call includes waits, so it is not an operator.
+    is_function = threads.numbers("is_func") > 0
+    kind[is_eager & is_fetch] = EventKind.INPUT_WAIT
+    kind[is_eager & ~is_fetch & ~is_function] = EventKind.OPERATOR
+    names = assembler.intern_all([f"EagerExecute: {text}" for text in texts])
+    name[is_eager] = names[index[is_eager]]
 
 
-def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
+def _mark_thunks(threads: Lines, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
     """Classify XLA operations on host threads (thunks on the CPU).
 
     Returns:
         For every event the index into the collectives (-1 for none), and the collectives.
     """
-    index, texts = line.texts("hlo_op")
+    index, texts = threads.texts("hlo_op")
     if not texts:
         return index, []
     matches = [_COLLECTIVE_OP.match(text) for text in texts]
@@ -285,7 +286,7 @@ def _mark_compiling_calls(line: Line, kind: NDArray[np.uint8]) -> None:
     compiling = kind == EventKind.COMPILE
     if not compiling.any():
         return
-    calls = np.flatnonzero(_named(line, _JITTED_CALL) & (kind == EventKind.ANNOTATION))
+    calls = np.flatnonzero(line.named(_JITTED_CALL) & (kind == EventKind.ANNOTATION))
     if not calls.size:
         return
     start, end = line.start_ns[calls], (line.start_ns + line.duration_ns)[calls]
@@ -303,12 +304,12 @@ def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
 
     A frame that calls a jitted function of the program, or waits for one, does the step's work.
     """
-    frames = _named(line, _BATCH_MAKING_FRAME) & (kind == EventKind.PYTHON)
-    called = _named(line, _JITTED_CALL)
+    frames = line.named(_BATCH_MAKING_FRAME) & (kind == EventKind.PYTHON)
+    called = line.named(_JITTED_CALL)
     if not frames.any() or not called.any():
         return
     start, end = line.start_ns, line.start_ns + line.duration_ns
-    own = called & ~_named(line, _LIBRARY_CALL)
+    own = called & ~line.named(_LIBRARY_CALL)
     step_at = np.sort(start[own | (kind == EventKind.SYNCHRONIZE)])
     working = union(start[called], end[called])
     frames &= np.searchsorted(step_at, end) == np.searchsorted(step_at, start)
@@ -316,20 +317,22 @@ def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
     # An iterator that names itself inside of `next()` tells more.
     wait_at = np.sort(start[kind == EventKind.INPUT_WAIT])
     has_wait = np.searchsorted(wait_at, end) > np.searchsorted(wait_at, start)
-    frames &= ~(has_wait & _named(line, _NEXT))
+    frames &= ~(has_wait & line.named(_NEXT))
     kind[frames] = EventKind.INPUT_WAIT
 
 
-def _named(line: Line, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Which events have a name that matches a pattern."""
-    rows = distinct(line.row).tolist()
-    return is_in(line.row, [row for row in rows if pattern.match(line.names[row])])
+def _mark_single_purpose(threads: Lines, kind: NDArray[np.uint8]) -> None:
+    """Classify what threads do whose names say that they compile or prepare input."""
+    compiles = [bool(_COMPILE_THREAD.match(line.name)) for line in threads.lines]
+    kind[threads.of_lines(compiles) & (kind == EventKind.ANNOTATION)] = EventKind.COMPILE
+    prepares = [bool(_INPUT_THREAD.match(line.name)) for line in threads.lines]
+    kind[threads.of_lines(prepares) & _IS_TENTATIVE[kind]] = EventKind.INPUT_WORK
 
 
-def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
+def _mark_traced_calls(threads: Lines, kind: NDArray[np.uint8]) -> None:
     """Classify `tf.function` calls that traced as compilation, if tracing has no own events."""
-    index, texts = line.texts("tf_function_call")
-    if not texts or "tf.function-graph_building" in line.names:
+    index, texts = threads.texts("tf_function_call")
+    if not texts or "tf.function-graph_building" in threads.names:
         return
     is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
     kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE

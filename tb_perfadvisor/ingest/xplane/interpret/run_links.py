@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line
+from tb_perfadvisor.ingest.xplane.decode.events import Events, Line, Lines
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import last_before
@@ -52,40 +52,40 @@ class HostRuns:
         self._calls: dict[str, Int64] = {}
         self._functions: dict[str, int] = {}
 
-    def add(self, line: Line, kind: NDArray[np.uint8], correlation: Int64) -> Int64:
-        """Collect the events of a host line.
+    def add(self, threads: Lines, kind: NDArray[np.uint8], correlation: Int64) -> Int64:
+        """Collect the events of host threads.
 
         Args:
-            line: The line.
+            threads: The threads.
             kind: The kind of each event.
             correlation: What links each event to device events so far; -1 for nothing.
 
         Returns:
             The same with the numbers of launches and of calls of jitted functions.
         """
-        run = _run_numbers(line, line.numbers("device_ordinal", 0))
+        run = _run_numbers(threads, threads.numbers("device_ordinal", 0))
         is_launch = (kind == EventKind.LAUNCH) & (correlation < 0)
-        linked = np.where(is_launch, _contexts(line, "_pt", "_p", run), correlation)
+        linked = np.where(is_launch, _contexts(threads, "_pt", "_p", run), correlation)
         started = is_launch & (linked >= 0)
         if started.any():
-            self._launches.append((linked[started], line.start_ns[started]))
-        ended = _named(line, _COMPLETE)
+            self._launches.append((linked[started], threads.start_ns[started]))
+        ended = threads.named(_COMPLETE)
         if ended.any():
-            known = _contexts(line, "_ct", "_c", run)
-            self._completions.append((known[ended], line.start_ns[ended]))
-        calls = np.flatnonzero(_named(line, _CALL))
-        if calls.size:
-            linked = self._add_calls(line, calls, linked)
-            waits = kind == EventKind.SYNCHRONIZE
+            known = _contexts(threads, "_ct", "_c", run)
+            self._completions.append((known[ended], threads.start_ns[ended]))
+        is_call = threads.named(_CALL)
+        for line, place in threads.with_any(is_call):
+            self._add_calls(line, np.flatnonzero(is_call[place]), linked[place])
+            waits = kind[place] == EventKind.SYNCHRONIZE
             self._returns.append((line.start_ns + line.duration_ns)[waits])
         return linked
 
-    def _add_calls(self, line: Line, calls: Int64, linked: Int64) -> Int64:
+    def _add_calls(self, line: Line, calls: Int64, linked: Int64) -> None:
+        """Collect the calls of jitted functions, and number those that are linked to nothing."""
         start, end = line.start_ns[calls], (line.start_ns + line.duration_ns)[calls]
         order = np.lexsort((-end, start))
         calls, start, end = calls[order], start[order], end[order]
         is_outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
-        linked = linked.copy()
         for row in distinct(line.row[calls[is_outermost]]).tolist():
             match = _CALL.match(line.names[row])
             function = _NOT_IN_NAMES.sub("_", str(match["function"]) if match else "").strip("_")
@@ -95,7 +95,6 @@ class HostRuns:
             of_call = _BY_CALL + (number << _DEVICE_BITS) + len(earlier) + np.arange(len(own))
             linked[own] = np.where(linked[own] < 0, of_call, linked[own])
             self._calls[function] = np.concatenate([earlier, line.start_ns[own]])
-        return linked
 
     def launch_numbers(self, modules: Line, device: int) -> Int64:
         """What links the runs of a device to their launches; -1 for nothing.
@@ -182,24 +181,19 @@ class HostRuns:
         return int((returns - end_ns[order][slot]).min())
 
 
-def _contexts(line: Line, type_: str, context: str, otherwise: Int64) -> Int64:
+def _contexts(events: Events, type_: str, context: str, otherwise: Int64) -> Int64:
     """The contexts of launches and runs as numbers that are not negative."""
-    is_known = line.numbers(type_) == TPU_LAUNCH
+    is_known = events.numbers(type_) == TPU_LAUNCH
     if not is_known.any():
         return otherwise
-    return np.where(is_known, line.numbers(context) & np.int64(_BY_RUN - 1), otherwise)
+    return np.where(is_known, events.numbers(context) & np.int64(_BY_RUN - 1), otherwise)
 
 
-def _run_numbers(line: Line, device: Int64) -> Int64:
+def _run_numbers(events: Events, device: Int64) -> Int64:
     """Numbers of runs by device and `run_id`; -1 for events without one."""
-    run = line.numbers("run_id")
+    run = events.numbers("run_id")
     is_known = (run >= 0) & (run < 1 << _DEVICE_BITS) & (device >= 0) & (device < 1 << 20)
     return np.where(is_known, _BY_RUN + (device << _DEVICE_BITS) + run, -1)
-
-
-def _named(line: Line, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    rows = distinct(line.row).tolist()
-    return is_in(line.row, [row for row in rows if pattern.match(line.names[row])])
 
 
 def _first_times(numbers: Int64, known: Sequence[tuple[Int64, Int64]]) -> Int64:

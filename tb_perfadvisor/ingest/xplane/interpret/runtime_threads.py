@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Line
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
@@ -32,11 +33,13 @@ def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
     Returns:
         (thread, label) of the calling thread, by the id of the line of calls.
     """
+    if not any(line.name.startswith(_API_LINE) for line in plane.lines):
+        return {}
     is_run = np.array([bool(_RUN.match(name)) for name in plane.metadata.names])
     runs = [
-        (line, spans)
-        for line in plane.lines
-        if not line.name.startswith(_API_LINE) and (spans := _spans(line, is_run[line.row]))[0].size
+        (line, _spans(line, is_run[line.row]))
+        for line, _ in plane.events.with_any(is_run[plane.events.row])
+        if not line.name.startswith(_API_LINE)
     ]
     threads: dict[int, tuple[int, str]] = {}
     for calls in plane.lines:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Events, Lines
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace import Assembler
 from tb_perfadvisor.trace.intervals import contains, minus, union
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -45,39 +46,46 @@ class Iterators:
         if self._is_start.any():
             self._runs = np.unique(
                 np.concatenate(
-                    [line.numbers("id", 0)[self._is_start[line.row]] for line in plane.lines]
+                    [
+                        batch.numbers("id", 0)[self._is_start[batch.row]]
+                        for batch in plane.events.in_batches(plane.lines)
+                    ]
                 )
             )
 
-    def in_functions(self, line: Line) -> NDArray[np.bool_]:
+    def in_functions(self, threads: Lines) -> NDArray[np.bool_]:
         """Which events begin while their thread executes a user function; shape (events,).
 
         An executor of the step may run inside, because a step that waits for an element resumes on
         the thread that produced it. What the executor runs is not part of the function.
         """
+        is_inside = np.zeros(len(threads), dtype=bool)
         if not self._runs.size:
-            return np.zeros(len(line), dtype=bool)
-        executed = self._is_executor[line.row]
-        id_ = line.numbers("id", 0)
-        start, end = line.start_ns, line.start_ns + line.duration_ns
-        is_run = executed & np.isin(id_, self._runs) & (id_ != 0)
-        functions = union(start[is_run], end[is_run])
-        is_other = executed & ~is_run & contains(functions, start)
-        return contains(minus(functions, union(start[is_other], end[is_other])), start)
+            return is_inside
+        executed = self._is_executor[threads.row]
+        id_ = threads.numbers("id", 0)
+        runs = executed & np.isin(id_, self._runs) & (id_ != 0)
+        for line, place in threads.with_any(runs):
+            start, end, is_run = line.start_ns, line.start_ns + line.duration_ns, runs[place]
+            functions = union(start[is_run], end[is_run])
+            is_other = executed[place] & ~is_run & contains(functions, start)
+            own = minus(functions, union(start[is_other], end[is_other]))
+            is_inside[place] = contains(own, start)
+        return is_inside
 
-    def add(self, assembler: Assembler, line: Line, kept: Int64, events: Int32) -> None:
-        """Add the attributes of a line's events.
+    def add(self, assembler: Assembler, threads: Events, kept: Int64, events: Int32) -> None:
+        """Add the attributes of the events of threads.
 
         Args:
             assembler: Receives the attributes.
-            line: The line.
-            kept: The events of the line that were added; shape (kept,).
+            threads: All events of the threads.
+            kept: The events of the threads that were added; shape (kept,).
             events: Their provisional ids; shape (kept,).
         """
         if not self._is_call.any():
             return
-        row = line.row[kept]
-        id_ = line.numbers("id", 0)[kept]
+        row = threads.row[kept]
+        id_ = threads.numbers("id", 0)[kept]
         is_call = self._is_call[row]
         is_run = self._is_start[row] | self._is_execution[row]
         is_run &= np.isin(id_, self._runs) & (id_ != 0)
@@ -88,7 +96,7 @@ class Iterators:
         place = kept[selected]
 
         def whole(stat: str, largest: int = _MAX_INT32) -> Int64:
-            values: Int64 = line.numbers(stat)[place]
+            values: Int64 = threads.numbers(stat)[place]
             return np.where((values >= 0) & (values <= largest) & is_call, values, -1)
 
         def size(stat: str) -> Int64:
@@ -98,13 +106,13 @@ class Iterators:
         assembler.add_iterators(
             events[selected],
             iterator=np.where(is_call, id_, 0),
-            parent=np.where(is_call, line.numbers("parent_id", 0)[place], 0),
+            parent=np.where(is_call, threads.numbers("parent_id", 0)[place], 0),
             run=np.where(is_call, 0, id_),
-            dataset=_texts(assembler, line, "name", place, is_call),
-            shapes=_texts(assembler, line, "shapes", place, is_call),
-            types=_texts(assembler, line, "types", place, is_call),
+            dataset=_texts(assembler, threads, "name", place, is_call),
+            shapes=_texts(assembler, threads, "shapes", place, is_call),
+            types=_texts(assembler, threads, "types", place, is_call),
             parallelism=whole("parallelism"),
-            is_autotuned=_flag(line, "autotune")[place],
+            is_autotuned=_flag(threads, "autotune")[place],
             batch_size=whole("batch_size"),
             # Prefetch has a limit, shuffle a size.
             buffer_size=np.maximum(whole("buffer_limit"), whole("buffer_size")),
@@ -117,17 +125,17 @@ class Iterators:
 
 
 def _texts(
-    assembler: Assembler, line: Line, stat: str, place: Int64, is_call: NDArray[np.bool_]
+    assembler: Assembler, threads: Events, stat: str, place: Int64, is_call: NDArray[np.bool_]
 ) -> NDArray[Any]:
     """The string index of a text stat for the given events; -1 if missing."""
-    index, texts = line.texts(stat)
+    index, texts = threads.texts(stat)
     known = np.append(assembler.intern_all(texts), np.int32(-1))
     return np.where(is_call, known[index[place]], -1)
 
 
-def _flag(line: Line, stat: str) -> Int64:
+def _flag(threads: Events, stat: str) -> Int64:
     """A text stat that is `true` (1) or `false` (0); -1 for others."""
-    index, texts = line.texts(stat)
+    index, texts = threads.texts(stat)
     known = np.array([*({"false": 0, "true": 1}.get(text, -1) for text in texts), -1])
     flags: Int64 = known[index]
     return flags

@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.decode.events import Line
+from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.interpret.device_clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation
