@@ -20,6 +20,7 @@ from tb_perfadvisor.api.comparisons import (
     with_distinct_names,
     with_scalars,
 )
+from tb_perfadvisor.api.histories import history_of
 from tb_perfadvisor.api.loading import load, nothing_found
 from tb_perfadvisor.api.training import describe_runs, with_whole_runs
 
@@ -32,6 +33,7 @@ __all__ = [
     "compare",
     "describe_runs",
     "facts_of_all",
+    "history_of",
     "load",
     "logged_of",
     "nothing_found",

@@ -54,8 +54,10 @@ def history(
     """Show the recordings of a run over time: steps, findings, predicted and achieved savings."""
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
+    from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
     from tb_perfadvisor.report.comparison import RunFacts
-    from tb_perfadvisor.report.comparison.history import make_history, recordings_of
+    from tb_perfadvisor.report.comparison.history import in_order_of_time, recordings_of
     from tb_perfadvisor.report.comparison.history_formats import (
         history_document,
         print_history,
@@ -67,6 +69,7 @@ def history(
     settings.check()
     runs = recordings_of([listing_of_runs(path, run) for path in paths])
     choices = [choice for recordings in runs.values() for choice in recordings]
+    scalars = open_scalar_cache()
     notes: list[str] = []
     histories = []
     with show_progress("reading", len(choices)) as progress:
@@ -86,9 +89,25 @@ def history(
                     notes.append(str(result))
                 else:
                     found.append(result)
-                    places.append(choice.place)
-            if len(found) > 1:
-                histories.append(make_history(name, api.with_distinct_names(found, places)))
+                    places.append(choice)
+            if len(found) < 2:
+                continue
+            # Several paths are in the order of the user.
+            order = in_order_of_time(found) if len(paths) == 1 else range(len(found))
+            found, places = [found[at] for at in order], [places[at] for at in order]
+            histories.append(
+                api.history_of(
+                    name,
+                    api.with_distinct_names(found, [choice.place for choice in places]),
+                    [choice.capture.run for choice in places],
+                    [
+                        RunsByPlace(event_runs(choice.listing)).candidates(choice.capture.run)
+                        for choice in places
+                    ],
+                    progress.describe,
+                    scalars,
+                )
+            )
     for message in notes:
         note(message)
     if not histories:

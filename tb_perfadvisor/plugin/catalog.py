@@ -41,6 +41,8 @@ class Entry(Struct, frozen=True):
     capture: Capture
     key: str
     """The key of its result in the cache, which changes with the files."""
+    series: tuple[Root, str, str]
+    """What the recordings of one run have in common."""
     candidates: CandidateRuns
     """The runs with event files that it may belong to."""
 
@@ -247,6 +249,7 @@ class _Scanner:
 def _entries(root: Root, listing: Listing) -> list[Entry]:
     from tb_perfadvisor.engine.result_cache import capture_key
     from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
+    from tb_perfadvisor.ingest.recordings import series_of
 
     places = RunsByPlace(event_runs(listing))
     return [
@@ -257,6 +260,7 @@ def _entries(root: Root, listing: Listing) -> list[Entry]:
             base=listing.root,
             capture=capture,
             key=capture_key(root.path, capture, f"tab {root.group}"),
+            series=(root, *series_of(capture)),
             candidates=places.candidates(capture.run),
         )
         for capture in listing.captures

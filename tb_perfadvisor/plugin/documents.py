@@ -1,4 +1,4 @@
-"""What is made of stored results on request: exports, excerpts, comparisons.
+"""What is made of stored results on request: exports, excerpts, comparisons, time lines.
 
 Making one takes as long as dozens of other answers, so a process of its own does it:
 `python -m tb_perfadvisor.plugin.documents`. It reads `request.json` in the output directory and
@@ -58,12 +58,29 @@ class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
     """Where each run may have logged its scalars."""
 
 
-Request = Export | Excerpt | Comparison
+class TimeLine(msgspec.Struct, frozen=True, tag="history"):
+    """The recordings of one run."""
+
+    name: str
+    """What the tab calls the run."""
+    keys: tuple[str, ...]
+    runs: tuple[str, ...]
+    """The directories of the recordings."""
+    sessions: tuple[str, ...]
+    candidates: tuple[CandidateRuns, ...]
+    """Where each may have logged its scalars."""
+    missing: tuple[tuple[str, str], ...]
+    """The id of each recording without a result, and why it has none; empty if it is new."""
+    earlier: int
+    """How many older recordings there are."""
+
+
+Request = Export | Excerpt | Comparison | TimeLine
 
 
 def keys_of(request: Request) -> tuple[str, ...]:
     """The keys of the results that a document is made of."""
-    return request.keys if isinstance(request, Comparison) else (request.key,)
+    return request.keys if isinstance(request, Comparison | TimeLine) else (request.key,)
 
 
 def key_of(request: Request) -> str:
@@ -81,6 +98,8 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
         return _export(request, cache)
     if isinstance(request, Excerpt):
         return _excerpt(request, cache)
+    if isinstance(request, TimeLine):
+        return _history(request, cache)
     return _comparison(request, cache)
 
 
@@ -154,6 +173,38 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
         for candidates, run in zip(request.candidates, facts, strict=True)
     ]
     return msgspec.json.encode(with_logged(compare_facts(base, targets), logged[0], logged[1:]))
+
+
+def _history(request: TimeLine, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.api import history_of
+    from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.report.comparison import RunFacts, distinct_names
+    from tb_perfadvisor.report.comparison.history import (
+        HistoryView,
+        MissingRecording,
+        in_order_of_time,
+    )
+
+    names = distinct_names([(run,) for run in request.runs], request.sessions)
+    facts = [
+        msgspec.structs.replace(_read(cache, key, FACTS, RunFacts), name=name)
+        for key, name in zip(request.keys, names, strict=True)
+    ]
+    order = in_order_of_time(facts)
+    history = history_of(
+        request.name,
+        [facts[at] for at in order],
+        [request.runs[at] for at in order],
+        [request.candidates[at] for at in order],
+        cache=ScalarCache(cache.directory),
+    )
+    missing = [
+        MissingRecording(id=capture_id, is_new=not problem, reason=problem or "Not analyzed yet.")
+        for capture_id, problem in request.missing
+    ]
+    return msgspec.json.encode(
+        HistoryView(history=history, missing=missing, earlier=request.earlier)
+    )
 
 
 def _read(cache: ResultCache, key: str, name: str, kind: type[Any]) -> Any:

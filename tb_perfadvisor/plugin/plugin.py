@@ -22,6 +22,7 @@ from tb_perfadvisor.plugin.routes import (
     comparison,
     events,
     exports,
+    history,
     listing,
     rules,
     training,
@@ -110,6 +111,8 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             return analyses.view(request, sources, sources.entry(capture_id), view)
         case ["captures", capture_id, "training"]:
             return training.training(request, sources, sources.entry(capture_id))
+        case ["captures", capture_id, "history"]:
+            return history.history(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "window"]:
             return events.window(request, sources, sources.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:

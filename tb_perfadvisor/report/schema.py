@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.report.comparison.history import HistoryDocument
+from tb_perfadvisor.report.comparison.history import HistoryDocument, HistoryView
 from tb_perfadvisor.report.comparison.model import ComparisonDocument
 from tb_perfadvisor.report.formats.brief import BriefDocument
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
@@ -31,7 +31,15 @@ def build_schema() -> dict[str, Any]:
     the tab requests separately.
     """
     _, definitions = msgspec.json.schema_components(
-        (Document, BriefDocument, *STRUCTS, ComparisonDocument, HistoryDocument, TrainingView),
+        (
+            Document,
+            BriefDocument,
+            *STRUCTS,
+            ComparisonDocument,
+            HistoryDocument,
+            HistoryView,
+            TrainingView,
+        ),
         ref_template="#/$defs/{name}",
     )
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -83,8 +84,14 @@ def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]
             for entry in sources.catalog.snapshot.entries.values()
         ]
     )
+    recordings = Counter(entry.series for entry in sources.catalog.snapshot.entries.values())
     return [
-        {**_capture(sources, entry), "partners": partners.get(entry.id, ())} for entry in entries
+        {
+            **_capture(sources, entry),
+            "recordings": recordings[entry.series],
+            "partners": partners.get(entry.id, ()),
+        }
+        for entry in entries
     ]
 
 

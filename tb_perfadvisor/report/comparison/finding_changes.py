@@ -39,7 +39,7 @@ def finding_changes(
         counts: The number of steps of each.
         change_ns: The change of each cause, per step.
     """
-    before, after = _by_rule(base.findings), _by_rule(target.findings)
+    before, after = comparable_findings(base.findings), comparable_findings(target.findings)
     changes = [
         _finding_change(
             rule_id, before.get(rule_id, ()), after.get(rule_id, ()), (base, target), counts
@@ -86,7 +86,7 @@ def _achieving(change: model.FindingChange, achieved_ns: int) -> model.FindingCh
 _Findings = Sequence[FindingFacts]
 
 
-def _by_rule(findings: Iterable[FindingFacts]) -> dict[str, _Findings]:
+def comparable_findings(findings: Iterable[FindingFacts]) -> dict[str, _Findings]:
     """The findings to compare by rule, because a rule may have several."""
     rules: dict[str, list[FindingFacts]] = defaultdict(list)
     for finding in findings:
@@ -102,15 +102,16 @@ def _finding_change(
     runs: tuple[RunFacts, RunFacts],
     counts: StepCounts,
 ) -> model.FindingChange:
-    predicted, remaining = _saving(before, counts.base), _saving(after, counts.target)
+    predicted = saving_per_step(before, counts.base)
+    remaining = saving_per_step(after, counts.target)
     status, reason = _status(rule_id, before, after, predicted, remaining, runs)
     return model.FindingChange(
         rule_id=rule_id,
         title=(before or after)[0].title,
         status=status,
         reason=reason,
-        base_severity=_severity(before),
-        target_severity=_severity(after),
+        base_severity=highest_severity(before),
+        target_severity=highest_severity(after),
         predicted=predicted,
         remaining=remaining,
         refines=before[0].refines if before else None,
@@ -129,7 +130,9 @@ def _status(
     runs: tuple[RunFacts, RunFacts],
 ) -> tuple[model.FindingStatus, str | None]:
     if before and after:
-        is_same = _severity(before) == _severity(after) and _is_close(predicted, remaining)
+        is_same = highest_severity(before) == highest_severity(after) and _is_close(
+            predicted, remaining
+        )
         return ("unchanged" if is_same else "changed"), None
     without_finding, side = (runs[1], "target") if before else (runs[0], "base")
     outcome = without_finding.outcomes.get(rule_id)
@@ -169,14 +172,19 @@ def _claimed(findings: _Findings) -> list[str]:
     ]
 
 
-def _severity(findings: _Findings) -> Severity | None:
-    """The highest severity."""
+def highest_severity(findings: _Findings) -> Severity | None:
+    """The highest severity of the findings of a rule; None without any."""
     severities = {finding.severity for finding in findings}
     return next((severity for severity in _SEVERITIES if severity in severities), None)
 
 
-def _saving(findings: _Findings, count: int) -> model.PredictedSaving | None:
-    """What the findings save together, per step."""
+def saving_per_step(findings: _Findings, count: int) -> model.PredictedSaving | None:
+    """What the findings of a rule save together, per step; None without a saving.
+
+    Args:
+        findings: Their savings are totals.
+        count: The number of steps.
+    """
     savings = [finding.saving for finding in findings if finding.saving is not None]
     if not savings:
         return None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tb_perfadvisor.plain_text import plain, printable_json
+from tb_perfadvisor.report.comparison.finding_histories import Occurrence
 from tb_perfadvisor.report.comparison.history import History, HistoryDocument, Recording
-from tb_perfadvisor.report.comparison.model import Verdict
-from tb_perfadvisor.report.comparison.wording import UNKNOWN, finding_cells, signed
+from tb_perfadvisor.report.comparison.wording import UNKNOWN, finding_cells, format_span, signed
 from tb_perfadvisor.report.formats.markdown import escape, grid
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
 from tb_perfadvisor.units import format_duration, format_share
@@ -21,10 +21,12 @@ from tb_perfadvisor.version import VERSION
 if TYPE_CHECKING:
     from rich.console import Console
 
-_HEADINGS = ("Recording", "Step", "Change", "Verdict", "Findings")
-_CHANGES = ("Finding", "Predicted", "Range", "Achieved", "Now")
+_FINDINGS = ("Finding", "Came in", "Gone in", "Predicted", "Range", "Achieved", "Now")
 _WIDTH = 100
 _VERDICTS = {"not_comparable": "not comparable", "no_steps": "no steps"}
+
+_Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings and rows."""
 
 
 def history_document(histories: Sequence[History], notes: Sequence[str] = ()) -> HistoryDocument:
@@ -44,13 +46,12 @@ def _json(content: HistoryDocument) -> str:
 def _markdown(content: HistoryDocument) -> str:
     blocks = []
     for history in content.histories:
-        rows = [tuple(map(escape, _row(each))) for each in history.recordings]
-        blocks += [f"# {escape(history.name)}", grid(_HEADINGS, rows)]
-        for recording in history.recordings:
-            if recording.findings:
-                name = escape(_name(recording))
-                rows = [finding_cells(each, _verdict_of(recording)) for each in recording.findings]
-                blocks += [f"## {name}", escape(recording.headline), grid(_CHANGES, rows)]
+        for title, (headings, rows) in (
+            (f"# {escape(history.name)}", _recordings_table(history)),
+            ("## Findings", _findings_table(history)),
+        ):
+            if rows:
+                blocks += [title, grid(headings, [tuple(map(escape, row)) for row in rows])]
     blocks += [f"- {escape(note)}" for note in content.notes]
     return "\n\n".join(blocks) + "\n"
 
@@ -64,57 +65,105 @@ def _text(content: HistoryDocument) -> str:
 
 
 def print_history(content: HistoryDocument, console: Console) -> None:
-    """Print time lines: a table of the recordings, and what became of findings."""
+    """Print time lines: a table of the recordings, and one of their findings."""
     from rich.table import Table
     from rich.text import Text
 
-    for history in content.histories:
+    for place, history in enumerate(content.histories):
+        if place:
+            console.print()
         console.print(Text(plain(history.name), style="bold"))
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in _HEADINGS:
-            table.add_column(heading, overflow="fold")
-        for recording in history.recordings:
-            table.add_row(*(Text(cell) for cell in _row(recording)))
-        console.print(table)
-        for recording in history.recordings:
-            if recording.findings:
-                name = _name(recording)
-                console.print(Text(f"\n{name}: {plain(recording.headline)}", style="bold"))
-                changes = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-                for heading in _CHANGES:
-                    changes.add_column(heading, overflow="fold")
-                for finding in recording.findings:
-                    changes.add_row(*map(Text, finding_cells(finding, _verdict_of(recording))))
-                console.print(changes)
+        for headings, rows in (_recordings_table(history), _findings_table(history)):
+            if not rows:
+                continue
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            for heading in headings:
+                table.add_column(heading, overflow="fold")
+            for row in rows:
+                table.add_row(*map(Text, row))
+            console.print(table)
+            if headings is not _FINDINGS and history.findings:
+                console.print()
 
 
-def _name(recording: Recording) -> str:
-    """The session of a recording, or its run if each recording is a run of its own."""
-    return plain(recording.run.name.rpartition(" / ")[2])
-
-
-def _row(recording: Recording) -> tuple[str, ...]:
-    change = recording.change
-    changed = UNKNOWN
-    if change is not None and recording.verdict not in ("not_comparable", None):
-        share = (
-            "" if change.change_share is None else f" ({format_share(abs(change.change_share))})"
-        )
-        changed = f"{signed(change.change_ns)}{share}"
-    findings = recording.open_findings
-    more = f" and {len(findings) - 2} more" if len(findings) > 2 else ""
-    verdict = recording.verdict
-    return (
-        _name(recording),
-        format_duration(recording.run.step_time_ns),
-        changed,
-        UNKNOWN if verdict is None else _VERDICTS.get(verdict, verdict),
-        ", ".join(findings[:2]) + more or "none",
+def _recordings_table(history: History) -> _Table:
+    """A row per recording, without columns that are unknown in all of them."""
+    columns: list[tuple[str, list[str]]] = [
+        ("", [str(place) for place in range(1, len(history.recordings) + 1)]),
+        ("Recording", [_name(each) for each in history.recordings]),
+    ]
+    moments = [each.moment for each in history.recordings]
+    if any(moment.step is not None for moment in moments):
+        steps = [UNKNOWN if each.step is None else f"{each.step:,}" for each in moments]
+        columns.append(("At step", steps))
+    columns.append(
+        ("Step", [_duration(each.run.step_time_ns) for each in history.recordings]),
+    )
+    if any(moment.usual_step_ns is not None for moment in moments):
+        columns.append(("Unprofiled", [_duration(each.usual_step_ns) for each in moments]))
+    columns += [
+        ("Change", [_change(each) for each in history.recordings]),
+        ("Verdict", [_verdict(each) for each in history.recordings]),
+        ("Findings", [str(len(each.open_findings)) for each in history.recordings]),
+    ]
+    return tuple(name for name, _ in columns), list(
+        zip(*(cells for _, cells in columns), strict=True)
     )
 
 
-def _verdict_of(recording: Recording) -> Verdict:
-    return recording.verdict or "no_steps"
+def _findings_table(history: History) -> _Table:
+    """A row for each time a finding came: until when it lasted, and what its end achieved."""
+    rows = []
+    for finding in history.findings:
+        for occurrence in finding.occurrences:
+            # It may have been there long before, if no earlier recording shows that it was not.
+            came = "" if occurrence.absent_before is not None else "by "
+            came += str(occurrence.first + 1)
+            gone = UNKNOWN if occurrence.gone is None else str(occurrence.gone + 1)
+            if occurrence.change is not None and occurrence.verdict is not None:
+                _, *cells = finding_cells(occurrence.change, occurrence.verdict)
+            else:
+                cells = _lasting_cells(occurrence)
+            rows.append((finding.rule_id, came, gone, *cells))
+    return _FINDINGS, rows
+
+
+def _lasting_cells(occurrence: Occurrence) -> list[str]:
+    """Predicted, range, achieved and state of a finding without a comparison at its end."""
+    saving = occurrence.saving
+    state = "open" if occurrence.gone is None else "gone"
+    if saving is None:
+        return [UNKNOWN, UNKNOWN, UNKNOWN, state]
+    span = (
+        UNKNOWN if saving.low_ns == saving.high_ns else format_span(saving.low_ns, saving.high_ns)
+    )
+    return [format_duration(saving.expected_ns), span, UNKNOWN, state]
+
+
+def _name(recording: Recording) -> str:
+    """When a recording was made, or its run if each recording is a run of its own."""
+    name = recording.run.name.rpartition(" / ")[2]
+    if name == recording.recorded:  # a session that is named by its time
+        date, time = name[:10].replace("_", "-"), name[11:19].replace("_", ":")
+        return f"{date} {time}"
+    return plain(name)
+
+
+def _duration(duration_ns: int | None) -> str:
+    return UNKNOWN if duration_ns is None else format_duration(duration_ns)
+
+
+def _change(recording: Recording) -> str:
+    change = recording.change
+    if change is None or recording.verdict in ("not_comparable", None):
+        return UNKNOWN
+    share = "" if change.change_share is None else f" ({format_share(abs(change.change_share))})"
+    return f"{signed(change.change_ns)}{share}"
+
+
+def _verdict(recording: Recording) -> str:
+    verdict = recording.verdict
+    return UNKNOWN if verdict is None else _VERDICTS.get(verdict, verdict)
 
 
 FORMATS: Mapping[str, Callable[[HistoryDocument], str]] = MappingProxyType(

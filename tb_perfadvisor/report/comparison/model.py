@@ -22,6 +22,8 @@ Per = Literal["step", "window"]
 LossVerdict = Literal["same", "higher", "lower", "unclear"]
 OperationStatus = Literal["added", "removed", "slower", "faster"]
 FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
+FindingState = Literal["found", "absent", "unknown"]
+"""Of one recording. `unknown`: the rule could not check it."""
 
 
 class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,10 +34,7 @@ class Choice(Struct, frozen=True):
     @property
     def place(self) -> tuple[str, ...]:
         """The parts of the path of its run."""
-        root = self.listing.root
-        path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
-        run = () if self.capture.run == "." else tuple(self.capture.run.split("/"))
-        return (*(printable_name(part) for part in re.split(r"[/\\]", path) if part), *run)
+        return place_of(self.listing.root, self.capture.run)
 
 
 class Group(Struct, frozen=True):
@@ -45,6 +42,18 @@ class Group(Struct, frozen=True):
 
     base: Choice
     targets: tuple[Choice, ...]
+
+
+def place_of(root: str, run: str) -> tuple[str, ...]:
+    """The parts of the path of a run.
+
+    Args:
+        root: Of the listing.
+        run: Relative to the root.
+    """
+    path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
+    below = () if run == "." else tuple(run.split("/"))
+    return (*(printable_name(part) for part in re.split(r"[/\\]", path) if part), *below)
 
 
 def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], tuple[str, ...]]:

@@ -156,6 +156,11 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Used steps."""
         return len(self.step_ns)
 
+    @property
+    def median_step_ns(self) -> float | None:
+        """None without steps."""
+        return float(np.median(self.step_ns)) if self.step_ns else None
+
 
 def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
     """The facts of an analyzed run.

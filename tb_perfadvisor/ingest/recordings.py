@@ -1,0 +1,32 @@
+"""Which captures are recordings of the same run."""
+
+from __future__ import annotations
+
+import re
+
+from tb_perfadvisor.ingest.captures import Capture
+
+# Programs that record now and then write each recording into a directory of its own, named after
+# its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
+_STEP = re.compile(r"(?:step|iteration)_(\d{1,15})")
+
+
+def split_step(run: str) -> tuple[str, int | None]:
+    """The run that a directory belongs to, and the step that it is named after.
+
+    >>> split_step("lm/step_00001020"), split_step("lm"), split_step("step_5")
+    (('lm', 1020), ('lm', None), ('.', 5))
+    """
+    above, _, last = run.rpartition("/")
+    match = _STEP.fullmatch(last)
+    return (run, None) if match is None else (above or ".", int(match[1]))
+
+
+def series_of(capture: Capture) -> tuple[str, str]:
+    """What the recordings of one run have in common: its name and their format."""
+    return split_step(capture.run)[0], capture.format
+
+
+def order_of(capture: Capture) -> tuple[str, int, str]:
+    """Sorts the recordings of a run by time: sessions are named by it, and steps follow it."""
+    return capture.session, split_step(capture.run)[1] or 0, capture.id
