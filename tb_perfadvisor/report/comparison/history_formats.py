@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tb_perfadvisor.plain_text import plain, printable_json
-from tb_perfadvisor.report.comparison.finding_histories import Occurrence
 from tb_perfadvisor.report.comparison.history import History, HistoryDocument, Recording
-from tb_perfadvisor.report.comparison.wording import UNKNOWN, finding_cells, format_span, signed
+from tb_perfadvisor.report.comparison.wording import UNKNOWN, finding_cells, signed
 from tb_perfadvisor.report.formats.markdown import escape, grid
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
 from tb_perfadvisor.units import format_duration, format_share
@@ -21,7 +20,7 @@ from tb_perfadvisor.version import VERSION
 if TYPE_CHECKING:
     from rich.console import Console
 
-_FINDINGS = ("Finding", "Came in", "Gone in", "Predicted", "Range", "Achieved", "Now")
+_FINDINGS = ("Finding", "Came in", "Gone in", "Predicted", "Achieved", "Now")
 _WIDTH = 100
 _VERDICTS = {"not_comparable": "not comparable", "no_steps": "no steps"}
 
@@ -121,23 +120,15 @@ def _findings_table(history: History) -> _Table:
             came += str(occurrence.first + 1)
             gone = UNKNOWN if occurrence.gone is None else str(occurrence.gone + 1)
             if occurrence.change is not None and occurrence.verdict is not None:
-                _, *cells = finding_cells(occurrence.change, occurrence.verdict)
+                _, predicted, _, achieved, state = finding_cells(
+                    occurrence.change, occurrence.verdict
+                )
             else:
-                cells = _lasting_cells(occurrence)
-            rows.append((finding.rule_id, came, gone, *cells))
+                saving, achieved = occurrence.saving, UNKNOWN
+                predicted = UNKNOWN if saving is None else format_duration(saving.expected_ns)
+                state = "open" if occurrence.gone is None else "gone"
+            rows.append((finding.rule_id, came, gone, predicted, achieved, state))
     return _FINDINGS, rows
-
-
-def _lasting_cells(occurrence: Occurrence) -> list[str]:
-    """Predicted, range, achieved and state of a finding without a comparison at its end."""
-    saving = occurrence.saving
-    state = "open" if occurrence.gone is None else "gone"
-    if saving is None:
-        return [UNKNOWN, UNKNOWN, UNKNOWN, state]
-    span = (
-        UNKNOWN if saving.low_ns == saving.high_ns else format_span(saving.low_ns, saving.high_ns)
-    )
-    return [format_duration(saving.expected_ns), span, UNKNOWN, state]
 
 
 def _name(recording: Recording) -> str:

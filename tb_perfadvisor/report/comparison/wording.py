@@ -98,7 +98,7 @@ def finding_cells(
     if predicted is not None:
         expected = format_duration(predicted.expected_ns)
         if predicted.low_ns != predicted.high_ns:
-            span = format_span(predicted.low_ns, predicted.high_ns)
+            span = _range(predicted.low_ns, predicted.high_ns)
         if finding.refines is not None:
             achieved = "counted above"
         if finding.achieved_ns is not None:
@@ -116,8 +116,7 @@ def finding_cells(
     return finding.rule_id, expected, span, achieved, state
 
 
-def format_span(low_ns: int, high_ns: int) -> str:
-    """A range of durations: `50.6–62.5 ms`."""
+def _range(low_ns: int, high_ns: int) -> str:
     low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
     value, _, unit = low.rpartition(" ")
     return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
