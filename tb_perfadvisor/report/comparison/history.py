@@ -62,6 +62,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """The recordings of one run, the oldest first."""
 
     name: str
+    verdict: model.Verdict | None
+    """Of the latest recording, compared with the first; null for fewer than two."""
+    headline: str
+    """One sentence about that change; empty for fewer than two."""
     recordings: list[Recording]
     findings: list[FindingHistory]
     """Those of the latest recordings first."""
@@ -127,7 +131,14 @@ def make_history(
                 open_findings=list(dict.fromkeys(rules)),
             )
         )
-    return History(name=name, recordings=entries, findings=finding_histories(recordings, compare))
+    whole = compare(0, len(recordings) - 1) if len(recordings) > 1 else None
+    return History(
+        name=name,
+        verdict=whole.verdict if whole else None,
+        headline=whole.headline if whole else "",
+        recordings=entries,
+        findings=finding_histories(recordings, compare),
+    )
 
 
 def in_order_of_time(recordings: Sequence[RunFacts]) -> list[int]:

@@ -45,8 +45,9 @@ def _json(content: HistoryDocument) -> str:
 def _markdown(content: HistoryDocument) -> str:
     blocks = []
     for history in content.histories:
+        blocks += [f"# {escape(history.name)}", escape(history.headline)]
         for title, (headings, rows) in (
-            (f"# {escape(history.name)}", _recordings_table(history)),
+            ("## Recordings", _recordings_table(history)),
             ("## Findings", _findings_table(history)),
         ):
             if rows:
@@ -72,6 +73,7 @@ def print_history(content: HistoryDocument, console: Console) -> None:
         if place:
             console.print()
         console.print(Text(plain(history.name), style="bold"))
+        console.print(Text(plain(history.headline)))
         for headings, rows in (_recordings_table(history), _findings_table(history)):
             if not rows:
                 continue
@@ -112,7 +114,7 @@ def _recordings_table(history: History) -> _Table:
 
 def _findings_table(history: History) -> _Table:
     """A row for each time a finding came: until when it lasted, and what its end achieved."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for finding in history.findings:
         for occurrence in finding.occurrences:
             # It may have been there long before, if no earlier recording shows that it was not.
