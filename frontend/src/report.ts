@@ -720,6 +720,17 @@ export interface CauseChange {
   change_ns: number;
 }
 /**
+ * One cause's part of a step; the parts sum exactly to it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CauseTime".
+ */
+export interface CauseTime {
+  cause: string;
+  label: string;
+  per_step_ns: number;
+}
+/**
  * How the time changed, and how certain that is.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1050,6 +1061,41 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
+ * One rule's findings over the recordings of a run.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "FindingHistory".
+ */
+export interface FindingHistory {
+  rule_id: string;
+  title: string;
+  refines: string | null;
+  states: ("absent" | "found" | "unknown")[];
+  expected_ns: (number | null)[];
+  severities: (("high" | "low" | "medium") | null)[];
+  occurrences: Occurrence[];
+}
+/**
+ * A finding from the recording in which it came to the one in which it was gone.
+ *
+ *     Recordings are given by their index. Light recordings show less, so a rule may be unable to
+ *     check some of those between.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Occurrence".
+ */
+export interface Occurrence {
+  absent_before: number | null;
+  first: number;
+  last: number;
+  gone: number | null;
+  saving: PredictedSaving | null;
+  verdict:
+    | ("faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower")
+    | null;
+  change: FindingChange | null;
+}
+/**
  * The recordings of one run, the oldest first.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1057,7 +1103,12 @@ export interface Document1 {
  */
 export interface History {
   name: string;
+  verdict:
+    | ("faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower")
+    | null;
+  headline: string;
   recordings: Recording[];
+  findings: FindingHistory[];
 }
 /**
  * One recording, and what changed since the one before.
@@ -1067,13 +1118,25 @@ export interface History {
  */
 export interface Recording {
   run: ComparedRun;
+  recorded: string;
+  moment: Moment;
+  causes: CauseTime[];
   verdict:
     | ("faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower")
     | null;
   headline: string;
   change: Change | null;
-  findings: FindingChange[];
   open_findings: string[];
+}
+/**
+ * Where in its run a recording was made, and how long steps usually took there.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Moment".
+ */
+export interface Moment {
+  step?: number | null;
+  usual_step_ns?: number | null;
 }
 /**
  * What `perfadvisor history --format json` prints.
@@ -1086,6 +1149,28 @@ export interface HistoryDocument {
   generator: Generator;
   histories: History[];
   notes: string[];
+}
+/**
+ * The time line of a run as far as its recordings are analyzed.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "HistoryView".
+ */
+export interface HistoryView {
+  history: History;
+  missing: MissingRecording[];
+  earlier: number;
+}
+/**
+ * A recording of the run that the time line lacks, and why.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MissingRecording".
+ */
+export interface MissingRecording {
+  id: string;
+  is_new: boolean;
+  reason: string;
 }
 /**
  * A tf.data iterator, summed over epochs and files. Times are means per step.
