@@ -197,7 +197,7 @@ class Collector:
         # One reason is written as text, several as a list in JSON.
         text = payload.decode("utf-8", "replace")
         try:
-            decoded = msgspec.json.decode(payload) if text.startswith("[") else text
+            decoded = msgspec.json.decode(text) if text.startswith("[") else text
         except (msgspec.DecodeError, RecursionError):
             decoded = text
         reasons = decoded if isinstance(decoded, list) else [decoded]

@@ -140,6 +140,15 @@ def test_a_function_that_was_compiled_too_often_is_told_from_one_that_failed() -
     assert only.place == Place("project/train.py", 7)
 
 
+def test_reasons_that_are_not_utf8_are_kept() -> None:
+    log = log_of(
+        compiled("0/0", "f", 3, duration_us=1)
+        + artifact("recompile_reasons", "0/1", '["0/0: n == @", "0/0: m"]').replace(b"@", b"\xde")
+        + compiled("0/1", "f", 3, duration_us=1)
+    )
+    assert log.compilations[1].failed_guards == ("n == \ufffd", "m")
+
+
 def test_a_guard_is_shown_with_its_line() -> None:
     text = "0/0: name == 'a'          # return x if name else y  # project/deep/train.py:14 in many"
     assert parse_guard(text) == "name == 'a' (deep/train.py:14)"

@@ -120,6 +120,14 @@ def test_damaged_json_is_an_error(text: str) -> None:
         read(text.encode())
 
 
+@pytest.mark.parametrize("text", [b'"alloc"', b"model.py"])
+def test_json_that_is_not_utf8_is_an_error(text: bytes) -> None:
+    content = drawn().as_json()
+    assert text in content
+    with pytest.raises(UnreadableProfileError, match="damaged"):
+        read(content.replace(text, text[:3] + b"\xff" + text[3:]))
+
+
 def test_deep_json_is_an_error() -> None:
     with pytest.raises(UnreadableProfileError, match="damaged"):
         read(b'{"allocator_settings": ' + b"[" * 100_000)
