@@ -279,7 +279,11 @@ def _loop(
     gaps = minus(whole, computing)
     spans = minus(whole, gaps[gaps[:, 1] - gaps[:, 0] > LONGEST_GAP_NS])
     within = contains(spans, events.start_ns[own_rows])
-    dispatching_ns = int(np.minimum(own_ns[within], DISPATCH_NS).sum())
+    between_ns = total_ns(minus(spans, computing))
+    # In a damaged profile, operators may overlap: their own times then add up to more.
+    dispatching_ns = min(
+        int(np.minimum(own_ns[within], DISPATCH_NS).sum()), total_ns(spans) - between_ns
+    )
     passes: dict[tuple[int, ...], list[_Run]] = {}
     for run in runs:
         passes.setdefault(_pattern(signals.trace, rows, run), []).append(run)
@@ -300,5 +304,5 @@ def _loop(
         ),
         calls=int(within.sum()),
         spans=spans,
-        dispatch_ns=dispatching_ns + total_ns(minus(spans, computing)),
+        dispatch_ns=dispatching_ns + between_ns,
     )

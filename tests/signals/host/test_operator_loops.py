@@ -75,6 +75,15 @@ def test_only_own_time_up_to_five_microseconds_is_dispatch() -> None:
     assert (total_ns(loop.spans), loop.dispatch_ns) == (us(2000), 20 * us(5 + 5))
 
 
+def test_dispatch_of_operators_that_overlap_is_within_the_loop() -> None:
+    builder = TraceBuilder().step(0, 0, us(4000))
+    for place in range(20):
+        builder.operator("aten::mul", us(4 * place), us(4 * place + 6), launches=False)
+    (loop,) = operator_loops(Signals(run_of(builder.build())))
+    # 20 operators of 6 us, of which 5 count, would be 100 us. The last one starts at 76 us.
+    assert (total_ns(loop.spans), loop.dispatch_ns) == (us(76 + 6), us(76 + 6))
+
+
 def test_a_long_gap_is_not_part_of_the_loop() -> None:
     builder = TraceBuilder().step(0, 0, us(9000))
     for place in range(20):
