@@ -114,7 +114,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
         raise _TimeIsOver
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, min(limit_s, threading.TIMEOUT_MAX))
+    timer = signal.setitimer(signal.ITIMER_REAL, min(limit_s, threading.TIMEOUT_MAX))
     try:
         yield
     except _TimeIsOver:
@@ -125,6 +125,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # an alarm of the caller's
 
 
 @contextmanager

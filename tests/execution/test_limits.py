@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -40,6 +41,20 @@ def test_what_catches_every_exception_ends_too() -> None:
     assert time.monotonic() - began < 30
     with time_limit(60):
         assert work(0.01) == "done"
+
+
+def test_an_alarm_of_the_caller_rings_afterwards() -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        signal.alarm(1)
+        with time_limit(60):
+            pass
+        time.sleep(1.5)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [signal.SIGALRM]
 
 
 def test_a_task_of_a_pool_ends_and_the_next_one_starts() -> None:

@@ -23,6 +23,7 @@ from tb_perfadvisor.report.timeline.stored_events import (
     decode_events,
     encode_events,
 )
+from tests.fuzz.command_checks import check_history, check_tools
 from tests.fuzz.invariants import (
     BrokenError,
     check_json,
@@ -78,6 +79,9 @@ def check_reports(root: Path, *, exports: bool) -> int:
             _check_exports(report, analysis)
         _analyzed.add(read)
         reports += 1
+    if exports:
+        check_history(root)
+        check_tools(root)
     return reports
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from tb_perfadvisor.api import describe_runs
-from tb_perfadvisor.errors import PerfAdvisorError, logger
+from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
 from tb_perfadvisor.report.formats.training_text import print_trainings
 from tb_perfadvisor.report.whole_run.view import make_training_view
 from tb_perfadvisor.training.training import Training
+from tests.fuzz.command_checks import check_tools, no_logged_bugs
 from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs
 
 _ROUNDING_NS = 10
@@ -40,7 +38,7 @@ def check_training(root: Path, *, exports: bool) -> int:
         Exception: Whatever was raised, unless it is an error for the user.
     """
     try:
-        with _no_logged_bugs():
+        with no_logged_bugs():
             runs = [
                 (described.run, described.training, described.reports)
                 for described in describe_runs(root)
@@ -63,6 +61,7 @@ def check_training(root: Path, *, exports: bool) -> int:
         printed = io.StringIO()
         print_trainings(runs, Console(file=printed, width=100))
         check_text(printed.getvalue(), "text")
+        check_tools(root)
     return len(runs)
 
 
@@ -75,21 +74,3 @@ def _check(training: Training) -> None:
     for delay in training.delays:
         if not 0 <= delay.cost_ns <= training.elapsed_ns + _ROUNDING_NS:
             raise BrokenError(f"{delay.reason} costs {delay.cost_ns} of {training.elapsed_ns} ns")
-
-
-class _Bugs(logging.Handler):
-    """Raises what would only be logged."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        raise BrokenError(record.getMessage())
-
-
-@contextmanager
-def _no_logged_bugs() -> Iterator[None]:
-    """A profile that cannot be analyzed is left out; a bug must not hide behind that."""
-    handler = _Bugs(logging.ERROR)
-    logger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logger().removeHandler(handler)

@@ -69,7 +69,8 @@ def _delete(root: Any, random: Random) -> None:
 def _swap(root: Any, random: Random) -> None:
     if nodes := _nodes(root, random):
         (one, key), (other, place) = random.choice(nodes), random.choice(nodes)
-        one[key], other[place] = copy.deepcopy(other[place]), one[key]
+        # Containers may be shared, so that one inside itself would be written without end.
+        one[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(one[key])
 
 
 def _nest(root: Any, random: Random) -> None:

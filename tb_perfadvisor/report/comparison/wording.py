@@ -203,15 +203,17 @@ COLUMNS_MEAN = (
 def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
     """The columns with at least one known value, the most important first.
 
-    Devices, or ranks on the CPU, are counted only if their numbers differ.
+    Devices, or ranks on the CPU, are counted only if their numbers differ. If nothing is known,
+    there is the column of the step.
     """
     is_scaled = len({run.devices for run in runs}) > 1
     counted = _RANKS if all(run.device is None for run in runs) else _DEVICES
-    return [
+    known = [
         counted if column is _DEVICES else column
         for column in _COLUMNS
         if any(column.cell(run) for run in runs) and (is_scaled or column is not _DEVICES)
     ]
+    return known or [_COLUMNS[0]]
 
 
 def memory_cells(row: model.LineChange) -> tuple[str, str, str, str]:

@@ -13,10 +13,12 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.report import Report, model
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.suggest import suggest
+from tests.fuzz.command_checks import check_tools
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.invariants import BrokenError
 
 _ROOT = Path(__file__).parents[3]
+_SLOW = _ROOT / "demo_logs" / "pytorch_input_slow"
 _PROGRAMS = sorted((_ROOT / "tests" / "suggest" / "programs").glob("*.py"))
 # What every fix looks for in a remedy.
 _REMEDY = (
@@ -58,7 +60,7 @@ def _change(data: bytes, random: Random) -> bytes:
 
 @cache
 def _report() -> Report:
-    report = analyze(_ROOT / "demo_logs" / "pytorch_input_slow")
+    report = analyze(_SLOW)
     remedy = model.Remedy(
         text=_REMEDY, snippet=None, language="python", framework="", reference=None
     )
@@ -81,6 +83,8 @@ def _check(root: Path, *, exports: bool) -> int:
             )  # fmt: skip
             if done.returncode:
                 raise BrokenError(f"git does not take the patch: {done.stderr.decode()}")
+    if exports:
+        check_tools(_SLOW, root)
     return len(suggestions)
 
 

@@ -214,6 +214,13 @@ def test_columns_without_values_are_hidden() -> None:
     assert "Memory" in text(_numbers(), _numbers(peak_allocated_bytes=5)).splitlines()[0]
 
 
+def test_runs_of_which_nothing_is_known_are_a_table_too() -> None:
+    base, target = (facts(name=name) for name in ("first", "second"))
+    assert text(base, target).startswith("Run     Step  Speed-up\nfirst      –      base\n")
+    document = comparison_document([compare_facts(base, [target])])
+    assert "| first | – | base |" in render_comparison(document, "markdown")
+
+
 def test_synthetic_runs_are_marked() -> None:
     synthetic = [_numbers(is_synthetic=True, name=name) for name in "ab"]
     assert "Synthetic, not recorded: a, b" in text(*synthetic)
