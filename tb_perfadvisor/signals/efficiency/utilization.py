@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_share
 
@@ -145,11 +148,31 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
         return first_fitting(OUTSIDE_GRAPHS, program)
     if not (signals.trace.operators.shapes >= 0).any():
         return hint_for(Need.SHAPES, program)
+    if (function := _launching_function(signals)) is not None:
+        return (
+            f"{function} launches its products without an operator, as in Transformer Engine 2, "
+            "so no profile has their shapes."
+        )
     return (
         "Kernels that the program brings along, or that torch.compile generates for products, have "
         "no formula. Record some steps with PyTorch's own operators, such as "
         "scaled_dot_product_attention, and without max-autotune."
     )
+
+
+_TRANSFORMER_ENGINE = re.compile(r"_(?:LayerNorm|Grouped)?(?:Linear|MLP)(?:Backward)?$")
+"""Its autograd functions. With tensor parallelism, what they multiply may be larger than their
+inputs, so these do not tell the product."""
+
+
+def _launching_function(signals: Signals) -> str | None:
+    """The first of its autograd functions that launches kernels itself."""
+    trace = signals.trace
+    launch = trace.events.launched_by[trace.rows(EventKind.KERNEL)]
+    operator = signals.launching_operator[launch[launch >= 0]]
+    names = trace.texts(distinct(trace.events.name[operator[operator >= 0]]))
+    found = sorted(name for name in names if _TRANSFORMER_ENGINE.match(name))
+    return found[0] if found else None
 
 
 def _at_peak(

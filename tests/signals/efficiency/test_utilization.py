@@ -259,3 +259,19 @@ def test_products_without_any_shape() -> None:
         "Kernels of GPU graphs have no shapes. Record some steps without graphs, with"
         " record_shapes=True."
     )
+
+
+def test_products_of_transformer_engine_2_have_no_shapes() -> None:
+    builder = TraceBuilder(has_shapes=True).device(H100)
+    builder.step(0, 0, ms(3))
+    halves = ["c10::BFloat16"] * 2
+    builder.operator(
+        "_LayerNormLinear", 0, us(10), shapes=[[64, 64], [64]], dtypes=halves, key="linear"
+    )
+    builder.kernel(GEMM, us(10), ms(3), family=KernelFamily.MATMUL, launched_by="linear")
+    found = use(builder)
+    assert (found.mfu, found.reason_in_short) == (None, "no shapes of products")
+    assert found.remedy == (
+        "_LayerNormLinear launches its products without an operator, as in Transformer Engine 2,"
+        " so no profile has their shapes."
+    )

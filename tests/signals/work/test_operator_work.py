@@ -379,3 +379,48 @@ def test_torch_counts_the_same_flop(tmp_path: Path) -> None:
                 assert operator_work is not None, trace.name(int(row))
                 total += operator_work.flop
         assert total == flop > 0
+
+
+def te_gemm(
+    a: list[int], b: list[int], result: list[int], transposed: tuple[int, int], dtype: str = BF16
+) -> Work | None:
+    """`te_gemm_ts` with the 22 inputs of transformer_engine/pytorch/csrc/ts_fp8_op.cpp, 1.13."""
+    none: list[int] = []
+    shapes = [a, none, none, none, none, b, none, none, none, none, result, *[none] * 11]
+    dtypes = [dtype, *["float", *["Scalar"] * 3], dtype, *["float", *["Scalar"] * 3], BF16]
+    values = [*[""] * 4, str(transposed[0]), *[""] * 4, str(transposed[1]), *[""] * 12]
+    dtypes += ["Scalar"] * (len(shapes) - len(dtypes))
+    return work_of_operator(
+        "tex_ts::te_gemm_ts", json.dumps(shapes), ";".join(dtypes), json.dumps(values)
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "result", "transposed", "matmul"),
+    [
+        # Forward, by a weight of (outputs, inputs): 8,192 tokens, 4,096 inputs, 6,144 outputs.
+        ([6144, 4096], [8192, 4096], [8192, 6144], (1, 0), Matmul(1, 8192, 6144, 4096)),
+        # The gradient of the input, and that of the weight.
+        ([6144, 4096], [8192, 6144], [8192, 4096], (0, 0), Matmul(1, 8192, 4096, 6144)),
+        ([8192, 4096], [8192, 6144], [6144, 4096], (0, 1), Matmul(1, 6144, 4096, 8192)),
+    ],
+)
+def test_products_of_transformer_engine_1(
+    a: list[int],
+    b: list[int],
+    result: list[int],
+    transposed: tuple[int, int],
+    matmul: Matmul,
+) -> None:
+    work = te_gemm(a, b, result, transposed)
+    assert work is not None
+    assert (work.matmul, work.number_format) == (matmul, "bf16")
+    assert work.flop == 2 * 8192 * 6144 * 4096
+    in_fp8 = te_gemm(a, b, result, transposed, "unsigned char")
+    assert in_fp8 is not None
+    assert (in_fp8.flop, in_fp8.number_format) == (work.flop, "fp8")
+
+
+def test_a_product_of_transformer_engine_with_other_inputs_is_unknown() -> None:
+    assert te_gemm([6144, 4096], [8192, 4096], [6144], (1, 0)) is None
+    assert te_gemm([6144, 4096], [8192, 4096], [8192, 6144], (0, 0)) is None
