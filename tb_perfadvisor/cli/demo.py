@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
@@ -22,7 +24,10 @@ from tb_perfadvisor.errors import UsageError
     help="Port of TensorBoard, which is reachable from this machine only. 0 picks a free one.",
 )
 def demo(port: int) -> None:
-    """Start TensorBoard with small synthetic profiles of slow programs and their fixes."""
+    """Start TensorBoard with small synthetic profiles of slow programs and their fixes.
+
+    The GPU programs also logged scalars, for the page Training.
+    """
     from tb_perfadvisor.ingest.files.bounded_directory import default_directory, make_private
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
@@ -32,6 +37,7 @@ def demo(port: int) -> None:
         directory = default_directory() / "demo"
         make_private(directory.parent)
         write_synthetic(directory)
+        _write_scalars(directory)
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror}.",
@@ -44,3 +50,15 @@ def demo(port: int) -> None:
         # So that signals reach TensorBoard, and its exit status reaches the shell.
         os.execv(command[0], command)
     sys.exit(subprocess.call(command))
+
+
+def _write_scalars(directory: Path) -> None:
+    """Write what the runs of the GPU profiles logged."""
+    from tb_perfadvisor.publish.summaries import encode_scalars
+    from tb_perfadvisor.testing.synthetic import training_scalars
+
+    for label in directory.glob("*_gpu_*/label.json"):
+        step_ns = json.loads(label.read_text(encoding="utf-8"))["true_step_ns"]["median"]
+        points = list(training_scalars(step_ns))
+        name = f"events.out.tfevents.{points[0][1]:.0f}.demo.1.0"
+        label.with_name(name).write_bytes(encode_scalars(points))

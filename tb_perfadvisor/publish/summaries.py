@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.plugins.scalar import metadata as scalar_metadata
@@ -31,14 +31,29 @@ def encode_events(reports: Sequence[model.Report]) -> bytes:
     Args:
         reports: Ordered by time of recording.
     """
+    return _encode(
+        (step, time.time(), [*_texts(report), *_scalars(scalars(report))])
+        for step, report in enumerate(reports)
+    )
+
+
+def encode_scalars(points: Iterable[tuple[int, float, Mapping[str, float]]]) -> bytes:
+    """Encode an event file with scalars.
+
+    Args:
+        points: Step, Unix time in seconds, and the values by tag.
+    """
+    return _encode((step, unix_s, _scalars(values)) for step, unix_s, values in points)
+
+
+def _encode(events: Iterable[tuple[int, float, list[summary_pb2.Summary.Value]]]) -> bytes:
     content = io.BytesIO()
     writer = RecordWriter(content)
     first = event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2")
     writer.write(first.SerializeToString())
-    for step, report in enumerate(reports):
-        values = [*_texts(report), *_scalars(report)]
+    for step, unix_s, values in events:
         event = event_pb2.Event(
-            wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)
+            wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values)
         )
         writer.write(event.SerializeToString())
     return content.getvalue()
@@ -107,7 +122,7 @@ def _text(tag: str, text: str, description: str) -> summary_pb2.Summary.Value:
     )
 
 
-def _scalars(report: model.Report) -> list[summary_pb2.Summary.Value]:
+def _scalars(values: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
     return [
         summary_pb2.Summary.Value(
             tag=tag,
@@ -118,5 +133,5 @@ def _scalars(report: model.Report) -> list[summary_pb2.Summary.Value]:
                 float_val=[value],
             ),
         )
-        for tag, value in scalars(report).items()
+        for tag, value in values.items()
     ]

@@ -11,9 +11,32 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tb_perfadvisor.api import describe_runs
 from tests.support.waiting import address_in
 
 START_S = 90
+
+
+def check_described(logdir: Path) -> None:
+    """The scalars fit the profile: 72.04 ms per step by its label, recorded after step 3,500."""
+    run = logdir / "synthetic_gpu_allreduce_8rank"
+    (described,) = describe_runs(run)
+    training = described.training
+    assert training is not None
+    assert training.step_ns == pytest.approx(72_038_328, rel=0.01)
+    (recording,) = training.recordings
+    assert recording.first_step == 3_500
+    assert recording.slowdown == pytest.approx(0, abs=0.01)
+    costs = {delay.reason: (delay.count, delay.cost_ns) for delay in training.delays}
+    # Six evaluations of 20 s, the last at the end, where nothing is logged after it.
+    assert costs["evaluation"] == (5, pytest.approx(100e9, rel=0.02))
+    assert costs["start"] == (1, pytest.approx(45e9, rel=0.02))
+    # TensorBoard reads it, too: its checksums are right.
+    read = EventAccumulator(str(run)).Reload()
+    assert len(read.Scalars("train/learning_rate")) == 601
 
 
 def test_the_tab_lists_slow_and_fixed_synthetic_profiles(tmp_path: Path) -> None:
@@ -37,6 +60,12 @@ def test_the_tab_lists_slow_and_fixed_synthetic_profiles(tmp_path: Path) -> None
     finally:
         process.terminate()
         process.wait(30)
+    with_scalars = {capture["run"] for capture in captures if capture["has_scalars"]}
+    assert with_scalars == {
+        "synthetic_gpu_allreduce_8rank",
+        "synthetic_gpu_allreduce_8rank_fixed",
+    }
+    check_described(tmp_path / "cache" / "demo")
     assert sorted(runs) == [
         "synthetic_gpu_allreduce_8rank",
         "synthetic_gpu_allreduce_8rank_fixed",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tb_perfadvisor.testing.synthetic.gpu import OVER_NVLINK, OVER_PCIE, gpu_data_parallel
 from tb_perfadvisor.testing.synthetic.profiles import write_synthetic
 from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, tpu_attention
+from tb_perfadvisor.testing.synthetic.training import training_scalars
 
 __all__ = [
     "FITTING",
@@ -19,5 +20,6 @@ __all__ = [
     "PADDED",
     "gpu_data_parallel",
     "tpu_attention",
+    "training_scalars",
     "write_synthetic",
 ]
