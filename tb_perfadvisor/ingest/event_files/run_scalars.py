@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import BinaryIO
 
+from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.files.access import open_file
-from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
 from tb_perfadvisor.training.scalars import RunScalars, Series, merge_series
 
 
@@ -44,12 +47,37 @@ def read_run(
 def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mapping[str, Series]:
     if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
         return stored
+    if cache is not None and is_url(root):
+        # If ranges do not serve, the whole file does, or its error is the one to show.
+        with suppress(PerfAdvisorError):
+            series = _read_on(root, entry, cache)
+            if series is not None:
+                return series
     with open_file(
         root, entry.system_path, version=entry.version, size_bytes=entry.size_bytes
     ) as stream:
-        reader = ScalarReader() if cache is None else cache.reader(root, entry, stream)
-        reader.read(stream)
-        series = reader.series()
-        if cache is not None:
-            cache.write(root, entry, stream, reader.end, series)
+        reader = (cache and cache.reader(root, entry, stream)) or ScalarReader()
+        return _read(reader, root, entry, stream, cache)
+
+
+def _read_on(root: str, entry: FileEntry, cache: ScalarCache) -> Mapping[str, Series] | None:
+    """Request only what was appended to a remote file; None if it is new, or another one."""
+    from tb_perfadvisor.ingest.files.remote.ranges import open_ranges
+
+    with open_ranges(root, entry.system_path, entry.size_bytes) as stream:
+        reader = cache.reader(root, entry, stream)
+        return None if reader is None else _read(reader, root, entry, stream, cache)
+
+
+def _read(
+    reader: ScalarReader,
+    root: str,
+    entry: FileEntry,
+    stream: BinaryIO,
+    cache: ScalarCache | None,
+) -> Mapping[str, Series]:
+    reader.read(stream)
+    series = reader.series()
+    if cache is not None:
+        cache.write(root, entry, stream, reader.end, series)
     return series

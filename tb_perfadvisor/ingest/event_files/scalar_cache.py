@@ -65,11 +65,11 @@ class ScalarCache(BoundedDirectory):
         self.touch(_key(root, entry))
         return stored.series
 
-    def reader(self, root: str, entry: FileEntry, stream: BinaryIO) -> ScalarReader:
-        """A reader that goes on where the file was read to, or starts anew if it is another one."""
+    def reader(self, root: str, entry: FileEntry, stream: BinaryIO) -> ScalarReader | None:
+        """A reader that goes on where the file was read to; None if it is new, or another one."""
         stored = self._load(root, entry)
         if stored is None or _digest(stream, stored.end) != stored.digest:
-            return ScalarReader()
+            return None
         return ScalarReader(stored.end, stored.series)
 
     def write(

@@ -104,8 +104,16 @@ class Store:
         full = self.full_path(path)
         return stamp_of(self.ask(lambda filesystem: filesystem.info(full), where=path))
 
-    def head(self, path: str, head_bytes: int) -> bytes:
-        """Read the first bytes of a file, in one request if the store supports it.
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Read a part of a file, in one request if the store supports it.
+
+        Args:
+            path: The file.
+            start: Position of the first byte.
+            end: Position behind the last byte; may lie behind the end of the file.
+
+        Returns:
+            The bytes. Of a store that ignores ranges, all bytes up to the end.
 
         Raises:
             FileNotFoundError: If the file does not exist.
@@ -116,13 +124,15 @@ class Store:
         def read(filesystem: Any) -> bytes:
             if self.scheme in GCS:
                 # `cat_file` of gcsfs requests the size twice before it reads.
-                headers = {"Range": f"bytes=0-{head_bytes - 1}"}
-                content = filesystem.call("GET", filesystem.url(full), headers=headers)[1]
-            else:
-                content = filesystem.cat_file(full, start=0, end=head_bytes)
-            return bytes(content[:head_bytes])  # some stores ignore the range
+                headers = {"Range": f"bytes={start}-{end - 1}"}
+                return bytes(filesystem.call("GET", filesystem.url(full), headers=headers)[1])
+            return bytes(filesystem.cat_file(full, start=start, end=end))
 
         return self.ask(read, where=path)
+
+    def head(self, path: str, head_bytes: int) -> bytes:
+        """Read the first bytes of a file; see `read_range`."""
+        return self.read_range(path, 0, head_bytes)[:head_bytes]
 
     def download(self, path: str, target: str) -> None:
         """Download a file.
