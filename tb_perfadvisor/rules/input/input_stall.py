@@ -185,11 +185,14 @@ class InputStall(Rule):
         low_ns = min(stall_ns, attribution.window_ns - stall_ns)
         if overlaps_already or _prefetches(signals):
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
-        name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
+        # A recorder's totals do not say where the step waits.
+        is_event = len(rows) > 0 and trace.totals is None
+        name = trace.name(int(rows[np.argmax(idle)])) if is_event else ""
+        where = f", in {name}" if name else ""
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
             instance=_fetch(name),
-            summary=f"{subject} {per_step(stall_ns, signals)} for input, in {name}.",
+            summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
             saving=Saving(
                 low_ns, stall_ns, stall_ns, claims, "measured", (Remove(signals.input_waits),)
             ),

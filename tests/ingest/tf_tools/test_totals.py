@@ -132,7 +132,8 @@ def test_input_finding_shows_the_stages_of_the_pipeline() -> None:
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
     (finding,) = report.findings
     assert finding.rule_id == "input-stall"
-    assert "in the input pipeline (sum of the step)" in finding.summary
+    assert finding.summary.endswith(" for input.")
+    assert finding.title == "Feed the device without making it wait"
     assert finding.saving is not None
     # The 4 ms disappear if they overlap 6 ms of compute.
     assert (finding.saving.low_ns, finding.saving.high_ns) == (4_000_000, 4_000_000)
