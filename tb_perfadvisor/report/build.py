@@ -281,9 +281,9 @@ def _heading(ranked: RankedFinding, others: Sequence[RankedFinding], signals: Si
     expected = format_duration(saving.expected_ns / signals.steps.count) if saving else ""
     whole = "per step" if len(signals.steps) else "of the profile"
     specific = sum(other.refines == ranked.rule.id for other in others)
-    choice = "do one of these" if specific > 1 else "do this"
+    choice = ": do one of these" if specific > 1 else ""
     noun = ranked.rule.noun or ranked.rule.id.replace("-", " ").capitalize()
-    return f"{noun}, {expected} {whole}: {choice}"
+    return f"{noun}, {expected} {whole}{choice}"
 
 
 def _unwrapped(text: str) -> str:
