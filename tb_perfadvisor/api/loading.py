@@ -113,7 +113,8 @@ def nothing_found(
     reasons += [str(error) for error in failures[:3]]
     if reasons:
         return NothingFoundError("contains no readable profile. " + " ".join(reasons), where=where)
-    scanned = f"{listing.scanned_files:,} files scanned"
+    count = listing.scanned_files
+    scanned = f"{count:,} file{'' if count == 1 else 's'} scanned"
     return NothingFoundError(
         f"contains no profile ({'; '.join([scanned, *listing.gaps])}).",
         where=where,

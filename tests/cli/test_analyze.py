@@ -195,7 +195,7 @@ def test_a_path_without_profiles(tmp_path: Path) -> None:
     assert "nowhere" in error("analyze", tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
     line = error("analyze", tmp_path)
-    assert "contains no profile (1 files scanned)" in line
+    assert "contains no profile (1 file scanned)" in line
     assert "*.pt.trace.json" in line
 
 

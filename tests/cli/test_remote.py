@@ -109,7 +109,7 @@ def test_missing_objects(store: ObjectStore) -> None:
         f"{scheme}://bucket/nothing: there is no such file or directory."
     )
     store.put("bucket", "empty/notes.txt", b"hello")
-    assert "contains no profile (1 files scanned)" in refused(f"{scheme}://bucket/empty")
+    assert "contains no profile (1 file scanned)" in refused(f"{scheme}://bucket/empty")
 
 
 @pytest.mark.parametrize(
