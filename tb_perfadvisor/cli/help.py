@@ -128,7 +128,7 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
     parts: list[Any] = [
         Padding(Text.assemble(("Usage: ", "yellow"), (usage, "bold")), 1),
-        Padding(Text(command.help or ""), (0, 1, 1, 1)),
+        Padding(Text(_reflowed(command.help or "")), (0, 1, 1, 1)),
     ]
     parts += [
         Panel(table(rows), title=title, title_align="left", border_style="dim")
@@ -145,6 +145,11 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     with console.capture() as capture:
         console.print(Group(*parts))
     return capture.get()
+
+
+def _reflowed(docstring: str) -> str:
+    """Paragraphs without the line breaks of the code, so that the terminal breaks them."""
+    return "\n\n".join(" ".join(part.split()) for part in docstring.split("\n\n"))
 
 
 def _spelling(parameter: click.Parameter) -> str:

@@ -82,6 +82,8 @@ def run(
 
     if is_switched_off():
         note(f"nothing is recorded, because {SWITCH} is off.")
+    elif any(Path(logdir).glob("step_*")):
+        note(f"{logdir} has recordings already. To compare two variants, give each a --logdir.")
     with tempfile.TemporaryDirectory(prefix="perfadvisor-run-") as status:
         settings = {
             "status": status,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +22,20 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 Examples:
-  perfadvisor suggest runs/baseline --repo .
-  perfadvisor suggest runs/baseline --repo . --rule input-stall | git apply
-  perfadvisor suggest runs/baseline --repo . --output patches/    # one file per finding"""
+  perfadvisor suggest runs/baseline
+  perfadvisor suggest runs/baseline --rule input-stall | git apply
+  perfadvisor suggest runs/baseline --repo src | git -C src apply
+  perfadvisor suggest runs/baseline --output patches/    # one file per finding"""
 
 
 @click.command(cls=Command, epilog=_EXAMPLES)
 @click.argument("path", cls=Argument, help="A run or one file: exactly one capture.")
 @click.option(
-    "--repo", type=PATH, required=True, help="The directory of the program's code. It is only read."
+    "--repo",
+    type=PATH,
+    default=Path(),
+    show_default="the current directory",
+    help="The directory of the program's code. It is only read.",
 )
 @RUN
 @click.option("--rule", multiple=True, help="Only for findings of this rule. Can be repeated.")
@@ -73,7 +80,17 @@ def suggest(
             content = msgspec.json.format(msgspec.json.encode(suggestions)).decode()
             sys.stdout.write(printable_json(content) + "\n")
         else:
+            _keep_bytes()
             sys.stdout.write("\n".join(map(_text, suggestions)))
+    if sys.stdout.isatty() and any(suggestion.patch for suggestion in suggestions):
+        apply = "git apply" if repo == Path() else f"git -C {shlex.quote(str(repo))} apply"
+        note(f"to take the patches, add `| {apply}`; then record again, and `perfadvisor compare`.")
+
+
+def _keep_bytes() -> None:
+    """Write to a file or a pipe what a patch of UTF-8 files needs, whatever the system's habits."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
 
 def _report(path: str, run: str | None) -> Report:

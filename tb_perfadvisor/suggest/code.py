@@ -69,6 +69,19 @@ class Code:
                     names[name] = f"{origin}.{alias.name.value}"
         return names
 
+    def has_global(self, module: str) -> bool:
+        """Whether the file imports a module at its top level, by its own name."""
+        return any(
+            isinstance(statement, cst.Import)
+            and any(
+                alias.asname is None and dotted_name(alias.name).partition(".")[0] == module
+                for alias in statement.names
+            )
+            for line in self.module.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for statement in line.body
+        )
+
     @cached_property
     def _positions(self) -> Any:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
@@ -167,6 +180,23 @@ def dotted_name(node: Node) -> str:
         base = dotted_name(node.value)
         return f"{base}.{node.attr.value}" if base else ""
     return ""
+
+
+def bindings(node: Node) -> Iterator[Node]:
+    """The names and attributes that a node itself binds; those in a tuple, too."""
+    if isinstance(
+        node,
+        cst.AssignTarget | cst.AnnAssign | cst.AugAssign | cst.NamedExpr | cst.For | cst.CompFor,
+    ):
+        target = node.target
+    elif isinstance(node, cst.AsName | cst.Param):
+        target = node.name
+    else:
+        return
+    if isinstance(target, cst.Tuple | cst.List):
+        yield from (each for each in inside(target) if isinstance(each, cst.Name | cst.Attribute))
+    else:
+        yield target
 
 
 def expression(text: str) -> Node:

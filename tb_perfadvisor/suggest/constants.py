@@ -5,35 +5,56 @@ from __future__ import annotations
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, positional
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name
+from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name
 
 
-def literal_behind(code: Code, value: Node) -> Node | None:
+def literal_behind(code: Code, value: Node, uses: frozenset[str]) -> Node | None:
     """The integer literal that a value surely comes from; None if there is none, or several.
 
     Args:
         code: The file.
         value: A name that the file assigns once, or `args.name` of an option with that default.
+        uses: The only keyword arguments that may use the value, besides texts: nothing else changes
+            with it.
     """
     if isinstance(value, cst.Attribute) and dotted_name(value).count(".") == 1:
-        return _default_of_option(code, value.attr.value)
-    if isinstance(value, cst.Name):
-        return _only_value(code, value.value)
-    return None
+        literal = _default_of_option(code, value.attr.value)
+    elif isinstance(value, cst.Name):
+        literal = _only_value(code, value.value)
+    else:
+        return None
+    name = dotted_name(value)
+    is_used_elsewhere = any(
+        dotted_name(node) == name and not _is_bound(code, node) and not _is_for(code, node, uses)
+        for node in code.nodes
+        if isinstance(node, cst.Name | cst.Attribute)
+    )
+    return None if is_used_elsewhere else literal
+
+
+def _is_bound(code: Code, node: Node) -> bool:
+    return any(node is bound for bound in bindings(code.parents.get(id(node))))
+
+
+def _is_for(code: Code, node: Node, uses: frozenset[str]) -> bool:
+    """Whether a value is only formatted, or is for one of some keyword arguments."""
+    at = code.around(node, cst.Arg, cst.FormattedStringExpression)
+    if isinstance(at, cst.FormattedStringExpression):
+        return True
+    return at is not None and at.keyword is not None and at.keyword.value in uses
 
 
 def _only_value(code: Code, name: str) -> Node | None:
-    values: list[Node | None] = []
-    for node in code.nodes:
-        if (
-            isinstance(node, cst.Assign)
-            and any(dotted_name(target.target) == name for target in node.targets)
-        ) or (isinstance(node, cst.AnnAssign | cst.NamedExpr) and dotted_name(node.target) == name):
-            values.append(node.value)
-        elif (isinstance(node, cst.AugAssign) and dotted_name(node.target) == name) or (
-            isinstance(node, cst.Param) and node.name.value == name
-        ):
-            values.append(None)  # another value, or the caller's
+    bound = [
+        node for node in code.nodes if any(dotted_name(target) == name for target in bindings(node))
+    ]
+    values = []
+    for node in bound:
+        if isinstance(node, cst.AssignTarget):
+            is_whole = isinstance(node.target, cst.Name)
+            values.append(code.parents[id(node)].value if is_whole else None)
+        else:
+            values.append(node.value if isinstance(node, cst.AnnAssign | cst.NamedExpr) else None)
     return _literal(values)
 
 

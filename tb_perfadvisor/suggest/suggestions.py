@@ -34,6 +34,8 @@ FIXES = (
 )
 MAX_PLACES = 5
 _TRAINING = re.compile(r"train", re.IGNORECASE)
+_NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
+_TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest\.py$)")
 
 Outcome = Literal["patch", "same", "unsure", "none"]
 
@@ -217,6 +219,8 @@ def _choose(
     if len(candidates) > 1:
         return candidates, f"{len(candidates)} places match"
     (only,) = candidates
+    if not near and (_TEST_FILE.search(only.code.path) or _NOT_TRAINING.search(_name(only))):
+        return [only], "the only place that matches seems to be of a test or an evaluation"
     if only.change.unsure:
         return [only], only.change.unsure
     return only, ""

@@ -22,6 +22,7 @@ from tb_perfadvisor.report import Report, model
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW
+from tests.support.patches import git_apply
 
 PROGRAMS = Path(__file__).with_name("programs")
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
@@ -80,14 +81,6 @@ def first_patches(name: str, directory: Path) -> list[Suggestion]:
     (directory / f"{name}.py").write_text(text, encoding="utf-8")
     suggestions = suggest(report_of(name), Repository(directory))
     return [each for each in suggestions if each.number.startswith("1") and each.patch]
-
-
-def git_apply(directory: Path, patch: str) -> None:
-    done = subprocess.run(
-        ["git", "apply", "--unsafe-paths", "-"],
-        cwd=directory, input=patch, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

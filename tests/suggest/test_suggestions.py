@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.report import model
 from tb_perfadvisor.sources import Repository
-from tb_perfadvisor.suggest import Suggestion, suggest
+from tb_perfadvisor.suggest import suggest
 from tb_perfadvisor.suggest.suggestions import FIXES
-from tests.support.command import SLOW, run
+from tests.support.command import ROOT, SLOW, run
+from tests.support.patches import added, git_apply, only, report_with
 
 LOADER = "from torch.utils.data import DataLoader\n\n\n"
-
-
-def report_with(snippet: str, *places: model.Place, text: str = "") -> Report:
-    report = analyze(SLOW)
-    remedy = model.Remedy(
-        text=text, snippet=snippet, language="python", framework="", reference=None
-    )
-    finding = replace(report.findings[0], evidence=[], places=list(places), remedies=[remedy])
-    return replace(report, findings=[finding], first=None)
-
-
-def only(tmp_path: Path, code: str, snippet: str, *places: model.Place) -> Suggestion:
-    (tmp_path / "train.py").write_text(code, encoding="utf-8")
-    (suggestion,) = suggest(report_with(snippet, *places), Repository(tmp_path))
-    return suggestion
-
-
-def added(suggestion: Suggestion) -> list[str]:
-    return [
-        line[1:].strip()
-        for line in suggestion.patch.splitlines()
-        if line.startswith("+") and not line.startswith("+++")
-    ]
 
 
 # --- where ----------------------------------------------------------------------------------------
@@ -156,7 +136,8 @@ def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
         ),
         ("o.zero_grad(set_to_none=False)\n", "set_to_none=True", ["o.zero_grad(set_to_none=True)"]),
         (
-            "total = 0.0\nfor x in d:\n    total += loss.item()\nprint(f'{total:.3f}')\n",
+            "total = 0.0\nfor x in d:\n    loss.backward()\n    total += loss.item()\n"
+            "print(f'{total:.3f}')\n",
             "loss.item()",
             ["total += loss.detach()"],
         ),
@@ -187,7 +168,7 @@ def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
             ["net.compile()"],
         ),
         (
-            "model = Net().to(device)\nopt = SGD(model.parameters())\n",
+            "import torch\nmodel = Net().to(device)\nopt = SGD(model.parameters())\n",
             "memory_format=torch.channels_last",
             ["model = Net().to(device, memory_format=torch.channels_last)"],
         ),
@@ -257,6 +238,47 @@ def test_each_fix_carries_out_a_remedy_of_a_rule() -> None:
     assert [fix.remedy for fix in FIXES if not re.search(fix.remedy, text)] == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Tabs, an annotation, a comment behind the last argument, no comma after it.
+        (
+            "def f(data: Data) -> DataLoader:\n\tloader: DataLoader = DataLoader(\n\t\tdata,\n"
+            "\t\tshuffle=True  # mix\n\t)\n\treturn loader\n",
+            "def f(data: Data) -> DataLoader:\n\tloader: DataLoader = DataLoader(\n\t\tdata,\n"
+            "\t\tshuffle=True,  # mix\n\t\tnum_workers=4,\n\t\tpersistent_workers=True\n\t)\n"
+            "\treturn loader\n",
+        ),
+        # Line ends of Windows, a form feed, and no line end at the end.
+        (
+            "x = 1\r\n\f\r\nasync def g():\r\n    return DataLoader(a)",
+            "x = 1\r\n\f\r\nasync def g():\r\n"
+            "    return DataLoader(a, num_workers=4, persistent_workers=True)",
+        ),
+        # Names beyond ASCII, and a call inside of others that has no argument of its own line.
+        (
+            "größe = 3\nwith made(iter(DataLoader(\n    daten, größe))) as it:\n    pass\n",
+            "größe = 3\nwith made(iter(DataLoader(\n"
+            "    daten, größe, num_workers=4, persistent_workers=True))) as it:\n    pass\n",
+        ),
+        # A dictionary whose arguments are known not to set workers is not known here.
+        ("DataLoader(a, num_workers=0, **more)\n", "DataLoader(a, num_workers=4, **more)\n"),
+    ],
+    ids=["tabs", "windows", "unicode", "unpacked"],
+)
+def test_git_takes_the_patch_and_nothing_else_changes(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my code"
+    folder.mkdir()
+    head = "from torch.utils.data import DataLoader\n"
+    (folder / "train it.py").write_bytes(f"{head}{before}".encode())
+    (suggestion,) = suggest(report_with("num_workers=4"), Repository(tmp_path))
+    git_apply(tmp_path, suggestion.patch)
+    assert (folder / "train it.py").read_bytes().decode() == f"{head}{after}"
+    compile(after, "train", "exec")
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -269,6 +291,19 @@ def test_the_command_prints_a_patch(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").read_text("utf-8") == LOADER + "loader = DataLoader(a)\n"
     run("suggest", SLOW, "--repo", tmp_path, "--output", tmp_path / "patches")
     assert [path.name for path in (tmp_path / "patches").iterdir()] == ["1-input-stall.patch"]
+
+
+def test_a_redirected_patch_is_exact_whatever_the_encoding_of_the_terminal(tmp_path: Path) -> None:
+    before = f"{LOADER}größe = 3\r\nloader = DataLoader(a)\r\n"
+    (tmp_path / "train.py").write_bytes(before.encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "suggest", str(SLOW)],
+        cwd=tmp_path, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "cp1252"},
+    )  # fmt: skip
+    git_apply(tmp_path, done.stdout.decode())
+    after = before.replace("(a)", "(a, num_workers=4, persistent_workers=True)")
+    assert (tmp_path / "train.py").read_bytes() == after.encode()
 
 
 def test_the_command_needs_one_capture(tmp_path: Path) -> None:

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import argument, positional
+from tb_perfadvisor.suggest.arguments import (
+    argument,
+    is_name,
+    positional,
+    unpacks,
+    with_argument,
+)
 from tb_perfadvisor.suggest.change import Change, Fix
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
+from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
 
 _EFFECTS = re.compile(
     r"\b(nonlocal|global|print|open|time|np|numpy|float|int|bool|block_until_ready|device_get"
-    r"|logging|logger)\b|\.(item|numpy|tolist|write)\("
+    r"|logging|logger|next|input)\b|\.(item|numpy|tolist|write)\("
 )
 """What a traced function would do once, or cannot do."""
 _GROWING = re.compile(r"\b(\w+)\.(append|extend|update|add|setdefault)\(")
@@ -25,7 +31,7 @@ _TRACING = re.compile(
 
 def _jit(code: Code, remedy: str) -> Iterator[Change]:
     """`@jax.jit` on the functions that the loop calls."""
-    if "jax" not in code.imports:
+    if not code.has_global("jax"):
         return
     hot, traced = _called_in_loops(code), _traced(code)
     computing = {
@@ -37,12 +43,12 @@ def _jit(code: Code, remedy: str) -> Iterator[Change]:
         name
         for other, function in computing.items()
         for name in _called(function)
-        if name != other and not _why_not(code, function)
+        if name != other and not (_why_not(code, function) or _why_not_jitted(code, function))
     }
     for name, function in computing.items():
         if name in called_by_others:
             continue
-        why = _why_not(code, function)
+        why = _why_not(code, function) or _why_not_jitted(code, function)
         if why:
             yield Change(function, unsure=why)
             continue
@@ -78,33 +84,49 @@ def _graph(code: Code, remedy: str) -> Iterator[Change]:
 
 
 def _donated(code: Code, remedy: str) -> Iterator[Change]:
-    """Donated arguments of a jitted step whose results replace them."""
+    """Donated arguments of a jitted step whose results replace them, wherever it is called."""
     for made in code.calls("jax.jit"):
         name = code.target(made)
-        if argument(made, "donate_argnums") is not None or not name:
+        calls = code.calls(name) if name else []
+        if argument(made, "donate_argnums") is not None or not calls:
             continue
-        for call in code.calls(name):
-            assign = code.around(call, cst.Assign)
-            if assign is None or assign.value is not call or len(assign.targets) != 1:
-                continue
-            results = {dotted_name(node) for node in inside(assign.targets[0].target)}
-            places = [
-                place
-                for place, given in enumerate(positional(call))
-                if dotted_name(given) and dotted_name(given) in results
-            ]
-            if places:
-                numbers = ", ".join(map(str, places))
-                value = f"({numbers},)" if len(places) == 1 else f"({numbers})"
-                args = [*made.args[:-1], made.args[-1].with_changes(comma=_COMMA)]
-                new = cst.Arg(expression(value), keyword=cst.Name("donate_argnums"), equal=_EQUAL)
-                changed = made.with_changes(args=[*args, new])
-                yield Change(made, f"donate_argnums={value}", ((made, changed),))
-                break
+        replaced = [_replaced_places(code, call) for call in calls]
+        places = sorted(set.intersection(*replaced))
+        if not any(replaced):
+            continue
+        given = {dotted_name(positional(calls[0])[place]) for place in places}
+        if not places or _kept(code, given):
+            yield Change(made, unsure="its arguments may still be used after the call")
+            continue
+        numbers = ", ".join(map(str, places))
+        value = f"({numbers},)" if len(places) == 1 else f"({numbers})"
+        changed = with_argument(made, "donate_argnums", value)
+        yield Change(made, f"donate_argnums={value}", ((made, changed),))
 
 
-_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+def _replaced_places(code: Code, call: Node) -> set[int]:
+    """The positional arguments of a call that its results replace."""
+    assign = code.around(call, cst.Assign)
+    if assign is None or assign.value is not call or len(assign.targets) != 1 or unpacks(call):
+        return set()
+    results = {dotted_name(node) for node in inside(assign.targets[0].target)}
+    return {
+        place
+        for place, given in enumerate(positional(call))
+        if dotted_name(given) and dotted_name(given) in results
+    }
+
+
+def _kept(code: Code, names: set[str]) -> bool:
+    """Whether the file keeps a value under a second name, or in a collection."""
+    values: list[Node] = []
+    for node in code.nodes:
+        if isinstance(node, cst.Assign | cst.AnnAssign):
+            values.append(node.value)
+            if isinstance(node.value, cst.Tuple | cst.List | cst.Dict):
+                values += [element.value for element in node.value.elements]
+    values += [value for call in code.calls("*.append") for value in positional(call)]
+    return any(dotted_name(value) in names for value in values if value is not None)
 
 
 def _called(node: Node) -> set[str]:
@@ -151,23 +173,86 @@ def _why_not(code: Code, function: Node) -> str:
         return "it takes any number of arguments"
     if any(name.value == "self" for name in (p.name for p in parameters.params)):
         return "it is a method"
+    if function.asynchronous is not None or function.decorators:
+        return "it is asynchronous or decorated"
     body = code.source(function.body)
     effect = _EFFECTS.search(body)
     if effect is not None:
         return f"it uses `{effect[0].strip('.(')}`, which a compiled function runs only once"
-    own = {
-        name.value
-        for node in inside(function.body)
-        if isinstance(node, cst.AssignTarget)
-        for name in inside(node)
-        if isinstance(name, cst.Name)
-    }
+    own = {name for node in inside(function) for name in _bound_names(node)}
     for grown in _GROWING.finditer(body):
         if grown[1] not in own:
             return f"it changes `{grown[1]}`, which a compiled function does only once"
-    if any(isinstance(node, cst.If | cst.While | cst.Try) for node in inside(function.body)):
-        return "it branches, perhaps on values that are not known while it is compiled"
+    for node in inside(function.body):
+        if isinstance(node, cst.AssignTarget) and isinstance(
+            node.target, cst.Attribute | cst.Subscript
+        ):
+            return "it changes an object in place"
+        if isinstance(node, cst.Call) and code.name(node.func).partition(".")[0] == "random":
+            return "it uses `random`, which a compiled function runs only once"
+        if isinstance(node, _BRANCHES):
+            return "it branches, perhaps on values that are not known while it is compiled"
+        if isinstance(node, cst.Yield | cst.Await):
+            return "it does not return at once"
+    changing = sorted(_names_read(function.body) - own & _changing(code))
+    if changing:
+        return f"`{changing[0]}` changes, and a compiled function would keep its first value"
     return ""
+
+
+_BRANCHES = (cst.If, cst.IfExp, cst.While, cst.Try, cst.Assert, cst.BooleanOperation)
+
+
+def _names_read(node: Node) -> set[str]:
+    return {inner.value for inner in inside(node) if isinstance(inner, cst.Name)}
+
+
+def _bound_names(node: Node) -> set[str]:
+    return {dotted_name(name) for name in bindings(node)}
+
+
+def _changing(code: Code) -> set[str]:
+    """The names that the file binds more than once, or in a loop, outside of parameters."""
+    once: set[str] = set()
+    changing: set[str] = set()
+    for node in code.nodes:
+        if isinstance(node, cst.Param):
+            continue
+        names = _bound_names(node)
+        changing |= names & once
+        once |= names
+        if isinstance(node, cst.For | cst.AugAssign) or code.around(node, cst.For, cst.While):
+            changing |= names
+    return changing
+
+
+def _why_not_jitted(code: Code, function: Node) -> str:
+    """Why arguments of a function may be no arrays; empty if nothing speaks against it."""
+    names = {parameter.name.value for parameter in function.params.params}
+    for node in inside(function.body):
+        if not isinstance(node, cst.Call):
+            continue
+        called = dotted_name(node.func)
+        head, _, method = called.partition(".")
+        if head in names and method.rpartition(".")[2] not in _ARRAY_METHODS:
+            return f"`{head}` may be no array: it is called, or its methods are"
+        if called == "range" and _names_read(node) & names:
+            return "an argument may be a number that it counts to"
+    for call in code.calls(function.name.value):
+        for arg in call.args:
+            if arg.star or isinstance(
+                arg.value, cst.SimpleString | cst.Lambda | cst.FormattedString
+            ):
+                return "it is called with arguments that are no arrays"
+            if is_name(arg.value, "True") or is_name(arg.value, "False"):
+                return "it is called with a switch"
+    return ""
+
+
+_ARRAY_METHODS = frozenset(
+    {"sum", "mean", "max", "min", "std", "var", "reshape", "astype", "transpose", "dot", "clip",
+     "squeeze", "ravel", "flatten", "argmax", "items", "values", "keys", "copy"}
+)  # fmt: skip
 
 
 FIXES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, integer, is_name, with_argument
 from tb_perfadvisor.suggest.change import Change, Fix
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression
+from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
 
 _SOURCE = re.compile(
     r"^tensorflow\.data\.(Dataset\.\w+|\w+Dataset)$|^(\w+\.)*\w+_dataset_from_directory$"
@@ -18,6 +19,8 @@ _SOURCE = re.compile(
 _BEFORE_CACHE = frozenset({"repeat", "shuffle", "batch", "padded_batch", "prefetch", "cache"})
 _TRANSPARENT = frozenset({"with_options", "apply"})
 _RANDOM = re.compile(r"random|shuffle|augment", re.IGNORECASE)
+_PURE = ("tensorflow", "numpy", "math", "os", "pathlib", "functools")
+"""Libraries that are random only where a name says so."""
 _MOST_CACHED = 10_000
 """Elements of a range: of more, prepared ones rarely fit in memory."""
 
@@ -84,7 +87,8 @@ def _chain(node: Node) -> Pipeline:
 
 def _parallel(code: Code, remedy: str) -> Iterator[Change]:
     """Calls of a map's function in parallel; their results stay in order."""
-    for pipeline in pipelines(code):
+    autotune = _autotune(code)
+    for pipeline in pipelines(code) if autotune else ():
         maps = [
             call
             for name, call in pipeline.steps
@@ -93,10 +97,16 @@ def _parallel(code: Code, remedy: str) -> Iterator[Change]:
         if maps:
             # Later calls contain earlier ones, which stay the same nodes in their replacements.
             changes = tuple(
-                (call, with_argument(call, "num_parallel_calls", "tf.data.AUTOTUNE"))
+                (call, with_argument(call, "num_parallel_calls", autotune))
                 for call in reversed(maps)
             )
-            yield Change(maps[-1], "num_parallel_calls=tf.data.AUTOTUNE", changes)
+            yield Change(maps[-1], f"num_parallel_calls={autotune}", changes)
+
+
+def _autotune(code: Code) -> str:
+    """The constant, by the name that the file has for TensorFlow; empty if it has none."""
+    names = [name for name, origin in code.imports.items() if origin == "tensorflow"]
+    return f"{names[0]}.data.AUTOTUNE" if names else ""
 
 
 def _runs_one_call(call: Node) -> bool:
@@ -106,11 +116,12 @@ def _runs_one_call(call: Node) -> bool:
 
 def _prefetch(code: Code, remedy: str) -> Iterator[Change]:
     """A prefetch at the end."""
-    for pipeline in pipelines(code):
+    autotune = _autotune(code)
+    for pipeline in pipelines(code) if autotune else ():
         ends = [name for name, _ in pipeline.steps if name not in _TRANSPARENT]
         if ends and ends[-1] != "prefetch" and _is_whole(code, pipeline):
-            changed = _called(pipeline.last, "prefetch", "tf.data.AUTOTUNE")
-            yield Change(pipeline.last, "prefetch(tf.data.AUTOTUNE)", ((pipeline.last, changed),))
+            changed = _called(pipeline.last, "prefetch", autotune)
+            yield Change(pipeline.last, f"prefetch({autotune})", ((pipeline.last, changed),))
 
 
 def _is_whole(code: Code, pipeline: Pipeline) -> bool:
@@ -155,18 +166,41 @@ def _why_not_cached(code: Code, pipeline: Pipeline, maps: list[Node]) -> str:
     ):
         return "the number of elements is unknown or large"
     for call in maps:
-        function = call.args[0].value if call.args else None
-        text = code.source(function) if function is not None else ""
-        called = {dotted_name(node.func) for node in code.nodes if isinstance(node, cst.Call)}
-        for definition in code.functions():
-            name = definition.name.value
-            if name == text or (re.search(rf"\b{name}\b", text) and name in called):
-                text += code.source(definition)
-        if _RANDOM.search(text):
+        parts = _parts(code, call.args[0].value) if call.args else []
+        if any(_RANDOM.search(code.source(part)) for part in parts):
             return "the function is random, so that each epoch must call it"
-        if isinstance(function, cst.Name) and text == function.value:
-            return f"`{text}` is defined elsewhere; it may be random"
+        elsewhere = [name for part in parts for name in _defined_elsewhere(code, part)]
+        if elsewhere:
+            return f"`{elsewhere[0]}` is defined elsewhere; it may be random"
     return ""
+
+
+def _parts(code: Code, function: Node) -> list[Node]:
+    """A function that is mapped, and the functions of the file that it uses."""
+    definitions = {definition.name.value: definition for definition in code.functions()}
+    parts, pending = [function], [function]
+    while pending:
+        names = {node.value for node in inside(pending.pop()) if isinstance(node, cst.Name)}
+        new = [definitions.pop(name) for name in sorted(names & definitions.keys())]
+        parts += new
+        pending += new
+    return parts
+
+
+def _defined_elsewhere(code: Code, part: Node) -> list[str]:
+    """The functions that a part of a mapped function calls, and this file does not define."""
+    called = [node.func for node in inside(part) if isinstance(node, cst.Call)]
+    if isinstance(part, cst.Name | cst.Attribute):
+        called.append(part)
+    own = {dotted_name(name) for node in inside(part) for name in bindings(node)}
+    known = {definition.name.value for definition in code.functions()} | own | set(dir(builtins))
+    return [
+        name
+        for name in map(dotted_name, called)
+        if name
+        and name.partition(".")[0] not in known
+        and not code.imports.get(name.partition(".")[0], "").startswith(_PURE)
+    ]
 
 
 def _called(node: Node, method: str, value: str = "") -> Node:

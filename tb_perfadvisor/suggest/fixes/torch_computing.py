@@ -14,6 +14,8 @@ from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
 _COMPILES = re.compile(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
+_ROUNDING = "Results change by rounding: compare the loss over some hundred steps."
+_REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
 
@@ -22,17 +24,18 @@ def _tf32(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls(_TF32_CALL):
         given = call.args[0].value if call.args else None
         if isinstance(given, cst.SimpleString) and given.evaluated_value == "highest":
-            yield Change(call, '"high"', ((given, expression('"high"')),))
+            yield Change(call, '"high"', ((given, expression('"high"')),), note=_ROUNDING)
     for node in code.nodes:
         if (
             isinstance(node, cst.Assign)
             and is_name(node.value, "False")
             and code.name(node.targets[0].target) in _TF32_SWITCHES
         ):
-            yield Change(node, "allow_tf32 = True", ((node.value, cst.Name("True")),))
+            change = (node.value, cst.Name("True"))
+            yield Change(node, "allow_tf32 = True", (change,), note=_ROUNDING)
     is_set = "tf32" in code.text or _TF32_CALL in code.text
     imported = [line for line in code.module.body if _is_import(line)]
-    if "__main__" in code.text and not is_set and imported and code.imports.get("torch") == "torch":
+    if "__main__" in code.text and not is_set and code.has_global("torch"):
         line = cst.parse_statement(f'{_TF32_CALL}("high")\n')
         line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         body = list(code.module.body)
@@ -41,6 +44,7 @@ def _tf32(code: Code, remedy: str) -> Iterator[Change]:
             imported[-1],
             f'{_TF32_CALL}("high")',
             ((code.module, code.module.with_changes(body=body)),),
+            note=_ROUNDING,
         )
 
 
@@ -58,8 +62,10 @@ def _autocast(code: Code, remedy: str) -> Iterator[Change]:
         statement = code.around(call, cst.SimpleStatementLine)
         loss = dotted_name(call.func.value)
         forward = _forward(code, body[: body.index(statement)], loss) if statement in body else []
-        if "autocast" in code.text or code.imports.get("torch") != "torch":
+        if "autocast" in code.text or not code.has_global("torch"):
             yield Change(call, unsure="the file casts already, or does not import torch")
+        elif _REFUSES_AUTOCAST.search(code.text):
+            yield Change(call, unsure="binary cross-entropy of probabilities refuses autocast")
         elif not forward:
             yield Change(call, unsure="where the forward pass begins is not certain")
         else:
@@ -76,7 +82,7 @@ def _autocast(code: Code, remedy: str) -> Iterator[Change]:
                 forward[0],
                 "torch.autocast around the forward pass",
                 ((block, block.with_changes(body=changed)),),
-                note="Results change by rounding: compare the loss over some hundred steps.",
+                note=_ROUNDING,
             )
 
 
@@ -84,19 +90,30 @@ def _forward(code: Code, before: list[Node], loss: str) -> list[Node]:
     """The assignments right before `loss.backward()` that the loss depends on."""
     needed, found = {loss}, list[Node]()
     for line in reversed(before):
-        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-            break
-        assign = line.body[0]
-        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-            break
-        targets = _names(assign.targets[0].target)
-        calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
-        is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
-        if not targets & needed or not calls or is_arrival:
+        assign = _only_assignment(line)
+        if assign is None or not _computes_any(code, assign, needed):
             break
         needed |= _names(assign.value)
         found.insert(0, line)
-    return found
+    # A part of it that stands further up would run outside.
+    earlier = [_only_assignment(line) for line in before[: len(before) - len(found)]]
+    has_more = any(each is not None and _computes_any(code, each, needed) for each in earlier)
+    return [] if has_more else found
+
+
+def _only_assignment(line: Node) -> Node | None:
+    """The assignment that a line is."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    assign = line.body[0]
+    return assign if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
+
+
+def _computes_any(code: Code, assign: Node, names: set[str]) -> bool:
+    """Whether an assignment computes one of some names, and does not only fetch or copy it."""
+    calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
+    is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
+    return bool(_names(assign.targets[0].target) & names and calls and not is_arrival)
 
 
 def _names(node: Node) -> set[str]:
@@ -115,6 +132,9 @@ def _compile(code: Code, remedy: str) -> Iterator[Change]:
         ):
             continue
         model = dotted_name(given.func.value)
+        if model == "self":
+            yield Change(call, unsure="its trainer may not call `forward` through the module")
+            continue
         block = code.parents[id(statement)]
         line = cst.parse_statement(f"{model}.compile()\n")
         body = list(block.body)
@@ -135,7 +155,13 @@ def _compile(code: Code, remedy: str) -> Iterator[Change]:
 def _channels_last(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls("*.to"):
         is_model = f"{code.target(call)}.parameters()" in code.text
-        if code.target(call) and is_model and argument(call, "memory_format") is None:
+        if (
+            code.target(call)
+            and is_model
+            and code.has_global("torch")
+            and "Conv3d" not in code.text  # its weights have no such layout
+            and argument(call, "memory_format") is None
+        ):
             changed = with_argument(call, "memory_format", "torch.channels_last")
             yield Change(call, "memory_format=torch.channels_last", ((call, changed),))
 

@@ -24,36 +24,78 @@ _WORKERS_PLACE = 5
 """`num_workers` is the sixth parameter of DataLoader."""
 _USUAL_WORKERS = 4
 """As in the remedies: two to four for each device."""
-_REPEATS = re.compile(r"IterableDataset|streaming=True|to_iterable_dataset")
+_PIN_PLACE = 7
+"""`pin_memory` is the eighth."""
+_USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_factor"})
+_REPEATS = re.compile(
+    r"IterableDataset|streaming=True|to_iterable_dataset|webdataset|WebDataset|IterDataPipe"
+)
+_ON_DEVICE = re.compile(r"\.cuda\(|\.to\(|device=")
+_CHANGES_DATA = re.compile(r"\b(\w*data\w*|\w*set|ds)\.set_epoch\(", re.IGNORECASE)
+_DEVICE = re.compile(r"dev|cuda|gpu|rank", re.IGNORECASE)
+_SPAWNED = (
+    "Where Python spawns processes (Windows, macOS, Python 3.14), the loop must be called below "
+    '`if __name__ == "__main__":`.'
+)
 
 
 def _workers(code: Code, remedy: str) -> Iterator[Change]:
     """More worker processes, which persist."""
     for call in code.calls(*_LOADER):
         now = argument(call, "num_workers")
-        if _REPEATS.search(code.text):
-            yield Change(call, unsure="each worker would repeat the data of an IterableDataset")
+        why = _why_no_workers(code, call)
+        if why:
+            yield Change(call, unsure=why)
             continue
-        if len(positional(call)) > _WORKERS_PLACE or (now is None and unpacks(call)):
-            yield Change(call, unsure="other arguments may set num_workers")
-            continue
-        literal = now if integer(now) is not None else literal_behind(code, now)
+        literal = now if integer(now) is not None else literal_behind(code, now, _USES_OF_WORKERS)
         count = 0 if now is None else integer(literal)
         if count is None:
             yield Change(
-                call, unsure=f"num_workers is `{code.source(now)}`, which is set elsewhere"
+                call,
+                unsure=f"num_workers is `{code.source(now)}`, which is set or used elsewhere, too",
             )
             continue
-        workers = max(_USUAL_WORKERS, 2 * count)
+        workers, note = max(_USUAL_WORKERS, 2 * count), "" if "__main__" in code.text else _SPAWNED
         if literal is not now:
             number = cst.Integer(str(workers))
-            yield Change(call, f"num_workers={workers}", ((literal, number),))
+            yield Change(call, f"num_workers={workers}", ((literal, number),), note=note)
             continue
         changed, what = with_argument(call, "num_workers", str(workers)), f"num_workers={workers}"
-        if argument(call, "persistent_workers") is None and not unpacks(call):
+        # Workers that persist keep the dataset as it was when they started.
+        if (
+            argument(call, "persistent_workers") is None
+            and not unpacks(call)
+            and not _CHANGES_DATA.search(code.text)
+        ):
             changed = with_argument(changed, "persistent_workers", "True")
             what += ", persistent_workers=True"
-        yield Change(call, what, ((call, changed),))
+        yield Change(call, what, ((call, changed),), note=note)
+
+
+def _why_no_workers(code: Code, call: Node) -> str:
+    """Why a loader may not get worker processes; empty if nothing speaks against it."""
+    if _REPEATS.search(code.text):
+        return "each worker would repeat the data of an IterableDataset"
+    if len(positional(call)) > _WORKERS_PLACE or (
+        argument(call, "num_workers") is None and unpacks(call)
+    ):
+        return "other arguments may set num_workers"
+    if _ON_DEVICE.search(_code_of_workers(code, call)):
+        return "worker processes would use the device"
+    return ""
+
+
+def _code_of_workers(code: Code, call: Node) -> str:
+    """The code of this file that worker processes would run: datasets, and what collates."""
+    collate = argument(call, "collate_fn")
+    parts = [] if collate is None else [code.source(collate)]
+    for node in code.nodes:
+        if isinstance(node, cst.ClassDef):
+            source = code.source(node)
+            parts += [source] if "def __getitem__" in source else []
+        elif isinstance(node, cst.FunctionDef) and dotted_name(collate) == node.name.value:
+            parts.append(code.source(node))
+    return "\n".join(parts)
 
 
 def _pinned(code: Code, remedy: str) -> Iterator[Change]:
@@ -62,9 +104,16 @@ def _pinned(code: Code, remedy: str) -> Iterator[Change]:
         copies = list(_copies_of_batches(code, code.target(call)))
         if not copies:
             continue
-        is_pinned = is_name(argument(call, "pin_memory"), "True")
-        if unpacks(call) and not is_pinned:
+        given = argument(call, "pin_memory")
+        is_pinned = is_name(given, "True")
+        is_set_elsewhere = given is not None and not is_pinned and not is_name(given, "False")
+        if is_set_elsewhere or (
+            not is_pinned and (unpacks(call) or len(positional(call)) > _PIN_PLACE)
+        ):
             yield Change(call, unsure="other arguments may set pin_memory")
+            continue
+        if _ON_DEVICE.search(_code_of_workers(code, call)):
+            yield Change(call, unsure="the batches may be on the device already")
             continue
         changes = [(copy, with_argument(copy, "non_blocking", "True")) for copy in copies]
         if not is_pinned:
@@ -73,7 +122,10 @@ def _pinned(code: Code, remedy: str) -> Iterator[Change]:
 
 
 def _copies_of_batches(code: Code, loader: str) -> Iterator[Node]:
-    """Copies to a device, in loops over a loader, of what the loader yields."""
+    """The first copies to a device, in loops over a loader, of what the loader yields.
+
+    Copies back to the host must wait, or the host reads what has not arrived.
+    """
     for loop in code.nodes:
         if not isinstance(loop, cst.For) or not loader:
             continue
@@ -81,13 +133,21 @@ def _copies_of_batches(code: Code, loader: str) -> Iterator[Node]:
             continue
         batch = {node.value for node in inside(loop.target) if isinstance(node, cst.Name)}
         for node in inside(loop.body):
-            if (
-                code.is_call(node, "*.to", "*.cuda")
-                and dotted_name(node.func.value) in batch
-                and argument(node, "non_blocking") is None
-                and len(node.args) == (1 if node.func.attr.value == "to" else 0)
-            ):
+            if not code.is_call(node, "*.to", "*.cuda"):
+                continue
+            name = dotted_name(node.func.value)
+            if name in batch and _is_to_device(code, node):
+                batch.discard(name)
                 yield node
+
+
+def _is_to_device(code: Code, call: Node) -> bool:
+    if call.func.attr.value == "cuda":
+        return not call.args
+    if len(call.args) != 1 or call.args[0].keyword is not None:
+        return False
+    where = code.source(call.args[0].value)
+    return _DEVICE.search(where) is not None and "cpu" not in where.lower()
 
 
 FIXES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -17,20 +18,27 @@ from tb_perfadvisor.suggest.change import Change, Fix
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name
 
 OPTIMIZERS = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW", "SGD", "Adagrad"))
-"""Those with a fused implementation, on the CPU and on CUDA (PyTorch 2.4)."""
+_FUSED = OPTIMIZERS[:3]
+"""Those with a fused implementation on CUDA and on the CPU (PyTorch 2.4); Adagrad has none on
+CUDA."""
 _DDP = (
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.parallel.distributed.DistributedDataParallel",
 )
+_READS_GRADIENTS = re.compile(r"\.grad\b")
+_LOW_PRECISION = re.compile(r"autocast|bfloat16|float16|\.half\(|fp16|bf16")
 _USUAL_BUCKET_MB = 25
 """DistributedDataParallel's default."""
 
 
 def _fused(code: Code, remedy: str) -> Iterator[Change]:
-    for call in code.calls(*OPTIMIZERS):
-        if is_name(argument(call, "fused"), "True"):
+    for call in code.calls(*_FUSED):
+        given = argument(call, "fused")
+        if is_name(given, "True"):
             continue
-        if unpacks(call):
+        if unpacks(call) or not (
+            given is None or is_name(given, "False") or is_name(given, "None")
+        ):
             yield Change(call, unsure="other arguments may choose the implementation")
             continue
         if argument(call, "differentiable") is not None:
@@ -63,6 +71,9 @@ def _averages(code: Code, remedy: str) -> Iterator[Change]:
 def _zero_grad(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls("*.zero_grad"):
         if is_name(argument(call, "set_to_none"), "False") or not call.args:
+            if _READS_GRADIENTS.search(code.text):
+                yield Change(call, unsure="the file reads gradients, which would be None")
+                continue
             changed = with_argument(call, "set_to_none", "True")
             yield Change(call, "set_to_none=True", ((call, changed),))
 
@@ -80,13 +91,22 @@ def _logged_item(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls("*.item"):
         add = code.around(call, cst.AugAssign)
         total = dotted_name(add.target) if add is not None else ""
+        loss = dotted_name(call.func.value)
         if not total or not isinstance(add.operator, cst.AddAssign) or add.value is not call:
             yield Change(call, unsure="its value may be used at once")
         elif not _is_only_shown(code, total, add):
             yield Change(call, unsure=f"`{total}` may be used as a number")
+        elif not loss or not any(
+            dotted_name(back.func.value) == loss for back in code.calls("*.backward")
+        ):
+            yield Change(call, unsure="it may be no loss: the file does not call its backward")
         else:
             detached = call.with_changes(func=call.func.with_changes(attr=cst.Name("detach")))
-            yield Change(call, "detach() in place of item()", ((call, detached),))
+            what = "detach() in place of item()"
+            if _LOW_PRECISION.search(code.text):  # a sum of thousands needs more digits
+                detached = cst.Call(cst.Attribute(detached, cst.Name("float")))
+                what = "detach().float() in place of item()"
+            yield Change(call, what, ((call, detached),))
 
 
 def _is_only_shown(code: Code, name: str, add: Node) -> bool:

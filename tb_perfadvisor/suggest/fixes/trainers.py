@@ -9,7 +9,7 @@ import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, is_name, unpacks, with_argument
 from tb_perfadvisor.suggest.change import Change, Fix
-from tb_perfadvisor.suggest.code import Code
+from tb_perfadvisor.suggest.code import Code, dotted_name
 
 _HUGGING_FACE = re.compile(r"^transformers\.(\w+\.)*\w*TrainingArguments$")
 _LIGHTNING = re.compile(r"^(pytorch_)?lightning\.(pytorch\.)?(\w+\.)*(Trainer|Fabric)$")
@@ -67,7 +67,8 @@ def _steps_per_call(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls("*.compile"):
         if steps is None or argument(call, "steps_per_execution") is not None:
             continue
-        if argument(call, "loss") is None and len(call.args) < 2:
+        is_of_module = dotted_name(call.func).partition(".")[0] in code.imports  # `re.compile`
+        if argument(call, "loss") is None and (is_of_module or len(call.args) < 2):
             continue  # another library's compile
         if unpacks(call):
             yield Change(call, unsure="other arguments may set steps_per_execution")

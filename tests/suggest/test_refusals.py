@@ -1,0 +1,213 @@
+"""Code that a patch would break, or change the results of: it gets the place and the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.patches import added, only
+
+LOADER = "from torch.utils.data import DataLoader, Dataset\n"
+WORKERS, PINNED = "num_workers=4", "pin_memory=True"
+JIT = "@jax.jit\n"
+JAX = "import jax\nimport jax.numpy as jnp\n"
+LOOP = "for _ in range(9):\n    w = update(w)\n"
+TF = "import tensorflow as tf\n"
+
+
+def refused(tmp_path: Path, code: str, snippet: str) -> str:
+    compile(code, "train.py", "exec")
+    suggestion = only(tmp_path, code, snippet)
+    assert (suggestion.outcome, suggestion.patch) == ("unsure", "")
+    return suggestion.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        # Another value changes with the constant.
+        ("n = 2\nloader = DataLoader(a, batch_size=n, num_workers=n)\n", "num_workers is `n`"),
+        ("n = 2\nfor n in (0, 2):\n    loader = DataLoader(a, num_workers=n)\n", "num_workers is"),
+        ("a, n = 1, 2\nloader = DataLoader(x, num_workers=n)\n", "num_workers is `n`"),
+        # CUDA cannot be used in processes that are forked.
+        (
+            "class Images(Dataset):\n    def __getitem__(self, i):\n        return x[i].cuda()\n"
+            "loader = DataLoader(Images())\n",
+            "worker processes would use the device",
+        ),
+        (
+            "loader = DataLoader(a, collate_fn=lambda rows: stack(rows).to(device))\n",
+            "worker processes would use the device",
+        ),
+        ("import webdataset as wds\nloader = DataLoader(wds.WebDataset(u))\n", "each worker would"),
+        ("def evaluate():\n    return DataLoader(a)\n", "the only place that matches seems"),
+        ("val_loader = DataLoader(a)\n", "the only place that matches seems to be of a test"),
+    ],
+)
+def test_loaders(tmp_path: Path, code: str, reason: str) -> None:
+    assert refused(tmp_path, LOADER + code, WORKERS).startswith(reason)
+
+
+def test_a_loader_in_a_test_is_not_that_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_data.py").write_text(f"{LOADER}loader = DataLoader(a)\n", "utf-8")
+    suggestion = only(tmp_path, "import torch\n", WORKERS)
+    assert (suggestion.outcome, suggestion.places) == ("unsure", ["tests/test_data.py:2"])
+
+
+def test_workers_end_after_each_epoch_if_the_dataset_changes(tmp_path: Path) -> None:
+    code = LOADER + "loader = DataLoader(data)\nfor e in range(3):\n    data.set_epoch(e)\n"
+    assert added(only(tmp_path, code, WORKERS)) == ["loader = DataLoader(data, num_workers=4)"]
+    sampled = code.replace("data.set_epoch", "sampler.set_epoch")
+    assert "persistent_workers=True" in added(only(tmp_path, sampled, WORKERS))[0]
+
+
+def test_programs_without_a_guard_get_a_note(tmp_path: Path) -> None:
+    (note,) = only(tmp_path, LOADER + "loader = DataLoader(data)\n", WORKERS).notes
+    assert "__main__" in note
+    guarded = LOADER + "loader = DataLoader(data)\nif __name__ == '__main__':\n    main()\n"
+    assert only(tmp_path, guarded, WORKERS).notes == []
+
+
+def test_copies_to_the_host_wait(tmp_path: Path) -> None:
+    code = (
+        LOADER + "loader = DataLoader(data)\n"
+        "for x, y in loader:\n    x = x.to(device)\n    y = y.to(torch.int64)\n"
+        "    x = model(x)\n    x = x.to('cpu')\n    x = x.to(device)\n"
+    )
+    assert added(only(tmp_path, code, PINNED)) == [
+        "loader = DataLoader(data, pin_memory=True)",
+        "x = x.to(device, non_blocking=True)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "snippet", "reason"),
+    [
+        (
+            "import torch\nopt = torch.optim.Adam(p, fused=flag)\n",
+            "fused=True",
+            "other arguments may choose",
+        ),
+        (
+            "opt.zero_grad()\nnorm = w.grad.norm()\n",
+            "set_to_none=True",
+            "the file reads gradients",
+        ),
+        (
+            "import numpy as np\ntotal = 0.0\nfor x in d:\n    total += np.mean(x).item()\n"
+            "print(f'{total:.3f}')\n",
+            "loss.item()",
+            "it may be no loss",
+        ),
+        # The model itself would stay outside of the autocast.
+        (
+            "import torch\ndef step(x, y):\n    out = model(x)\n    optimizer.zero_grad()\n"
+            "    loss = criterion(out, y)\n    loss.backward()\n",
+            "with torch.autocast('cuda'):",
+            "where the forward pass begins",
+        ),
+        (
+            "import torch\ndef step(x, y):\n    loss = torch.nn.BCELoss()(model(x), y)\n"
+            "    loss.backward()\n",
+            "with torch.autocast('cuda'):",
+            "binary cross-entropy",
+        ),
+        (
+            "import torch\nclass Net(Module):\n    def configure_optimizers(self):\n"
+            "        return torch.optim.Adam(self.parameters())\n",
+            "model = torch.compile(model)",
+            "its trainer may not call",
+        ),
+        # The state is used again after a call that would give its memory away.
+        (
+            "import jax\nstep = jax.jit(update)\nfor b in d:\n    s, loss = step(s, b)\n"
+            "_, last = step(s, b)\n",
+            "donate_argnums=(0,)",
+            "its arguments may still be used",
+        ),
+        (
+            "import jax\nstep = jax.jit(update)\nbest = s\nfor b in d:\n    s, loss = step(s, b)\n",
+            "donate_argnums=(0,)",
+            "its arguments may still be used",
+        ),
+    ],
+    ids=["fused", "grad", "numpy", "outside", "bce", "lightning", "donated", "alias"],
+)
+def test_training_steps(tmp_path: Path, code: str, snippet: str, reason: str) -> None:
+    assert refused(tmp_path, code, snippet).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "snippet"),
+    [
+        ("import torch\nopt = torch.optim.Adagrad(p)\n", "fused=True"),  # not on CUDA
+        ("import re, keras\nwords = re.compile('a', re.I)\n", "steps_per_execution=50"),
+        ("def main():\n    import torch\nif __name__ == '__main__':\n    main()\n", "allow_tf32"),
+        ("import torch\nm = Conv3d().to(d)\nopt = SGD(m.parameters())\n", "channels_last"),
+    ],
+    ids=["adagrad", "re", "tf32", "3d"],
+)
+def test_places_that_do_not_match(tmp_path: Path, code: str, snippet: str) -> None:
+    assert only(tmp_path, code, snippet).outcome == "none"
+
+
+@pytest.mark.parametrize(
+    ("definition", "rest", "reason"),
+    [
+        (
+            "def update(w):\n    return jnp.tanh(w) * rate\n",
+            "    rate = rate / 2\n",
+            "`rate` changes",
+        ),
+        ("def update(w):\n    return jnp.tanh(w) + next(batches)\n", "", "it uses `next`"),
+        ("def update(w):\n    return jnp.tanh(w) * random.random()\n", "", "it uses `random`"),
+        ("def update(w):\n    return jnp.tanh(w) if w > 0 else w\n", "", "it branches"),
+        ("def update(w):\n    state.w = jnp.tanh(w)\n    return w\n", "", "it changes an object"),
+        ("def update(w):\n    yield jnp.tanh(w)\n", "", "it does not return at once"),
+        ("async def update(w):\n    return jnp.tanh(w)\n", "", "it is asynchronous or decorated"),
+        ("@timed\ndef update(w):\n    return jnp.tanh(w)\n", "", "it is asynchronous or decorated"),
+        ("def update(w):\n    return jnp.tanh(w.apply(1))\n", "", "`w` may be no array"),
+        (
+            "def update(w):\n    for _ in range(w):\n        jnp.tanh(1.0)\n",
+            "",
+            "an argument may be",
+        ),
+        (
+            "def update(w, on=0):\n    return jnp.tanh(w)\n",
+            "    w = update(w, on=True)\n",
+            "it is called",
+        ),
+    ],
+)
+def test_functions_that_are_not_jitted(
+    tmp_path: Path, definition: str, rest: str, reason: str
+) -> None:
+    code = f"{JAX}import random\nrate = 0.1\n{definition}{LOOP}{rest}"
+    assert refused(tmp_path, code, JIT).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "reason"),
+    [
+        ("lambda x: prepared(x)", "`prepared` is defined elsewhere"),
+        ("lambda x: (layers(x), x)", "`layers` is defined elsewhere"),
+        ("outer", "the function is random"),
+    ],
+)
+def test_maps_that_are_not_cached(tmp_path: Path, mapped: str, reason: str) -> None:
+    code = (
+        f"{TF}from data import prepared\nlayers = make()\n"
+        "def inner(x):\n    return tf.image.random_crop(x, 8)\n"
+        "def outer(x):\n    return inner(x)\n"
+        f"d = tf.data.Dataset.from_tensor_slices(x).map({mapped}).batch(8)\n"
+    )
+    assert refused(tmp_path, code, "dataset.cache()").startswith(reason)
+
+
+def test_tensorflow_goes_by_the_name_that_the_file_has(tmp_path: Path) -> None:
+    code = "import tensorflow\nd = tensorflow.data.Dataset.range(9).map(f)\n"
+    assert added(only(tmp_path, code, "num_parallel_calls=tf.data.AUTOTUNE")) == [
+        "d = tensorflow.data.Dataset.range(9).map(f, num_parallel_calls=tensorflow.data.AUTOTUNE)"
+    ]
