@@ -52,12 +52,13 @@ def add_derived_line(
     step: Int64 = np.full(len(line), -1, dtype=np.int64)
     if kind == EventKind.DEVICE_STEP:
         step = step_numbers(line)
-    labels = line.names
+    # Only the names that occur here: a plane may have many lines and many names.
+    used = distinct(line.row)
+    labels = [line.names[row] for row in used.tolist()]
     if kind in (EventKind.DEVICE_OP, EventKind.DEVICE_ASYNC):
         # The full name is the HLO text.
-        labels = [
-            display or name for display, name in zip(line.metadata.displays, labels, strict=True)
-        ]
+        displays = [line.metadata.displays[row] for row in used.tolist()]
+        labels = [display or name for display, name in zip(displays, labels, strict=True)]
     track = assembler.add_track(
         TrackKind.DEVICE_LINE, thread=line.id, device=device, label=line.name
     )
@@ -65,7 +66,7 @@ def add_derived_line(
         line.start_ns,
         line.duration_ns,
         kind=kind,
-        name=assembler.intern_all(labels)[line.row],
+        name=assembler.intern_all(labels)[np.searchsorted(used, line.row)],
         track=track,
         step=step,
         correlation=launches,
