@@ -8,6 +8,7 @@ import { Failure } from "./widgets/failure";
 import { WarningIcon } from "./widgets/icons";
 import { Loading } from "./widgets/loading";
 import { FilesPage } from "./pages/files";
+import { HistoryPage } from "./pages/history";
 import { InputPage } from "./pages/input";
 import { KernelsPage } from "./pages/kernels";
 import { MemoryPage } from "./pages/memory";
@@ -79,6 +80,8 @@ function CapturePage(): JSX.Element {
   switch (page.value) {
     case "training":
       return <TrainingPage {...shared} />;
+    case "history":
+      return <HistoryPage key={id} captureId={id} />;
     case "steps":
       return <StepsPage {...shared} />;
     case "ranks":

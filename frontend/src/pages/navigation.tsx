@@ -9,6 +9,7 @@ const LABELS: Record<PageName, string> = {
   runs: "Runs",
   report: "Report",
   training: "Training",
+  history: "History",
   steps: "Steps",
   input: "Input",
   kernels: "Kernels",
@@ -24,8 +25,10 @@ const LABELS: Record<PageName, string> = {
 
 /** Whether a page of some programs has something to show, or a link leads to it. */
 function applies(name: PageName): boolean {
-  if (name === page.value || (name !== "training" && name !== "parallelism" && name !== "serving")) return true;
+  const isSpecial = name === "training" || name === "history" || name === "parallelism" || name === "serving";
+  if (name === page.value || !isSpecial) return true;
   if (name === "training") return selectedCapture.value?.has_scalars === true;
+  if (name === "history") return (selectedCapture.value?.recordings ?? 1) > 1;
   if (report.value.state !== "ready") return false;
   const shown = report.value.value;
   return name === "parallelism" ? isParallel(shown) : shown.workload.mode === "inference server";

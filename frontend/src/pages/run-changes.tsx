@@ -13,7 +13,7 @@ import { LongName } from "../widgets/name";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 
-const VERDICTS: Record<ComparedTarget["verdict"], string> = {
+export const VERDICTS: Record<ComparedTarget["verdict"], string> = {
   faster: "Faster",
   slower: "Slower",
   inconclusive: "No clear change",

@@ -1,11 +1,11 @@
-// Analyzes captures one after another, for the table of runs.
+// Analyzes captures one after another, for the table of runs and their histories.
 import { signal } from "@preact/signals";
 import { isExported } from "./exported";
 import { fetchRow } from "./api";
 import { attempts } from "./polling";
 import { captures, showRow } from "./store";
 
-/** Analyzed without being asked for when the table opens: a screen of rows, in about a minute. */
+/** Analyzed without being asked for when a page opens: a screen of rows, in about a minute. */
 const UNASKED = 12;
 /** Larger captures take long, so the user decides. */
 const UNASKED_BYTES = 50e6;
@@ -14,15 +14,26 @@ const UNASKED_BYTES = 50e6;
 export const waiting = signal<readonly string[]>([]);
 let isWorking = false;
 let isBegun = false;
+const begun = new Set<string>();
 
 /** Analyzes the first few captures that are new. */
 export function beginAnalyses(): void {
   if (isBegun || isExported || captures.value.state !== "ready") return;
   isBegun = true;
-  const small = captures.value.value.captures.filter(
-    ({ status, size_bytes: size }) => status === "new" && size <= UNASKED_BYTES,
+  analyzeUnasked(captures.value.value.captures.map(({ id }) => id));
+}
+
+/** Analyzes the first few of some captures that are new and small, each once. */
+export function analyzeUnasked(ids: string[]): void {
+  if (captures.value.state !== "ready") return;
+  const small = new Set(
+    captures.value.value.captures
+      .filter(({ status, size_bytes: size }) => status === "new" && size <= UNASKED_BYTES)
+      .map(({ id }) => id),
   );
-  analyze(small.slice(0, UNASKED).map(({ id }) => id));
+  const chosen = ids.filter((id) => small.has(id)).slice(0, UNASKED).filter((id) => !begun.has(id));
+  for (const id of chosen) begun.add(id);
+  if (chosen.length > 0) analyze(chosen);
 }
 
 export function analyze(ids: string[]): void {

@@ -32,6 +32,8 @@ export interface Capture {
   /** The share of the step that it saves. */
   saves_share: number | null;
   severity: Severity | null;
+  /** How often its run was recorded; absent in exported pages. */
+  recordings?: number;
   /** The captures to compare it with, best first. */
   partners: Partner[];
   /** How the Profile tab names the capture; absent if that tab cannot show it. */

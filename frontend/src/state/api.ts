@@ -1,6 +1,6 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  Comparison, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView, SnapshotView,
+  Comparison, HistoryView, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView, SnapshotView,
   StepsView, TrainingView,
 } from "../report";
 import {
@@ -108,6 +108,10 @@ export async function fetchTraining(
   const body = parseAnswer(await response.text());
   return response.status === 202 ? { progress: body as Progress } : { view: body as TrainingView | null };
 }
+
+/** The recordings of the run that a capture belongs to, as far as they are analyzed. */
+export const fetchHistory = (id: string, signal: AbortSignal): Promise<HistoryView> =>
+  get<HistoryView>(`captures/${encodeURIComponent(id)}/history`, signal);
 
 /** Compares captures with a base; answers with progress while some are still being analyzed. */
 export async function fetchComparison(

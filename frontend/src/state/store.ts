@@ -13,7 +13,7 @@ export const openFindings = signal<ReadonlySet<string>>(new Set());
 
 /** The pages about one capture, by their names in the URL. */
 export const CAPTURE_PAGES = [
-  "report", "training", "steps", "input", "kernels", "operators", "memory", "ranks", "parallelism", "serving",
+  "report", "training", "history", "steps", "input", "kernels", "operators", "memory", "ranks", "parallelism", "serving",
 ] as const;
 /** The pages about the whole log folder. */
 const OTHER_PAGES = ["runs", "compare", "rules", "files"] as const;

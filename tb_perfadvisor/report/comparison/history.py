@@ -33,9 +33,9 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Where in its run a recording was made, and how long steps usually took there."""
 
-    step: int | None = None
+    step: int | None
     """The step of the run: by its directory, else by the scalars of the run."""
-    usual_step_ns: int | None = None
+    usual_step_ns: int | None
     """Usual time per step around it without the profiler, by the scalars of the run."""
 
 
@@ -123,7 +123,7 @@ def make_history(
             Recording(
                 run=as_run(facts),
                 recorded=_recorded(facts),
-                moment=moments[place] if moments else Moment(),
+                moment=moments[place] if moments else Moment(step=None, usual_step_ns=None),
                 causes=_causes(facts),
                 verdict=compared.verdict if compared else None,
                 headline=compared.headline if compared else "",
