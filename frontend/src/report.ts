@@ -1135,8 +1135,8 @@ export interface Recording {
  * via the `definition` "Moment".
  */
 export interface Moment {
-  step?: number | null;
-  usual_step_ns?: number | null;
+  step: number | null;
+  usual_step_ns: number | null;
 }
 /**
  * What `perfadvisor history --format json` prints.
