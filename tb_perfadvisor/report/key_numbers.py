@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report import model
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
@@ -26,6 +27,7 @@ def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> lis
         *(_on_device(overview, of) if on_device else _on_host(overview)),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
         *_on_memory(overview, on_device=on_device),
+        *_on_program_memory(overview.program_memory),
     ]
 
 
@@ -265,6 +267,25 @@ def _on_memory(overview: model.Overview, *, on_device: bool) -> Iterator[model.K
         share=min(peak / capacity, 1.0) if peak is not None and capacity else None,
         definition="The most device memory allocated to tensors at any time in the trace. The "
         "framework's allocator may reserve more.",
+    )
+
+
+def _on_program_memory(memory: model.ProgramMemoryInfo | None) -> Iterator[model.KeyNumber]:
+    if memory is None:
+        return
+    yield model.KeyNumber(
+        id="program-memory",
+        label="Program memory",
+        value=memory.total_bytes,
+        unit="bytes",
+        of="",
+        share=None,
+        notes=[f"{part.label} {format_bytes(part.bytes)}" for part in memory.parts],
+        definition=f"What the largest program, {plain(memory.module)}, keeps in the memory of a "
+        "device while it runs, as XLA planned it. Arguments are told apart by their names. "
+        "Temporaries include the activations that the backward pass needs; those that are not "
+        "needed at the same time share their memory. Results that take the place of an argument do "
+        "not count. Other programs and arrays come on top.",
     )
 
 

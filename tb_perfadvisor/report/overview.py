@@ -12,6 +12,7 @@ from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.device.program_memory import program_memory
 from tb_perfadvisor.signals.efficiency.throughput import throughput
 from tb_perfadvisor.signals.efficiency.utilization import utilization
 from tb_perfadvisor.signals.host.host_operators import host_operators
@@ -107,6 +108,7 @@ def make_overview(signals: Signals) -> model.Overview:
         kernels_truncated=max(len(kernels) - MAX_KERNELS, 0),
         memory=_memory(signals),
         host_memory=_host_memory(signals),
+        program_memory=_program_memory(signals),
         top_operator=_top_operator(signals),
         samples_per_step=flow.samples_per_step,
         samples_per_s=_per_second(flow.samples_per_step, signals),
@@ -201,6 +203,17 @@ def _host_memory(signals: Signals) -> model.HostMemoryInfo | None:
         return None
     return model.HostMemoryInfo(
         peak_allocated_bytes=int(use.allocated_bytes[use.peak]), is_relative=not use.has_totals
+    )
+
+
+def _program_memory(signals: Signals) -> model.ProgramMemoryInfo | None:
+    use = program_memory(signals)
+    if use is None:
+        return None
+    return model.ProgramMemoryInfo(
+        module=use.module,
+        total_bytes=use.total_bytes,
+        parts=[model.MemoryPartInfo(label=part.label, bytes=part.bytes) for part in use.parts],
     )
 
 

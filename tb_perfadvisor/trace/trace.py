@@ -15,6 +15,7 @@ from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
 from tb_perfadvisor.trace.note import Note
+from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
 from tb_perfadvisor.trace.tables import (
@@ -108,6 +109,8 @@ class Trace(Struct, frozen=True):
     """Set if the file holds sums instead of events; the events are made from those sums."""
     compile_log: CompileLog | None = None
     """Set if the file is a log of torch.compile; the events are the compiler's phases."""
+    program_memory: tuple[ProgramMemory, ...] = ()
+    """Of XLA programs that ran, as far as the file tells."""
     snapshot: MemorySnapshot | None = None
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
 

@@ -64,6 +64,23 @@ class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
 
 
+class MemoryPartInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one kind."""
+
+    label: str
+    """parameters, optimizer state, other arguments, results, temporaries or constants."""
+    bytes: int
+
+
+class ProgramMemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the largest XLA program keeps in a device's memory, as its compiler planned it."""
+
+    module: str
+    total_bytes: int
+    parts: list[MemoryPartInfo]
+    """They add up to the total."""
+
+
 class HostMemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Host memory over the whole trace, of a program that ran on the CPU alone."""
 
@@ -151,6 +168,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryInfo | None
     host_memory: HostMemoryInfo | None
     """None if a device does the work, or if it was not recorded."""
+    program_memory: ProgramMemoryInfo | None
+    """None if no XLA program tells."""
     top_operator: OperatorSummary | None
     """The operator with the most time of its own; None if a device does the work."""
     samples_per_step: float | None

@@ -85,7 +85,20 @@ HloProto: Final = build_messages(
             ("computations", 3, "Computation", True),
             ("entry_computation_id", 6, INT64, False),
         ),
-        "Proto": (("hlo_module", 1, "Module", False),),
+        "BufferAllocation": (
+            ("size", 2, INT64, False),
+            ("is_thread_local", 3, INT64, False),
+            ("is_argument", 5, INT64, False),
+            ("argument_number", 6, INT64, False),
+            ("maybe_live_out", 7, INT64, False),
+            ("color", 8, INT64, False),
+            ("is_constant", 12, INT64, False),
+        ),
+        "BufferAssignment": (("buffer_allocations", 3, "BufferAllocation", True),),
+        "Proto": (
+            ("hlo_module", 1, "Module", False),
+            ("buffer_assignment", 3, "BufferAssignment", False),
+        ),
     },
     is_raw=True,
 )["Proto"]

@@ -17,8 +17,10 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo.fused_operations import (
 )
 from tb_perfadvisor.ingest.xplane.interpret.hlo.instruction_text import decoded, instruction_line
 from tb_perfadvisor.ingest.xplane.interpret.hlo.loop_dependences import known_before_loop
+from tb_perfadvisor.ingest.xplane.interpret.hlo.planned_memory import planned_memory
 from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation, parse_operation
 from tb_perfadvisor.ingest.xplane.interpret.hlo.transpositions import Transpositions
+from tb_perfadvisor.trace.program_memory import ProgramMemory
 
 _FUSIONS: Final = {
     "kLoop": "loop fusion",
@@ -72,6 +74,11 @@ class Programs:
         """Whether an operation in a loop could run before it; None outside of loops."""
         return self._program(module).is_known_before_loop(operation)
 
+    def memory(self) -> tuple[ProgramMemory, ...]:
+        """The memory of the programs of which operations were looked up."""
+        planned = [program.memory(module) for module, program in self._decoded.items()]
+        return tuple(memory for memory in planned if memory is not None)
+
     def _program(self, module: str) -> _Program:
         if module not in self._decoded:
             self._decoded[module] = _Program(self._bytes.pop(module, b""))
@@ -99,6 +106,9 @@ class _Program:
         self._transpositions: Transpositions | None = None
         self._loop_bodies: set[int] | None = None
         self._known_before: dict[int, frozenset[bytes]] = {}
+
+    def memory(self, module: str) -> ProgramMemory | None:
+        return planned_memory(module, self._message)
 
     def look_up(self, name: str) -> ProgramOperation | None:
         number, place = self._place.get(name.encode(), (-1, -1))
