@@ -165,6 +165,7 @@ export interface Overview {
   kernels_truncated: number;
   memory: MemoryInfo | null;
   host_memory: HostMemoryInfo | null;
+  program_memory: ProgramMemoryInfo | null;
   top_operator: OperatorSummary | null;
   samples_per_step: number | null;
   samples_per_s: number | null;
@@ -242,6 +243,27 @@ export interface MemoryInfo {
 export interface HostMemoryInfo {
   peak_allocated_bytes: number;
   is_relative: boolean;
+}
+/**
+ * What the largest XLA program keeps in a device's memory, as its compiler planned it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ProgramMemoryInfo".
+ */
+export interface ProgramMemoryInfo {
+  module: string;
+  total_bytes: number;
+  parts: MemoryPartInfo[];
+}
+/**
+ * Memory of one kind.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MemoryPartInfo".
+ */
+export interface MemoryPartInfo {
+  label: string;
+  bytes: number;
 }
 /**
  * All executions of one kind of operator in the used window, without the operators inside.
