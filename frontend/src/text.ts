@@ -104,3 +104,8 @@ export const isParallel = ({ world_size: size, workers, overview }: Report): boo
   workers.length > 1 ||
   workers.some(({ device }) => (device?.used ?? 0) > 1) ||
   overview.breakdown.some(({ cause }) => cause === "communication");
+
+/** Whether a report is on a log of torch.compile, without a profile. */
+export function isOnlyLog(report: Report): boolean {
+  return report.formats.length === 1 && report.formats[0] === "torch-compile-log";
+}

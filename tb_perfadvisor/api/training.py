@@ -204,7 +204,9 @@ def _describe(
 ) -> tuple[Training | None, list[Report]]:
     """What the scalars of a run say, and the reports of its profiles with it."""
     scalars = read_run(run, cache, progress)
-    profiles = [profile for report in reports if (profile := profile_of(report)) is not None]
+    profiles = [
+        profile for report in reports if (profile := profile_of(report, run.run)) is not None
+    ]
     training = describe_training(scalars, profiles)
     if training is None:
         return None, list(reports)

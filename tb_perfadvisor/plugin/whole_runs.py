@@ -27,6 +27,8 @@ class RunProfile(msgspec.Struct, frozen=True):
     """A profile of a run."""
 
     capture_id: str
+    place: str
+    """What the tab calls the run of the capture."""
     session: str
     certain: str | None
     """The run that it belongs to; None if the time of its recording decides."""
@@ -74,7 +76,7 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
     from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import Report
-    from tb_perfadvisor.report.whole_run.profiled import span_of
+    from tb_perfadvisor.report.whole_run.profiled import profile_name, span_of
     from tb_perfadvisor.report.whole_run.view import make_training_view
     from tb_perfadvisor.report.whole_run.view_model import UnknownProfile
 
@@ -100,14 +102,15 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
             return False
 
     profiles = [profile for profile in wanted.profiles if belongs(profile)]
+    name = grouped_run(wanted.group, run.run)
     view = make_training_view(
-        grouped_run(wanted.group, run.run),
+        name,
         timed.scalars(run),
         [reports[each.capture_id] for each in profiles if each.capture_id in reports],
         [
             UnknownProfile(
                 capture_id=profile.capture_id,
-                session=profile.session,
+                session=profile_name(profile.place, profile.session, name),
                 reason=profile.problem or "Not analyzed yet: open its report.",
             )
             for profile in profiles

@@ -11,6 +11,7 @@ from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
 from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption, program_name
+from tb_perfadvisor.report.compile_log_numbers import compile_log_numbers
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.key_numbers import key_numbers
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
@@ -61,13 +62,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         workers=workers,
         steps=steps,
         overview=overview,
-        key_numbers=snapshot_numbers(signals)
-        if signals.trace.is_snapshot_only
-        else key_numbers(
-            overview,
-            on_device=not signals.device.is_host_only,
-            ranks=source.world_size or len(workers),
-        ),
+        key_numbers=_key_numbers(signals, overview, source.world_size or len(workers)),
         headline=analysis.headline,
         first=_first(analysis),
         findings=[
@@ -91,6 +86,14 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)
     return report
+
+
+def _key_numbers(signals: Signals, overview: model.Overview, ranks: int) -> list[model.KeyNumber]:
+    if signals.trace.is_snapshot_only:
+        return snapshot_numbers(signals)
+    if signals.trace.compile_log is not None:
+        return compile_log_numbers(signals.trace.compile_log)
+    return key_numbers(overview, on_device=not signals.device.is_host_only, ranks=ranks)
 
 
 def _caption(

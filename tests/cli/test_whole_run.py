@@ -121,6 +121,7 @@ def test_profile_beside_its_event_files_is_placed_by_time(titan: Path) -> None:
     assert [each["run"] for each in described] == ["run/tb/20251122-0930"]
     (recording,) = described[0]["recordings"]
     assert recording["first_step"] == 1_000
+    assert recording["session"] == "iteration_1000/rank0_trace"
     (about,) = described[0]["profiles"].values()
     assert about["sentences"] == found["sentences"]
 

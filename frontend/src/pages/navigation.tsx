@@ -23,10 +23,17 @@ const LABELS: Record<PageName, string> = {
   files: "Files",
 };
 
-/** Whether a page of some programs has something to show, or a link leads to it. */
+/** Pages on what is in no file of a format. */
+const WITHOUT: Record<string, readonly PageName[]> = {
+  "torch-compile-log": ["steps", "input", "kernels", "operators", "memory", "ranks"],
+  "memory-snapshot": ["steps", "input", "kernels", "operators"],
+};
+
+/** Whether a page has something to show, or a link leads to it. */
 function applies(name: PageName): boolean {
-  const isSpecial = name === "training" || name === "history" || name === "parallelism" || name === "serving";
-  if (name === page.value || !isSpecial) return true;
+  if (name === page.value) return true;
+  if (WITHOUT[selectedCapture.value?.format ?? ""]?.includes(name)) return false;
+  if (name !== "training" && name !== "history" && name !== "parallelism" && name !== "serving") return true;
   if (name === "training") return selectedCapture.value?.has_scalars === true;
   if (name === "history") return (selectedCapture.value?.recordings ?? 1) > 1;
   if (report.value.state !== "ready") return false;

@@ -208,8 +208,8 @@ class Collector:
         use = self._caches.get(cache, CacheUse(cache))
         reasons = use.reasons
         if counted == "bypasses" and len(reasons) < _MOST_REASONS:
-            found = re.search(rb'"cache_bypass_reason": "((?:[^"\\]|\\.){1,2000})"', record.rest)
-            reason = first_line(found[1].decode("utf-8", "replace")) if found else ""
+            found = re.search(rb'"cache_bypass_reason": ("(?:[^"\\]|\\.){1,2000}")', record.rest)
+            reason = first_line(_decoded(found[1])) if found else ""
             reasons = tuple(dict.fromkeys([*reasons, *([reason] if reason else [])]))
         more = {counted: getattr(use, counted) + 1}
         self._caches[cache] = replace(use, reasons=reasons, **more)
@@ -260,6 +260,14 @@ class Collector:
         took_ns = _time_ns(metrics, "duration_us", "inductor_compile_time_s")
         if compilation is not None and took_ns is not None:
             self._compilations[compile_id] = replace(compilation, backward_ns=took_ns)
+
+
+def _decoded(quoted: bytes) -> str:
+    """A text in JSON, with its quotation marks; as it is if it is no JSON."""
+    try:
+        return str(msgspec.json.decode(quoted, type=str))
+    except msgspec.DecodeError:
+        return quoted[1:-1].decode("utf-8", "replace")
 
 
 def _failure(metrics: dict[str, Any]) -> str:

@@ -49,11 +49,11 @@ def wanted_run(request: wrappers.Request, sources: Sources, entry: Entry) -> Who
 def _profile(results: Results, entry: Entry) -> RunProfile:
     certain = entry.candidates.certain.run if entry.candidates.certain is not None else None
     if results.has(entry.key):
-        return RunProfile(entry.id, entry.capture.session, certain, entry.key)
+        return RunProfile(entry.id, entry.run, entry.capture.session, certain, entry.key)
     state = results.state(entry)
     failure = state.failure if state is not None else None
     problem = f"Not read: {failure.message}" if failure is not None else ""
-    return RunProfile(entry.id, entry.capture.session, certain, "", problem)
+    return RunProfile(entry.id, entry.run, entry.capture.session, certain, "", problem)
 
 
 def _options(request: wrappers.Request) -> RunOptions:

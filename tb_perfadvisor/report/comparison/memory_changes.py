@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.line_matches import match_lines, number_of
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.snapshots.source_lines import by_line
@@ -56,18 +57,19 @@ def memory_changes(
     """The change of the peak and of what holds it; None if one run has no snapshot."""
     if base is None or target is None:
         return None
-    before = {held.line: held.bytes for held in base.lines}
-    after = {held.line: held.bytes for held in target.lines}
+    unknown, before = _by_line(base)
+    still_unknown, after = _by_line(target)
     least = _SMALL_SHARE * base.peak_allocated_bytes
     rows = [
-        model.LineChange(
-            line=line,
-            base_bytes=before.get(line),
-            target_bytes=after.get(line),
-            change_bytes=after.get(line, 0) - before.get(line, 0),
+        row
+        for row in (
+            _change(None, unknown, still_unknown),
+            *(
+                _change(_name(old, new), before.get(old or ""), after.get(new or ""))
+                for old, new in match_lines(before, after)
+            ),
         )
-        for line in dict.fromkeys((*before, *after))
-        if abs(after.get(line, 0) - before.get(line, 0)) > least
+        if abs(row.change_bytes) > least
     ]
     rows.sort(key=lambda row: (-abs(row.change_bytes), row.line or ""))
     return model.MemoryChanges(
@@ -77,6 +79,28 @@ def memory_changes(
         target_reserved_bytes=target.peak_reserved_bytes,
         rows=rows[:_MAX_ROWS],
         truncated=max(len(rows) - _MAX_ROWS, 0),
+    )
+
+
+def _by_line(facts: MemoryFacts) -> tuple[int | None, dict[str, int]]:
+    """The bytes of unknown lines, and those of each line."""
+    unknown = next((held.bytes for held in facts.lines if held.line is None), None)
+    return unknown, {held.line: held.bytes for held in facts.lines if held.line is not None}
+
+
+def _name(old: str | None, new: str | None) -> str:
+    """The line as the target has it, and its number in the base if it moved."""
+    if old is None or new is None or old == new:
+        return new or old or ""
+    return f"{new} (line {number_of(old)} before)"
+
+
+def _change(line: str | None, base_bytes: int | None, target_bytes: int | None) -> model.LineChange:
+    return model.LineChange(
+        line=line,
+        base_bytes=base_bytes,
+        target_bytes=target_bytes,
+        change_bytes=(target_bytes or 0) - (base_bytes or 0),
     )
 
 

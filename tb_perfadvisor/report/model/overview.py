@@ -194,7 +194,7 @@ class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
     value: float | int | None
     """None if it is unknown."""
     unit: str
-    """ns, bytes, share, samples/s or tokens/s."""
+    """ns, bytes, share, count, samples/s or tokens/s."""
     of: str
     """What a share is of: `step time`. Otherwise empty."""
     notes: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.whole_run.wording import sentences_of
 from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
@@ -14,12 +15,31 @@ _NS_PER_HOUR = 3_600_000_000_000
 _HOURS_PER_DAY = 24
 
 
-def profile_of(report: model.Report) -> Profile | None:
-    """When a profile was recorded, and its step time; None if it does not tell when."""
+def profile_name(place: str, session: str, run: str) -> str:
+    """What a profile is called among others of a run.
+
+    Files named by rank have the same name in each directory: `iteration_10/rank0_trace`.
+
+    Args:
+        place: The run of its capture.
+        session: Its session.
+        run: The run that it belongs to.
+    """
+    is_clear = place == run or is_dated(session.partition(".")[0])
+    return session if is_clear else f"{place.rpartition('/')[2]}/{session}"
+
+
+def profile_of(report: model.Report, run: str) -> Profile | None:
+    """When a profile was recorded, and its step time; None if it does not tell when.
+
+    Args:
+        report: Of the profile.
+        run: The run that it belongs to.
+    """
     if report.recorded is None:
         return None
     return Profile(
-        session=report.session,
+        session=profile_name(report.run, report.session, run),
         start_ns=report.recorded.start_unix_ns,
         end_ns=report.recorded.end_unix_ns,
         step_ns=report.steps.median_ns,

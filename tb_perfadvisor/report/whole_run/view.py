@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.whole_run.profiled import devices_of, profile_of, whole_run_of
+from tb_perfadvisor.report.whole_run.profiled import (
+    devices_of,
+    profile_name,
+    profile_of,
+    whole_run_of,
+)
 from tb_perfadvisor.report.whole_run.view_model import (
     Curve,
     DelayInfo,
@@ -57,7 +62,7 @@ def make_training_view(
         options: What the user said about the run.
     """
     options = options or RunOptions()
-    profiles = {report.id: profile_of(report) for report in reports}
+    profiles = {report.id: profile_of(report, run) for report in reports}
     known = [profile for profile in profiles.values() if profile is not None]
     progress, training = find_progress(scalars.series), describe_training(scalars, known)
     if progress is None or training is None:
@@ -98,7 +103,11 @@ def make_training_view(
         unknown_profiles=[
             *unknown,
             *(
-                UnknownProfile(capture_id=report.id, session=report.session, reason=_NO_CLOCK)
+                UnknownProfile(
+                    capture_id=report.id,
+                    session=profile_name(report.run, report.session, run),
+                    reason=_NO_CLOCK,
+                )
                 for report in reports
                 if profiles[report.id] is None
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.trace.compile_log import Compilation, CompileLog, GraphBreak
@@ -135,13 +136,19 @@ def frames_table(log: CompileLog) -> Table:
                 function or None,
                 place or None,
                 len(members),
-                sum(each.backend_ns or 0 for each in members),
-                sum(each.backward_ns or 0 for each in members),
+                _known_sum(each.backend_ns for each in members),
+                _known_sum(each.backward_ns for each in members),
                 sum(each.known_ns for each in members),
             )
             for (function, place), members in ordered[:_MOST_ROWS]
         ),
     )
+
+
+def _known_sum(times_ns: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    known = [time_ns for time_ns in times_ns if time_ns is not None]
+    return sum(known) if known else None
 
 
 def phases_table(log: CompileLog) -> tuple[Table, ...]:

@@ -21,6 +21,16 @@ def holding(**gib: float) -> Snapshot:
     return made
 
 
+def lines(**gib: float) -> Snapshot:
+    """A snapshot of one function, with what each of its lines holds: `_10=4`."""
+    made = Snapshot()
+    at = made.segment(80 * GIB)
+    for line, size in gib.items():
+        made.allocate(at, int(size * GIB), frames(("/p/net.py", int(line[1:]), "forward")))
+        at += int(size * GIB)
+    return made
+
+
 def compared(base: Snapshot, target: Snapshot) -> tuple[Comparison, ComparedTarget]:
     comparison = compare_facts(facts_of(base.trace()), [facts_of(target.trace())])
     return comparison, comparison.targets[0]
@@ -58,3 +68,29 @@ def test_a_profile_and_a_snapshot_have_no_memory_to_compare() -> None:
     comparison = compare_facts(facts_of(draw(SLOW)), [facts_of(holding(model=10).trace())])
     assert comparison.targets[0].memory is None
     assert comparison.targets[0].verdict != "memory"
+
+
+def test_lines_that_moved_are_the_same_lines() -> None:
+    # Three lines were inserted above; the second line holds 2 GiB more, and the last one is gone.
+    _, target = compared(lines(_10=4, _11=6, _12=1, _20=3), lines(_13=4, _14=8, _15=1))
+    assert target.memory is not None
+    rows = [(row.line, row.base_bytes, row.target_bytes) for row in target.memory.rows]
+    assert rows == [
+        ("p/net.py:20 forward", 3 * GIB, None),
+        ("p/net.py:14 forward (line 11 before)", 6 * GIB, 8 * GIB),
+    ]
+
+
+def test_line_that_has_the_number_of_another_one_is_not_that() -> None:
+    # A line that holds 1 GiB was inserted at the top of the function.
+    _, target = compared(lines(_10=5, _11=7, _12=9), lines(_10=1, _11=5, _12=7, _13=9))
+    assert target.memory is not None
+    rows = [(row.line, row.base_bytes, row.target_bytes) for row in target.memory.rows]
+    assert rows == [("p/net.py:10 forward", None, GIB)]
+
+
+def test_lines_of_an_unchanged_function_stay_themselves() -> None:
+    _, target = compared(lines(_10=5, _11=7), lines(_10=7, _11=5))
+    assert target.memory is not None
+    rows = {(row.line, row.change_bytes) for row in target.memory.rows}
+    assert rows == {("p/net.py:10 forward", 2 * GIB), ("p/net.py:11 forward", -2 * GIB)}
