@@ -19,6 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tb_perfadvisor.errors import UsageError
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
@@ -42,6 +47,12 @@ class WorkerBatch(NamedTuple):
     """How many files Python code opened."""
     read_bytes: int
     """From files and pipes; -1 where the system does not tell."""
+    samples: int = _UNKNOWN
+    """-1 if the dataset makes whole batches itself."""
+    system_us: int = _UNKNOWN
+    """Part of the processor time that the operating system took; -1 where it does not tell."""
+    collate_us: int = _UNKNOWN
+    """Part of the wall time that the loader's `collate_fn` took."""
 
     def mark(self, threads: int) -> str:
         """The mark in the profile; tb_perfadvisor.signals.input.loader_workers reads it.
@@ -52,7 +63,8 @@ class WorkerBatch(NamedTuple):
         return (
             f"DataLoader worker {self.worker} of {self.workers} on {self.cores} cores beside"
             f" {threads} threads: {self.wall_us} us, CPU {self.cpu_us} us, {self.files} files,"
-            f" {self.read_bytes} bytes"
+            f" {self.read_bytes} bytes, {self.samples} samples, system {self.system_us} us,"
+            f" collate {self.collate_us} us"
         )
 
 
@@ -60,8 +72,8 @@ def time_workers(loader: Loader) -> Loader:
     """Time the worker processes of a loader in all profiles recorded from now on.
 
     A profile of the training process shows only that it waits for the workers. With this, each
-    fetch also carries what the workers' latest batches took: wall time, processor time, and the
-    number of files and bytes that were read.
+    fetch also carries what the workers' latest batches took: wall time, processor time, the time in
+    `collate_fn`, and the number of samples, files and bytes.
 
     Args:
         loader: A DataLoader before its first epoch. It changes in place: its workers start with
@@ -136,16 +148,19 @@ class _TimedWorker:
             self._init(worker)
         files, cores = _OpenedFiles(), _cores()
 
-        def report(wall_ns: int, cpu_ns: int, opened: int, read_bytes: int) -> None:
+        def report(begin: _Usage, end: _Usage, collate: _TimedCollate) -> None:
             self._batches.put(
                 WorkerBatch(
                     worker,
                     self._workers,
                     cores,
-                    wall_ns // 1000,
-                    cpu_ns // 1000,
-                    opened,
-                    read_bytes,
+                    (end.wall_ns - begin.wall_ns) // 1000,
+                    (end.cpu_ns - begin.cpu_ns) // 1000,
+                    end.files - begin.files,
+                    _difference(end.read_bytes, begin.read_bytes),
+                    collate.samples,
+                    _difference(end.system_us, begin.system_us),
+                    collate.wall_ns // 1000,
                 )
             )
 
@@ -165,23 +180,75 @@ class _OpenedFiles:
         self.count += event == "open"
 
 
+class _Usage(NamedTuple):
+    """What a worker has used since it started."""
+
+    read_bytes: int
+    files: int
+    system_us: int
+    cpu_ns: int
+    wall_ns: int
+
+
+def _difference(end: int, begin: int) -> int:
+    return _UNKNOWN if _UNKNOWN in (end, begin) else end - begin
+
+
+class _TimedCollate:
+    """Times a loader's `collate_fn`, and counts the samples that it gets."""
+
+    def __init__(self, collate: Callable[[Any], Any], counts_samples: bool) -> None:
+        self._collate = collate
+        self._counts_samples = counts_samples
+        self.samples = _UNKNOWN
+        self.wall_ns = 0
+
+    def __call__(self, data: Any) -> Any:
+        if self._counts_samples and isinstance(data, list | tuple):
+            self.samples = len(data)
+        begin_ns = time.perf_counter_ns()
+        batch = self._collate(data)
+        self.wall_ns = time.perf_counter_ns() - begin_ns
+        return batch
+
+
 def _timed(
-    fetch: Callable[..., Any], files: _OpenedFiles, report: Callable[[int, int, int, int], None]
+    fetch: Callable[..., Any],
+    files: _OpenedFiles,
+    report: Callable[[_Usage, _Usage, _TimedCollate], None],
 ) -> Callable[..., Any]:
     @wraps(fetch)
-    def timed(*arguments: Any) -> Any:
-        read_bytes, opened = _read_bytes(), files.count
-        wall_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
-        batch = fetch(*arguments)
-        wall_ns = time.perf_counter_ns() - wall_ns
-        cpu_ns = time.process_time_ns() - cpu_ns
-        opened = files.count - opened
-        if read_bytes != _UNKNOWN:
-            read_bytes = _read_bytes() - read_bytes
-        report(wall_ns, cpu_ns, opened, read_bytes)
+    def timed(fetcher: Any, *arguments: Any) -> Any:
+        # Without automatic batching, the data is whatever the dataset makes.
+        if not isinstance(fetcher.collate_fn, _TimedCollate):
+            fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, fetcher.auto_collation)
+        # In opposite orders, as telling what was read opens a file and takes time.
+        begin = _Usage(
+            read_bytes=_read_bytes(),
+            files=files.count,
+            system_us=_system_us(),
+            cpu_ns=time.process_time_ns(),
+            wall_ns=time.perf_counter_ns(),
+        )
+        batch = fetch(fetcher, *arguments)
+        end = _Usage(
+            wall_ns=time.perf_counter_ns(),
+            cpu_ns=time.process_time_ns(),
+            system_us=_system_us(),
+            files=files.count,
+            read_bytes=_read_bytes(),
+        )
+        report(begin, end, fetcher.collate_fn)
         return batch
 
     return timed
+
+
+def _system_us() -> int:
+    """Processor time that the operating system took for this process; -1 on Windows."""
+    if resource is None:
+        return _UNKNOWN
+    return round(1e6 * resource.getrusage(resource.RUSAGE_SELF).ru_stime)
 
 
 def _cores() -> int:

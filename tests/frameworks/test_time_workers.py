@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor import load
+from tb_perfadvisor import analyze, load
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.loader_workers import worker_batches
 from tests.support.recording import run
@@ -69,3 +70,46 @@ def test_a_profile_tells_what_batches_took_in_their_workers(tmp_path: Path) -> N
     assert (batches.read_bytes >= 40_000).all() or set(batches.read_bytes.tolist()) == {-1}
     assert (batches.wall_ns >= 20_000_000).all()
     assert (batches.cpu_ns < batches.wall_ns).all()
+    assert set(batches.samples.tolist()) == {4}
+    assert (batches.collate_ns < batches.wall_ns // 2).all()
+    assert (batches.system_ns <= batches.cpu_ns + 1_000_000).all()
+
+
+MANY_FILES = """
+import sys, time, pathlib
+import torch
+from tb_perfadvisor.instrument.torch import profile, time_workers
+
+folder = pathlib.Path(sys.argv[1])
+for number in range(16):
+    (folder / f"{number}.txt").write_text("x" * 10_000)
+
+class Remote(torch.utils.data.Dataset):
+    # A file system that takes 4 ms for each file.
+    def __len__(self):
+        return 16 * 30
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.tensor([len((folder / f"{index % 16}.txt").read_text())])
+
+loader = time_workers(torch.utils.data.DataLoader(Remote(), batch_size=16, num_workers=2))
+weights = torch.ones(256, 256)
+with profile(str(folder / "runs"), wait=4, warmup=2, active=8) as profiler:
+    for batch in loader:
+        weights @ weights
+        profiler.step()
+"""
+
+
+def test_recorded_workers_that_wait_for_many_files_are_found_and_shown(tmp_path: Path) -> None:
+    done = run(MANY_FILES, "torch", tmp_path, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = analyze(tmp_path / "runs", Config(with_views=True))
+    (finding,) = [each for each in report.findings if each.rule_id == "small-file-reads"]
+    assert "16 files for each batch (1 per sample" in finding.summary
+    assert report.views is not None
+    workers = report.views["input"]["workers"]
+    # Each batch waits at least 16 times 4 ms.
+    assert workers["waiting_ns"] >= 60_000_000
+    assert [workers[name] for name in ("workers", "samples", "files")] == [2, 16, 16]
+    assert workers["waiting_ns"] > 3 * (workers["computing_ns"] + (workers["system_ns"] or 0))

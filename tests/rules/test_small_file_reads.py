@@ -115,11 +115,18 @@ def test_few_files_of_tf_data_are_left_alone(files: int, count: int) -> None:
 
 
 def with_workers(
-    *, stall_ms: int, wall_ms: int = 60, cpu_ms: int = 10, files: int = 48, timed: bool = True
+    *,
+    stall_ms: int,
+    wall_ms: int = 60,
+    cpu_ms: int = 10,
+    files: int = 48,
+    read_bytes: int = -1,
+    samples: int = -1,
+    timed: bool = True,
 ) -> Trace:
     """Three steps of 20 ms that wait for a batch of two workers before."""
     builder = TraceBuilder()
-    mark = WorkerBatch(0, 2, 8, 1000 * wall_ms, 1000 * cpu_ms, files, read_bytes=-1)
+    mark = WorkerBatch(0, 2, 8, 1000 * wall_ms, 1000 * cpu_ms, files, read_bytes, samples)
     for number in range(3):
         start = ms(number * (stall_ms + 20))
         end = start + ms(stall_ms)
@@ -157,6 +164,14 @@ def test_workers_that_wait_for_files() -> None:
         (True, False)
     ]
     assert any("--file-cache-max-size-mb" in remedy.snippet for remedy in finding.remedies)
+
+
+def test_size_of_files_decides_if_it_is_known() -> None:
+    """On either side of the limit of 8 MiB for each of 48 files."""
+    whole = 48 * (8 << 20)
+    (finding,) = find(SmallFileReads, with_workers(stall_ms=10, read_bytes=whole, samples=24)) or ()
+    assert "48 files for each batch (2 per sample, 8.00 MiB each), and compute" in finding.summary
+    assert find(SmallFileReads, with_workers(stall_ms=10, read_bytes=whole + 48)) == ()
 
 
 def test_steps_that_use_up_batches_are_no_steady_state() -> None:

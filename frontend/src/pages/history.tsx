@@ -246,7 +246,7 @@ function Findings({ history }: { history: History }): JSX.Element {
         <h2 id="history-findings">When findings came and went</h2>
         <p class="muted">{recordings.length > MOST_WITH_SAVINGS ? "columns: recordings" : "expected saving per step in each recording"}</p>
       </div>
-      <ScrollBox role="region" label="When findings came and went">
+      <ScrollBox role="group" label="Findings in each recording">
         <table class="finding-times">
           <thead>
             <tr>

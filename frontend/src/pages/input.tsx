@@ -1,11 +1,11 @@
 // The input pipeline: how long the step waits for it, and the tree of its iterators.
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useCallback } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { PlotFigure } from "../charts/plot-figure";
 import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
-import type { InputIterator, InputView, Report, StepsView } from "../report";
+import type { InputIterator, InputView, LoaderWorkers, Report, StepsView } from "../report";
 import { openFinding } from "../state/store";
 import { causeNames, describePeriod, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
@@ -99,7 +99,8 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
           {view.memory_bytes != null && <span>{formatBytes(view.memory_bytes)} of memory for tf.data</span>}
         </p>
       </header>
-      {parts.length > 0 && <Stall parts={parts} />}
+      {parts.length > 0 && <PartsCard id="stall" title="Input wait by part" parts={parts} />}
+      {view.workers && <Workers workers={view.workers} />}
       <InputFindings report={report} />
       {view.iterators.length > 0 ? (
         <Tree view={view} report={report} />
@@ -108,11 +109,13 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
           {report.steps.used > 1 && view.stall_ns !== null && view.stall_ns > 0 && (
             <StallBySteps report={report} captureId={captureId} />
           )}
-          <p class="muted">
-            {report.framework === "pytorch"
-              ? "PyTorch’s profiler records the wait for the loader, but not what its worker processes do."
-              : "The profile has no tf.data iterators, so it does not show what happens inside the input pipeline."}
-          </p>
+          {!view.workers && (
+            <p class="muted">
+              {report.framework === "pytorch"
+                ? "PyTorch’s profiler records the wait for the loader, but not what its worker processes do. If it has some, time_workers(loader) of tb_perfadvisor.instrument.torch records that."
+                : "The profile has no tf.data iterators, so it does not show what happens inside the input pipeline."}
+            </p>
+          )}
         </>
       )}
     </>
@@ -144,12 +147,54 @@ function StallChart({ view, labels }: { view: StepsView; labels: (cause: string)
   return <PlotFigure label="Input wait of each step." draw={draw} />;
 }
 
-function Stall({ parts }: { parts: StallPart[] }): JSX.Element {
+/** Where the workers' time for a batch goes. */
+export function workerParts({ waiting_ns: waiting, system_ns: system, computing_ns: computing }: LoaderWorkers): StallPart[] {
+  const parts: StallPart[] = [
+    { key: "waiting", label: "Waiting for files, locks or a processor", color: "var(--cause-input)", ns: waiting },
+    { key: "system", label: "Operating system: opening and reading files", color: "var(--cause-synchronization)", ns: system ?? 0 },
+    { key: "computing", label: "Computing: decoding, transforming, collating", color: "var(--cause-host-compute)", ns: computing },
+  ];
+  return parts.filter(({ ns }) => ns > 0);
+}
+
+/** What a batch is made of: `64 samples · 64 files · 12.3 MiB read (197 KiB per sample)`. */
+export function describeBatch({ samples, files, read_bytes: bytes, collate_ns: collate }: LoaderWorkers): string {
+  const perSample = samples && bytes !== null ? ` (${formatBytes(bytes / samples)} per sample)` : "";
+  return [
+    ...(samples ? [`${formatCount(samples)} samples`] : []),
+    `${formatCount(files)} files opened`,
+    ...(bytes === null ? [] : [`${formatBytes(bytes)} read${perSample}`]),
+    ...(collate === null ? [] : [`${formatDuration(collate)} in collate_fn`]),
+  ].join(" · ");
+}
+
+function Workers({ workers }: { workers: LoaderWorkers }): JSX.Element {
+  const detail = `${formatDuration(workers.wall_ns)} per batch, ${formatPlural(workers.workers, "worker")} on ${formatPlural(workers.cores, "core")}`;
+  return (
+    <PartsCard id="workers" title="Workers of the loader" detail={detail} parts={workerParts(workers)}>
+      <p class="muted workers-note">
+        A batch: {describeBatch(workers)}. Means of {formatPlural(workers.batches, "batch", "batches")}.
+      </p>
+    </PartsCard>
+  );
+}
+
+interface PartsProps {
+  id: string;
+  title: string;
+  detail?: string;
+  parts: StallPart[];
+  children?: ComponentChildren;
+}
+
+/** A bar of the parts of some time, and their names. */
+function PartsCard({ id, title, detail, parts, children }: PartsProps): JSX.Element {
   const total = parts.reduce((sum, { ns }) => sum + ns, 0);
   return (
-    <section class="card breakdown" aria-labelledby="stall">
+    <section class="card breakdown" aria-labelledby={id}>
       <div class="card-head">
-        <h2 id="stall">Input wait by part</h2>
+        <h2 id={id}>{title}</h2>
+        {detail && <p class="muted">{detail}</p>}
       </div>
       <div class="stack" aria-hidden="true">
         {parts.map(({ key, color, ns }) => (
@@ -166,6 +211,7 @@ function Stall({ parts }: { parts: StallPart[] }): JSX.Element {
           </li>
         ))}
       </ul>
+      {children}
     </section>
   );
 }

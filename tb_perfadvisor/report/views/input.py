@@ -7,12 +7,14 @@ import re
 import msgspec
 
 from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.input.loader_workers import mean_of_known, worker_batches
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import stall_parts
 from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of
 from tb_perfadvisor.signals.recording.visibility import shows_input
 from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int64
 
 _INDEX = re.compile(r"\[[^\]]*\]")
 
@@ -50,6 +52,30 @@ class InputIterator(msgspec.Struct, frozen=True, kw_only=True):
     buffered_bytes: int | None = None
 
 
+class LoaderWorkers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker processes of a DataLoader do, if the program times them.
+
+    Means per batch, over the batches that the used steps took.
+    """
+
+    workers: int
+    cores: int
+    """How many processors a worker may use."""
+    batches: int
+    wall_ns: int
+    waiting_ns: int
+    """Wall time without processor time: for files, locks and processors."""
+    system_ns: int | None
+    """Processor time in the operating system, which opens and reads files."""
+    computing_ns: int
+    """Processor time of the program; with the operating system's where that is unknown."""
+    collate_ns: int | None
+    """Part of the wall time."""
+    samples: float | None
+    files: float
+    read_bytes: int | None
+
+
 class InputView(msgspec.Struct, frozen=True, kw_only=True):
     """The input pipeline, and what the step waits for in it. Times are means per step."""
 
@@ -66,6 +92,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     bottleneck: int | None = None
     """Index of the iterator that the step waits for longest."""
+    workers: LoaderWorkers | None = None
 
 
 def make_input_view(signals: Signals) -> InputView:
@@ -74,7 +101,9 @@ def make_input_view(signals: Signals) -> InputView:
     stall_ns = signals.attribution.total_ns(Cause.INPUT) // count if shows_input(signals) else None
     if totals is not None or not len(pipelines):
         stages = totals.input_stages if totals is not None else ()
-        return InputView(stall_ns=stall_ns, iterators=_summed(stages))
+        return InputView(
+            stall_ns=stall_ns, iterators=_summed(stages), workers=_loader_workers(signals)
+        )
     parts = stall_parts(signals)
     bottleneck = pipelines.bottleneck
     return InputView(
@@ -88,6 +117,32 @@ def make_input_view(signals: Signals) -> InputView:
         memory_bytes=pipelines.memory_bytes,
         bottleneck=bottleneck if bottleneck >= 0 else None,
         iterators=[_iterator(pipelines, node, count) for node in range(len(pipelines))],
+    )
+
+
+def _loader_workers(signals: Signals) -> LoaderWorkers | None:
+    batches = worker_batches(signals)
+    if batches is None:
+        return None
+
+    def mean(column: Int64) -> int | None:
+        known = mean_of_known(column)
+        return None if known is None else round(known)
+
+    wall_ns, cpu_ns = round(batches.wall_ns.mean()), round(batches.cpu_ns.mean())
+    system_ns = mean(batches.system_ns)
+    return LoaderWorkers(
+        workers=batches.workers,
+        cores=batches.cores,
+        batches=len(batches),
+        wall_ns=wall_ns,
+        waiting_ns=max(wall_ns - cpu_ns, 0),
+        system_ns=system_ns,
+        computing_ns=max(cpu_ns - (system_ns or 0), 0),
+        collate_ns=mean(batches.collate_ns),
+        samples=batches.mean_samples,
+        files=float(batches.files.mean()),
+        read_bytes=mean(batches.read_bytes),
     )
 
 

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches
+from tb_perfadvisor.trace.tables import Int64
 
 
 def worker_batches_table(workers: WorkerBatches) -> Table:
     """One row for each batch, in the order in which the program received them."""
-    read_bytes = [size if size >= 0 else None for size in workers.read_bytes.tolist()]
+    columns = (
+        (Column("wall_ns", "Time", "ns"), workers.wall_ns),
+        (Column("cpu_ns", "Processor time", "ns"), workers.cpu_ns),
+        (Column("collate_ns", "In collate_fn", "ns"), workers.collate_ns),
+        (Column("samples", "Samples", "count"), workers.samples),
+        (Column("files", "Files opened", "count"), workers.files),
+        (Column("read_bytes", "Read", "bytes"), workers.read_bytes),
+    )
+    # Older recordings do not tell all of them.
+    known = [(column, values) for column, values in columns if (values >= 0).any()]
     return Table(
         "Batches of the workers",
-        (
-            Column("wall_ns", "Time", "ns"),
-            Column("cpu_ns", "Processor time", "ns"),
-            Column("files", "Files opened", "count"),
-            Column("read_bytes", "Read", "bytes"),
-        ),
-        tuple(
-            zip(
-                workers.wall_ns.tolist(),
-                workers.cpu_ns.tolist(),
-                workers.files.tolist(),
-                read_bytes,
-                strict=True,
-            )
-        ),
+        tuple(column for column, _ in known),
+        tuple(zip(*(_cells(values) for _, values in known), strict=True)),
     )
+
+
+def _cells(values: Int64) -> list[int | None]:
+    return [value if value >= 0 else None for value in values.tolist()]

@@ -16,7 +16,11 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costli
 from tb_perfadvisor.rules.remedies.input.loading import SHARDS
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
-from tb_perfadvisor.signals.input.loader_workers import has_loader_workers, worker_batches
+from tb_perfadvisor.signals.input.loader_workers import (
+    WorkerBatches,
+    has_loader_workers,
+    worker_batches,
+)
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads
 from tb_perfadvisor.signals.workload.parts import Part
@@ -24,7 +28,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
-from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
@@ -100,7 +104,8 @@ class SmallFileReads(Rule):
 
     Worker processes of a DataLoader are not in the profile. If their batches are marked
     (`instrument.torch.time_workers`), the time in which they do not compute counts as waiting for
-    files, if each batch opens many and that is more than half of its time. Expected is the part
+    files, if each batch opens many, that is more than half of its time, and the files are small as
+    far as the marks tell. Expected is the part
     of the wait for input that is left out if batches take only their processor time; low is half of
     it, and high is the whole wait. Without marks, this rule only says how to find out.
 
@@ -136,6 +141,13 @@ class SmallFileReads(Rule):
         0.5, "share", "A worker that computes most of the time needs less work, not fewer files."
     )
 
+    small_bytes = Limit(
+        8 << 20,
+        "bytes",
+        "Opening a file in a bucket takes tens of milliseconds. A stream of 200 MB/s reads 8 MiB in"
+        " 42 ms, so larger files take longer to read than to open.",
+    )
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the steps wait for files to be opened."""
         if has_loader_workers(signals):
@@ -164,6 +176,8 @@ class SmallFileReads(Rule):
         files = float(workers.files.mean())
         if files < self.minimum_files or wall_ns - cpu_ns < self.waiting_share * wall_ns:
             return
+        if (workers.mean_file_bytes or 0) > self.small_bytes:
+            return
         # A batch arrives whenever a worker is ready, or the step is.
         steps = max(len(signals.steps), 1)
         step_ns = (window.window_ns - stall_ns) / steps
@@ -173,8 +187,8 @@ class SmallFileReads(Rule):
             instance=f"{files:,.0f} files for each batch",
             summary=(
                 f"The step waits {per_step(stall_ns, signals)} for {workers.workers} workers. They"
-                f" open {files:,.0f} files for each batch, and compute only"
-                f" {format_duration(cpu_ns)} of the {format_duration(wall_ns)} that it takes."
+                f" open {files:,.0f} files for each batch{_details(workers, files)}, and compute"
+                f" only {format_duration(cpu_ns)} of the {format_duration(wall_ns)} that it takes."
                 f"{_used_up(wall_ns / workers.workers, window.window_ns / steps)}"
             ),
             saving=Saving(saved_ns // 2, saved_ns, stall_ns, claims, "modeled"),
@@ -230,6 +244,16 @@ class SmallFileReads(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _details(workers: WorkerBatches, files: float) -> str:
+    """How many files a sample takes, and how large they are, as far as it is known."""
+    parts = []
+    if workers.mean_samples:
+        parts.append(f"{files / workers.mean_samples:.2g} per sample")
+    if workers.mean_file_bytes:
+        parts.append(f"{format_bytes(workers.mean_file_bytes)} each")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _used_up(batch_ns: float, step_ns: float) -> str:

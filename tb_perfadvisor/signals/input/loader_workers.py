@@ -18,8 +18,12 @@ _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
 _MARK = re.compile(
     r"^DataLoader worker \d+ of (?P<workers>\d+) on (?P<cores>\d+) cores beside (?P<threads>\d+)"
     r" threads: (?P<wall>\d+) us, CPU (?P<cpu>\d+) us, (?P<files>\d+) files,"
-    r" (?P<bytes>-?\d+) bytes$"
+    r" (?P<bytes>-?\d+) bytes(?:, (?P<samples>-?\d+) samples, system (?P<system>-?\d+) us,"
+    r" collate (?P<collate>-?\d+) us)?$"
 )
+
+
+_UNKNOWN = -1
 
 
 class WorkerBatches(Struct, frozen=True):
@@ -30,7 +34,12 @@ class WorkerBatches(Struct, frozen=True):
     files: Int64
     """Files that Python code opened."""
     read_bytes: Int64
-    """-1 if unknown."""
+    """-1 if unknown, as in the next three."""
+    samples: Int64
+    system_ns: Int64
+    """Part of the processor time that the operating system took, among others to read."""
+    collate_ns: Int64
+    """Part of the wall time."""
     workers: int
     cores: int
     """How many processors a worker may use."""
@@ -40,6 +49,22 @@ class WorkerBatches(Struct, frozen=True):
     def __len__(self) -> int:
         """Number of batches."""
         return len(self.wall_ns)
+
+    @property
+    def mean_samples(self) -> float | None:
+        """Samples per batch; None if unknown."""
+        return mean_of_known(self.samples)
+
+    @property
+    def mean_file_bytes(self) -> float | None:
+        """Bytes that were read for each file; None if unknown, or without files."""
+        read_bytes, files = mean_of_known(self.read_bytes), float(self.files.mean())
+        return None if read_bytes is None or not files else read_bytes / files
+
+
+def mean_of_known(column: Int64) -> float | None:
+    """The mean of a column of `WorkerBatches`; None if some of it is unknown."""
+    return None if (column == _UNKNOWN).any() else float(column.mean())
 
 
 @memoized
@@ -55,13 +80,17 @@ def worker_batches(signals: Signals) -> WorkerBatches | None:
         return None
 
     def column(field: str, factor: int = 1) -> Int64:
-        return np.array([int(match[field]) * factor for match in marks], dtype=np.int64)
+        values = np.array([int(match[field] or _UNKNOWN) for match in marks], dtype=np.int64)
+        return np.where(values == _UNKNOWN, _UNKNOWN, values * factor)
 
     return WorkerBatches(
         wall_ns=column("wall", 1000),
         cpu_ns=column("cpu", 1000),
         files=column("files"),
         read_bytes=column("bytes"),
+        samples=column("samples"),
+        system_ns=column("system", 1000),
+        collate_ns=column("collate", 1000),
         workers=int(marks[-1]["workers"]),
         cores=int(marks[-1]["cores"]),
         threads=int(marks[-1]["threads"]),
