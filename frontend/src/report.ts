@@ -1239,6 +1239,28 @@ export interface InputView {
   threads?: number | null;
   memory_bytes?: number | null;
   bottleneck?: number | null;
+  workers?: LoaderWorkers | null;
+}
+/**
+ * What the worker processes of a DataLoader do, if the program times them.
+ *
+ *     Means per batch, over the batches that the used steps took.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "LoaderWorkers".
+ */
+export interface LoaderWorkers {
+  workers: number;
+  cores: number;
+  batches: number;
+  wall_ns: number;
+  waiting_ns: number;
+  system_ns: number | null;
+  computing_ns: number;
+  collate_ns: number | null;
+  samples: number | null;
+  files: number;
+  read_bytes: number | null;
 }
 /**
  * All kernels of one family, operator or module, over the used window.
