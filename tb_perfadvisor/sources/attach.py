@@ -20,6 +20,8 @@ _MAX_LINE = 200
 _MAX_OTHERS = 5
 _LINKS = {"vscode": "vscode://file/{root}/{path}:{line}"}
 _FIELD = re.compile(r"\{(root|path|line)\}")
+# PyTorch names the line of a function that was running when the recording began: this call's.
+_RECORDER = re.compile(r"^\s*(?:\w*prof\w*|p)\.(?:step|start)\(\)")
 # `encoder.layers.0 (Block)` of tb_perfadvisor.instrument, `Block_0` of PyTorch's profiler.
 _MODULE = re.compile(r"^(?:\S+ \((?P<label>[A-Za-z_]\w*)\)|(?P<numbered>[A-Za-z_]\w*?)_\d+)$")
 
@@ -95,8 +97,15 @@ def source_of(
         lines=[line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…" for line in shown],
         link=None if pattern is None else _link(pattern, repository, path, place.line),
         candidates=[],
-        note="" if _has(repository, path, place) else f"no function {place.function} there",
+        note=_note(repository, path, place, lines[place.line - 1]),
     )
+
+
+def _note(repository: Repository, path: str, place: model.Place, line: str) -> str:
+    """What a reader should know of the line; empty for nothing."""
+    if not _has(repository, path, place):
+        return f"no function {place.function} there"
+    return "the line that ran when the recording began" if _RECORDER.match(line) else ""
 
 
 def _has(repository: Repository, path: str, place: model.Place) -> bool:

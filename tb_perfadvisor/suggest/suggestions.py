@@ -17,6 +17,7 @@ from tb_perfadvisor.suggest.code import Code
 from tb_perfadvisor.suggest.diff import unified_diff
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
+    static_numbers,
     tfdata,
     torch_computing,
     torch_loading,
@@ -31,6 +32,7 @@ FIXES = (
     *trainers.FIXES,
     *tfdata.FIXES,
     *compiled_steps.FIXES,
+    *static_numbers.FIXES,
 )
 MAX_PLACES = 5
 _TRAINING = re.compile(r"train", re.IGNORECASE)

@@ -1,4 +1,5 @@
-"""Continuous profiling in real loops: PyTorch, HF Trainer, Lightning, Keras and JAX on the CPU."""
+"""Continuous profiling in real loops: PyTorch, Accelerate, HF Trainer, Lightning, Keras
+and JAX on the CPU."""
 
 from __future__ import annotations
 
@@ -62,6 +63,25 @@ pl.Trainer(max_steps=150, max_epochs=-1, logger=False, enable_checkpointing=Fals
            enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
            callbacks=[continuous(sys.argv[1] + "/run", {SETTINGS})]).fit(Net(), loader)
 """
+ACCELERATE = f"""
+import sys, torch
+from accelerate import Accelerator
+from tb_perfadvisor.instrument.torch import continuous
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+net = torch.nn.Linear(16, 1)
+loader = torch.utils.data.DataLoader(torch.ones(1200, 16), batch_size=4)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+with continuous(sys.argv[1] + "/run", {SETTINGS}) as profiler:
+    for batch in loader:  # 300 of them, two for each step
+        with accelerator.accumulate(net):
+            accelerator.backward(net(batch).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            profiler.step()
+"""
 KERAS = f"""
 import os, sys
 os.environ["KERAS_BACKEND"] = sys.argv[2]
@@ -95,8 +115,13 @@ def said_by(program: str, module: str, folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize(
     ("program", "module"),
-    [(TORCH, "torch"), (TRAINER, "transformers"), (LIGHTNING, "lightning")],
-    ids=["torch", "trainer", "lightning"],
+    [
+        (TORCH, "torch"),
+        (ACCELERATE, "accelerate"),
+        (TRAINER, "transformers"),
+        (LIGHTNING, "lightning"),
+    ],
+    ids=["torch", "accelerate", "trainer", "lightning"],
 )
 def test_pytorch_loops(program: str, module: str, tmp_path: Path) -> None:
     said = said_by(program, module, tmp_path)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,44 @@ for _ in range(300):
     optimizer.zero_grad()
     net(torch.ones(8, 64)).sum().backward()
     optimizer.step()
+"""
+# The form of torchtitan's trainer: parts of a model with an optimizer each, in a container that is
+# an optimizer, too, and accumulated gradients.
+TITAN = """
+import torch
+
+class Container(torch.optim.Optimizer):
+    def __init__(self, parts):
+        self.optimizers = [torch.optim.AdamW(part.parameters(), 1e-3) for part in parts]
+        super().__init__([each for part in parts for each in part.parameters()], {})
+    def step(self, *args, **kwargs):
+        for optimizer in self.optimizers:
+            optimizer.step(*args, **kwargs)
+    def zero_grad(self, *args, **kwargs):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(*args, **kwargs)
+
+class Trainer:
+    def __init__(self):
+        self.parts = [torch.nn.Linear(32, 32) for _ in range(3)]
+        self.optimizers = Container(self.parts)
+        self.step = 0
+    def train_step(self):
+        self.optimizers.zero_grad()
+        for _ in range(2):
+            x = torch.ones(8, 32)
+            for part in self.parts:
+                x = part(x)
+            (torch.nn.functional.mse_loss(x, torch.zeros(8, 32)) / 2).backward()
+        for part in self.parts:
+            torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0, foreach=True)
+        self.optimizers.step()
+    def train(self):
+        while self.step < 240:
+            self.step += 1
+            self.train_step()
+
+Trainer().train()
 """
 KERAS = """
 import keras, numpy as np
@@ -61,6 +102,18 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
     reports = analyze_all(tmp_path)
     assert {report.steps.source for report in reports} == {"ProfilerStep"}
     assert all(report.workload.mode == "training" for report in reports)
+
+
+def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:
+    said = recorded(TITAN, "torch", tmp_path)
+    assert "kept in" in said
+    path = sorted(tmp_path.rglob("*.pt.trace.json.gz"))[0]
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = Counter(event.get("name") for event in events)
+    assert sum(name.startswith("ProfilerStep#") for name in names if name) == 5
+    # Five steps of three optimizers and of their container.
+    assert names["Optimizer.step#AdamW.step"] == 5 * 3
+    assert names["Optimizer.step#Container.step"] == 5
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])

@@ -62,6 +62,18 @@ def test_a_changed_file_is_said(repository: Repository) -> None:
     assert renamed.note == "no function train_one_epoch there"
 
 
+def test_the_line_at_which_a_recording_began_is_not_what_a_finding_is_about(tmp_path: Path) -> None:
+    code = "def main():\n    for batch in loader:\n        step(batch)\n        profiler.step()\n"
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    source = source_of(place(line=4, function="main"), Repository(tmp_path))
+    assert source is not None
+    assert source.note == "the line that ran when the recording began"
+    (tmp_path / "train.py").write_text(code.replace("profiler", "optimizer"), encoding="utf-8")
+    source = source_of(place(line=4, function="main"), Repository(tmp_path))
+    assert source is not None
+    assert source.note == ""
+
+
 def test_an_unknown_file_has_no_lines(repository: Repository) -> None:
     assert source_of(place(file="eval.py"), repository) is None
 

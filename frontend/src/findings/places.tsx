@@ -1,7 +1,7 @@
 // The lines of the user's code that a finding is about, if TensorBoard was started with its directory.
 import type { JSX } from "preact";
 import type { Place } from "../report";
-import { Highlighted } from "../widgets/highlighted";
+import { highlightedLines } from "../widgets/highlighted";
 import { LinkIcon } from "../widgets/icons";
 import { Name } from "../widgets/name";
 
@@ -21,7 +21,7 @@ function PlaceCode({ place: { file, line, function: name, source } }: { place: P
     <figure class="place">
       <figcaption>
         {source?.link ? (
-          <a href={source.link} target="_blank" rel="noopener noreferrer">
+          <a class="place-link" href={source.link} target="_blank" rel="noopener noreferrer">
             <code><Name of={at} /></code> <LinkIcon />
           </a>
         ) : (
@@ -32,12 +32,12 @@ function PlaceCode({ place: { file, line, function: name, source } }: { place: P
       </figcaption>
       {source && source.lines.length > 0 && (
         <pre class="place-code" tabIndex={0} aria-label={`Code at ${at}`}>
-          {source.lines.map((text, index) => {
+          {highlightedLines(source.lines).map((text, index) => {
             const number = (source.first_line ?? 1) + index;
             return (
               <div key={number} class={number === line ? "place-line chosen" : "place-line"}>
                 <span class="place-number">{number}</span>
-                <code><Highlighted text={text} marksArguments={false} /></code>
+                <code>{text}</code>
               </div>
             );
           })}

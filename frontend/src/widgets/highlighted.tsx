@@ -27,6 +27,10 @@ export function Highlighted({ text, marksArguments = false }: Props): JSX.Elemen
   );
 }
 
+/** The lines of an excerpt. Strings may go over several. */
+export const highlightedLines = (lines: string[]): JSX.Element[] =>
+  parse(lines.join("\n"), python).lines.map(({ tokens }) => <>{tokens.map(drawToken)}</>);
+
 const drawToken = ({ type, value }: ParsedToken): JSX.Element | string =>
   COLORED.has(type) ? <span class={`code-${type}`}>{value}</span> : value;
 
