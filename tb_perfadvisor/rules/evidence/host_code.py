@@ -14,7 +14,7 @@ from tb_perfadvisor.trace.intervals import Intervals
 def host_code_table(
     title: str, noun: str, column: Column, code: SelfTime | HostActivity, unrecorded_ns: int
 ) -> Table:
-    """Host code by name with its time, and the time for which nothing was recorded.
+    """Host code by name with its time, and the time for which nothing was recorded, among it.
 
     Args:
         title: Of the table.
@@ -26,7 +26,9 @@ def host_code_table(
     time_ns = code.self_ns if isinstance(code, SelfTime) else code.inside_ns
     rows: list[tuple[Cell, ...]] = list(zip(code.names, code.count, time_ns, strict=True))
     if unrecorded_ns > 0:
-        rows.append(("(not recorded: Python or native code)", None, unrecorded_ns))
+        # Short tables show only the first rows.
+        place = sum(ns >= unrecorded_ns for ns in time_ns)
+        rows.insert(place, ("(not recorded: Python or native code)", None, unrecorded_ns))
     return Table(
         title,
         (Column("name", noun), Column("count", "Count", "count"), column),

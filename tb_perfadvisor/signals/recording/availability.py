@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
@@ -247,6 +248,8 @@ CHECKS: dict[Need, Check] = {
 
 
 _OF_SNAPSHOTS = (Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY, Need.SNAPSHOT_CAPACITY)
+_INSIDE_INPUT = (Need.INPUT_STAGES, Need.FILE_READS)
+"""Without fetches, nothing that is recorded would show what happens inside them."""
 _ONLY_MEMORY = "a memory snapshot shows memory, not what ran"
 _RECORD_PROFILE = "Record a profile of the same run with torch.profiler, in the same directory."
 
@@ -259,6 +262,8 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
         return None
     if signals.trace.is_snapshot_only and need not in _OF_SNAPSHOTS:
         return Missing(need, _ONLY_MEMORY, _RECORD_PROFILE)
+    if need in _INSIDE_INPUT and (input_ := why_missing(signals, Need.INPUT)) is not None:
+        return replace(input_, need=need)
     # A program without a device cannot record one, so there is no remedy.
     remedy = "" if reason == CPU_ONLY else hint_for(need, workload(signals))
     totals = signals.trace.totals

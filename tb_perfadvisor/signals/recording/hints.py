@@ -148,6 +148,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.ORIGINS: _BOTH,
     Need.INPUT: (
         pytorch_hint("", Part.SERVER),  # it gets its input as requests
+        pytorch_hint("", Part.DIFFUSERS),  # and this one as prompts
         pytorch_hint(
             "torch.utils.data.DataLoader records itself. Wrap any other loader: "
             "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__')."

@@ -93,6 +93,22 @@ def test_user_options_meet_a_need() -> None:
     assert why_missing(with_options, Need.COLLECTIVE_SIZES) is None
 
 
+@pytest.mark.parametrize("need", [Need.INPUT_STAGES, Need.FILE_READS])
+def test_without_fetches_their_inside_lacks_no_frames(need: Need) -> None:
+    signals = Signals(run_of(draw(ON_GPU.replace("D", "."), device="NVIDIA H100 80GB HBM3")))
+    missing, fetches = why_missing(signals, need), why_missing(signals, Need.INPUT)
+    assert missing is not None
+    assert fetches is not None
+    assert (missing.need, missing.reason, missing.remedy) == (
+        need,
+        fetches.reason,
+        fetches.remedy,
+    )
+    recorded = why_missing(Signals(run_of(draw(ON_GPU))), Need.INPUT_STAGES)
+    assert recorded is not None
+    assert "contain no Python frames" in recorded.reason
+
+
 def test_missing_fetches_do_not_mean_no_waiting() -> None:
     signals = Signals(run_of(draw(ON_CPU.replace("DD", ".."))))
     assert why_missing(signals, Need.INPUT) is not None

@@ -44,6 +44,11 @@ def test_a_server_has_no_loop_to_change(part: Part) -> None:
         assert not re.search(r"\.step\(\)|schedule\(|DataLoader|training step", hint), hint
 
 
+@pytest.mark.parametrize("part", [Part.SERVER, Part.DIFFUSERS])
+def test_requests_and_prompts_need_no_loader(part: Part) -> None:
+    assert hint_for(Need.INPUT, program(part)) == ""
+
+
 def test_a_profile_without_calls_of_step_is_not_told_of_a_schedule() -> None:
     assert "schedule" in first_fitting(MORE_STEPS, program(Part.STEP_CALLS))
     assert "schedule" not in first_fitting(MORE_STEPS, program())
