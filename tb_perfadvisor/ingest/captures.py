@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -30,7 +31,20 @@ def profile_file(entry: FileEntry, rank: int | None = None, host: str = "") -> P
     )
 
 
-class Capture(Struct, frozen=True):
+class WorkerFiles(Struct, frozen=True):
+    """What one worker of a capture recorded: all that another process needs to read it."""
+
+    files: tuple[ProfileFile, ...]
+    run: str
+    session: str
+    format: str
+    snapshot: ProfileFile | None
+    """The memory snapshot beside them."""
+    is_only: bool
+    """Whether the capture has no other worker."""
+
+
+class Capture(Struct, frozen=True, dict=True):
     """Files that were recorded together: one report."""
 
     id: str
@@ -55,21 +69,28 @@ class Capture(Struct, frozen=True):
         """Files beside those of the profile that its report depends on."""
         return (*self.results, *self.compile_logs, *self.snapshots)
 
-    @property
-    def workers(self) -> tuple[tuple[ProfileFile, ...], ...]:
+    @cached_property
+    def workers(self) -> tuple[WorkerFiles, ...]:
         """The files of each worker."""
-        if not self.merges_hosts:
-            return tuple((file,) for file in self.files)
-        by_host: dict[str, list[ProfileFile]] = defaultdict(list)
-        for file in self.files:
-            by_host[file.host].append(file)
-        return tuple(tuple(files) for files in by_host.values())
-
-    def snapshot_of(self, files: tuple[ProfileFile, ...]) -> ProfileFile | None:
-        """The memory snapshot of the worker that wrote some files; None if there is none."""
-        is_only = len(self.workers) == 1
-        of_worker = (file for file in self.snapshots if is_only or file.rank == files[0].rank)
-        return next(of_worker, None)
+        by_worker: dict[object, list[ProfileFile]] = defaultdict(list)
+        for place, file in enumerate(self.files):
+            by_worker[file.host if self.merges_hosts else place].append(file)
+        is_only = len(by_worker) == 1
+        # The first one of a rank counts.
+        by_rank = {file.rank: file for file in reversed(self.snapshots)}
+        return tuple(
+            WorkerFiles(
+                files=tuple(files),
+                run=self.run,
+                session=self.session,
+                format=self.format,
+                snapshot=next(iter(self.snapshots), None)
+                if is_only
+                else by_rank.get(files[0].rank),
+                is_only=is_only,
+            )
+            for files in by_worker.values()
+        )
 
 
 class Rejected(Struct, frozen=True):

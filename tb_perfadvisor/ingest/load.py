@@ -20,7 +20,7 @@ from tb_perfadvisor.errors import (
     log_bug,
 )
 from tb_perfadvisor.ingest.attached_logs import read_compile_logs
-from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
+from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, WorkerFiles
 from tb_perfadvisor.ingest.files.access import ShareRead, open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
@@ -78,14 +78,14 @@ def start_reading(
     """
     keeps_traces = summarize is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
     jobs = [
-        partial(read_worker, listing.root, capture, files, summarize, keeps_traces)
-        for files in capture.workers
+        partial(read_worker, listing.root, worker, summarize, keeps_traces)
+        for worker in capture.workers
     ]
     if executor is None:
         return tuple(jobs)
     return tuple(
-        _submit(executor, job, files[0].path)
-        for job, files in zip(jobs, capture.workers, strict=True)
+        _submit(executor, job, worker.files[0].path)
+        for job, worker in zip(jobs, capture.workers, strict=True)
     )
 
 
@@ -144,16 +144,16 @@ def load_capture(
     """
     if reads is None:
         reads = start_reading(listing, capture)
-    workers: list[tuple[Worker, tuple[ProfileFile, ...]]] = []
+    workers: list[tuple[Worker, WorkerFiles]] = []
     notes: list[Note] = []
     errors: list[PerfAdvisorError] = []
-    for index, (files, read) in enumerate(zip(capture.workers, reads, strict=True)):
-        file = files[0]
+    for index, (recorded, read) in enumerate(zip(capture.workers, reads, strict=True)):
+        file = recorded.files[0]
         tell = _share_of(progress, file.path, index, len(capture.workers))
         if tell is not None:
             tell(0.0)
         try:
-            workers += [(worker, files) for worker in _by_rank(read(tell), capture)]
+            workers += [(worker, recorded) for worker in _by_rank(read(tell), recorded)]
         except Exception as raised:
             error = contained(raised, file.path)
             log_bug(error)
@@ -173,7 +173,7 @@ def load_capture(
         id=capture.id,
         name=_name(listing.root, capture),
         session=capture.session,
-        traces=_traces(listing.root, capture, sources, workers),
+        traces=_traces(listing.root, sources, workers),
         notes=(
             *notes,
             *_missing_ranks(sources),
@@ -216,18 +216,17 @@ def _changed(root: str, capture: Capture) -> tuple[Note, ...]:
     )
 
 
-def _by_rank(worker: Worker, capture: Capture) -> list[Worker]:
+def _by_rank(worker: Worker, recorded: WorkerFiles) -> list[Worker]:
     """The ranks of a file that holds several; only if it is the only one of its capture."""
-    if worker.trace is None or len(capture.workers) > 1:
+    if worker.trace is None or not recorded.is_only:
         return [worker]
     return [Worker(trace.source, None, trace) for trace in split_by_rank(worker.trace)]
 
 
 def _traces(
     root: str,
-    capture: Capture,
     sources: Sequence[Source],
-    workers: Sequence[tuple[Worker, tuple[ProfileFile, ...]]],
+    workers: Sequence[tuple[Worker, WorkerFiles]],
 ) -> Sequence[Trace]:
     traces = [
         replace(worker.trace, source=source)
@@ -236,7 +235,7 @@ def _traces(
     ]
     if len(traces) == len(workers):
         return tuple(traces)
-    return LazyTraces(sources, [partial(load_worker, root, capture, files) for _, files in workers])
+    return LazyTraces(sources, [partial(load_worker, root, recorded) for _, recorded in workers])
 
 
 def _name(root: str, capture: Capture) -> str:
@@ -248,8 +247,7 @@ def _name(root: str, capture: Capture) -> str:
 
 def read_worker(
     root: str,
-    capture: Capture,
-    files: tuple[ProfileFile, ...],
+    recorded: WorkerFiles,
     summarize: Summarize | None,
     keeps_trace: bool,
     tell: ShareRead | None = None,
@@ -260,41 +258,36 @@ def read_worker(
         PerfAdvisorError: When it cannot be read.
     """
     try:
-        trace = load_worker(root, capture, files, tell)
+        trace = load_worker(root, recorded, tell)
         summary = summarize(trace) if summarize is not None else None
     except PerfAdvisorError:
         raise
     except Exception as error:  # contain it here, as another process may not be able to unpickle it
-        raise contained(error, files[0].path) from error
+        raise contained(error, recorded.files[0].path) from error
     return Worker(trace.source, summary, trace if keeps_trace else None)
 
 
-def load_worker(
-    root: str,
-    capture: Capture,
-    files: tuple[ProfileFile, ...],
-    tell: ShareRead | None = None,
-) -> Trace:
+def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None) -> Trace:
     """Read what one worker of a capture recorded.
 
     Args:
         root: Of the listing.
-        capture: A capture of the listing.
-        files: Of the worker.
+        recorded: A worker of a capture of the listing.
         tell: Called with the share of these files that was read.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
+    files = recorded.files
     source = Source(
         path=files[0].path,
-        format=capture.format,
-        run=capture.run,
-        session=capture.session,
+        format=recorded.format,
+        run=recorded.run,
+        session=recorded.session,
         host=files[0].host,
         rank=files[0].rank,
     )
-    read = format_of(capture.format).reader()
+    read = format_of(recorded.format).reader()
     openers, before_bytes = {}, 0
     total_bytes = sum(file.size_bytes for file in files)
     for file in files:
@@ -303,10 +296,9 @@ def load_worker(
         )
         before_bytes += file.size_bytes
     trace = read(openers, source)
-    snapshot = capture.snapshot_of(files)
-    if snapshot is not None:
-        trace = _with_snapshot(trace, root, snapshot)
-    return with_merge_note(trace) if len(capture.workers) > 1 else trace
+    if recorded.snapshot is not None:
+        trace = _with_snapshot(trace, root, recorded.snapshot)
+    return trace if recorded.is_only else with_merge_note(trace)
 
 
 def _share_of_bytes(

@@ -30,9 +30,9 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(source, root / name)
     real = load.load_worker
 
-    def divide(root: str, capture: Any, files: Any, *rest: Any) -> Any:
-        is_broken = f"{root}/{capture.run}".rstrip("/.").endswith("broken")
-        return 1 / 0 if is_broken else real(root, capture, files, *rest)
+    def divide(root: str, recorded: Any, *rest: Any) -> Any:
+        is_broken = f"{root}/{recorded.run}".rstrip("/.").endswith("broken")
+        return 1 / 0 if is_broken else real(root, recorded, *rest)
 
     monkeypatch.setattr(load, "load_worker", divide)
     return root
@@ -114,8 +114,8 @@ def test_a_bug_in_one_rank_leaves_that_rank_out(
     ranks = SLOW.parent / "synthetic_gpu_allreduce_8rank"
     real = load.load_worker
 
-    def divide(root: str, capture: Any, files: Any, *rest: Any) -> Any:
-        return real(root, capture, files, *rest) if files[0].rank != 3 else 1 / 0
+    def divide(root: str, recorded: Any, *rest: Any) -> Any:
+        return real(root, recorded, *rest) if recorded.files[0].rank != 3 else 1 / 0
 
     monkeypatch.setattr(load, "load_worker", divide)
     result = run("analyze", ranks, "--format", "json", "--workers", "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
@@ -262,3 +263,23 @@ def test_an_unchanged_file_has_no_note(tmp_path: Path) -> None:
     listing = put(tmp_path, {"rank0.1795226000001.pt.trace.json": trace()})
     run = load_capture(listing, listing.captures[0])
     assert run.notes == ()
+
+
+def test_a_job_holds_the_files_of_one_worker_only() -> None:
+    # 4,096 jobs that hold 4,096 files each would take minutes to send.
+    files = tuple(ProfileFile(f"rank{rank}.json", 1, 0, rank=rank) for rank in range(4096))
+    capture = Capture("0", ".", "s", "kineto", files)
+    reads = start_reading(Listing(".", (capture,), (), 4096, True), capture)
+    assert len(reads) == 4096
+    assert len(pickle.dumps(reads[17])) < 1000
+
+
+def test_the_snapshot_of_each_rank() -> None:
+    files = tuple(ProfileFile(f"rank{rank}.json", 1, 0, rank=rank) for rank in range(3))
+    first, other, late = (
+        ProfileFile(name, 1, 0, rank=rank) for name, rank in (("b", 2), ("c", 2), ("d", 0))
+    )
+    capture = Capture("0", ".", "s", "kineto", files, snapshots=(first, other, late))
+    assert [worker.snapshot for worker in capture.workers] == [late, None, first]
+    alone = Capture("0", ".", "s", "kineto", files[:1], snapshots=(first,))
+    assert [worker.snapshot for worker in alone.workers] == [first]

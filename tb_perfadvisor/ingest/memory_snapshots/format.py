@@ -73,7 +73,7 @@ def _is_of(capture: Capture, snapshots: Sequence[ProfileFile]) -> bool:
     if len(capture.workers) == 1:
         return len(snapshots) == 1
     ranks = [snapshot.rank for snapshot in snapshots]
-    recorded = {files[0].rank for files in capture.workers}
+    recorded = {worker.files[0].rank for worker in capture.workers}
     return None not in ranks and len(set(ranks)) == len(ranks) and recorded.issuperset(ranks)
 
 
