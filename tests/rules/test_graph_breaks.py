@@ -12,6 +12,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, run_of
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import Source, Trace
+from tb_perfadvisor.trace.compile_log import GraphBreak
 from tests.support.compile_logs import example_log
 
 
@@ -98,6 +99,31 @@ def test_a_log_alone_lists_the_lines() -> None:
             2,
         ),
     )
+
+
+def remedies_for(*breaks: GraphBreak) -> list[str]:
+    """The first words of the remedies for a log with these breaks."""
+    trace = log_trace()
+    assert trace.compile_log is not None
+    (finding,) = (
+        find(GraphBreaks, replace(trace, compile_log=replace(trace.compile_log, breaks=breaks)))
+        or ()
+    )
+    return [" ".join(remedy.text.split()[:6]) for remedy in finding.remedies]
+
+
+def test_remedies_fit_the_reasons() -> None:
+    hinted = GraphBreak("0/0", None, "Failed to trace", hint="Avoid calling builtin `print`.")
+    silent = GraphBreak("0/0", None, "Failed to trace")
+    # As in a log of PyTorch's own tests of its backends.
+    failed = GraphBreak("1/0", None, "BackendCompilerFailed: backend='x' raised: RuntimeError")
+    as_suggested = "Change these lines as the compiler"
+    alone, at_the_end = "Change these lines so that the", "Move what must stay in Python"
+    backend = "The compiler's backend failed, so the"
+    assert remedies_for(hinted, silent) == [as_suggested, at_the_end]
+    assert remedies_for(silent) == [alone, at_the_end]
+    assert remedies_for(failed) == [backend]
+    assert remedies_for(failed, hinted) == [backend, as_suggested, at_the_end]
 
 
 def test_a_log_beside_the_profile_names_the_line_in_what_is_measured() -> None:

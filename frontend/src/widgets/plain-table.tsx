@@ -6,8 +6,10 @@ import type { TableColumn, TableEvidence } from "../report";
 import { Cell } from "./cell";
 import { ScrollBox } from "./scroll-box";
 
-const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
-  unit !== "" || rows.every((row) => typeof row[at] === "number" || row[at] === null);
+/** Whether a column shows numbers. One that is empty shows none. */
+export const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
+  unit !== "" ||
+  (rows.some((row) => typeof row[at] === "number") && rows.every((row) => typeof row[at] === "number" || row[at] === null));
 
 type Props = Pick<TableEvidence, "columns" | "rows" | "truncated"> & { caption: string };
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.compile_log import (
@@ -21,11 +23,26 @@ from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.intervals import total_ns
 
+_BACKEND_FAILED = "BackendCompilerFailed"
+"""The exception of `torch/_dynamo/exc.py` that wraps what a backend raised."""
 _CHANGE_LINES = Remedy(
     text="Change these lines as the compiler suggests. Then compile with fullgraph=True, which "
     "raises at the next break.",
     framework="pytorch",
     reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
+)
+_CHANGE_UNEXPLAINED = replace(
+    _CHANGE_LINES,
+    text="Change these lines so that the compiler can trace them. Then compile with "
+    "fullgraph=True, which raises at the next break.",
+)
+_FIND_FAULT = Remedy(
+    text="The compiler's backend failed, so the function runs uncompiled. Compile it with "
+    'backend="aot_eager": if that works, the fault is in Inductor, otherwise in an operation of '
+    "the function.",
+    snippet='model = torch.compile(model, backend="aot_eager")',
+    framework="pytorch",
+    reference="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
 )
 _REMEDIES = (
     Remedy(
@@ -135,7 +152,16 @@ class GraphBreaks(Rule):
 
 def _remedies(log: CompileLog | None) -> tuple[Remedy, ...]:
     """To change the lines that the log names, or to let the compiler name them."""
-    return (_CHANGE_LINES, *_REMEDIES[1:]) if log is not None and log.breaks else _REMEDIES
+    if log is None or not log.breaks:
+        return _REMEDIES
+    traced = [each for each in log.breaks if not each.reason.startswith(_BACKEND_FAILED)]
+    remedies: tuple[Remedy, ...] = ()
+    if len(traced) < len(log.breaks):
+        remedies += (_FIND_FAULT,)
+    if traced:
+        is_explained = any(each.hint for each in traced)
+        remedies += (_CHANGE_LINES if is_explained else _CHANGE_UNEXPLAINED, *_REMEDIES[1:])
+    return remedies
 
 
 def _from_log(log: CompileLog) -> Finding:
