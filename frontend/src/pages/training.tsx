@@ -126,7 +126,7 @@ function Delays({ view }: { view: TrainingView }): JSX.Element {
     return <p class="muted">Nothing else cost 1 % of the run or more.</p>;
   }
   const columns: Column<DelayInfo>[] = [
-    { key: "label", label: "Reason", unit: null, value: ({ label }) => label },
+    { key: "label", label: "Reason", unit: null, value: ({ label }) => label, render: ({ label }) => <Prose text={label} /> },
     {
       key: "steps",
       label: view.unit === "epoch" ? "Epochs" : "Steps",

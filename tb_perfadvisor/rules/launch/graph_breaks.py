@@ -40,7 +40,6 @@ _FIND_FAULT = Remedy(
     text="The compiler's backend failed, so the function runs uncompiled. Compile it with "
     'backend="aot_eager": if that works, the fault is in Inductor, otherwise in an operation of '
     "the function.",
-    snippet='model = torch.compile(model, backend="aot_eager")',
     framework="pytorch",
     reference="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
 )
