@@ -90,7 +90,13 @@ def source_of(
             note=f"the file has {len(lines)} lines; it differs from the one that was recorded",
         )
     first = max(place.line - CONTEXT, 1)
-    shown = lines[first - 1 : place.line + CONTEXT]
+    last = min(place.line + CONTEXT, len(lines))
+    # Blank lines at the ends say nothing.
+    while first < place.line and not lines[first - 1].strip():
+        first += 1
+    while last > place.line and not lines[last - 1].strip():
+        last -= 1
+    shown = lines[first - 1 : last]
     return model.SourceExcerpt(
         path=path,
         first_line=first,

@@ -20,6 +20,17 @@ _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python's parser raises."""
 
 
+def is_python(text: str) -> bool:
+    """Whether Python's own parser takes a text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except _NOT_PYTHON:
+        return False
+    return True
+
+
 class Code:
     """One parsed file."""
 
@@ -31,11 +42,10 @@ class Code:
         """
         self.path = path
         self.text = text
+        # Python's parser limits how deep brackets nest; libcst's overflows the stack.
+        if not is_python(text):
+            raise ValueError(f"{path} is not valid Python")
         try:
-            # Python's parser limits how deep brackets nest; libcst's overflows the stack.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(text)
             self.module: Node = cst.parse_module(text)
         except (*_NOT_PYTHON, cst.ParserSyntaxError) as error:
             raise ValueError(f"{path} is not valid Python") from error

@@ -13,7 +13,7 @@ from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.repository import Repository
 from tb_perfadvisor.suggest.change import Change, Fix
-from tb_perfadvisor.suggest.code import Code
+from tb_perfadvisor.suggest.code import Code, is_python
 from tb_perfadvisor.suggest.diff import unified_diff
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
@@ -150,7 +150,12 @@ def _suggestion(
             chosen, why = _choose(list(_changes(fix, remedy, texts)), places)
             if isinstance(chosen, _Found):
                 code = chosen.code
-                texts.change(code.path, code.with_changes(chosen.change.replacements))
+                text = code.with_changes(chosen.change.replacements)
+                if not is_python(text):
+                    unsure.append(chosen)
+                    reason = reason or "the changed code would not be valid Python"
+                    continue
+                texts.change(code.path, text)
                 applied.append(chosen)
                 seen[fix.remedy] = number
             elif chosen:

@@ -47,8 +47,8 @@ def test_the_lines_around_a_place(repository: Repository) -> None:
     source = source_of(place(), repository)
     assert source is not None
     assert source.path == "train.py"
-    assert source.first_line == 3
-    assert source.lines == CODE.splitlines()[2:]
+    assert source.first_line == 4  # line 3 is blank
+    assert source.lines == CODE.splitlines()[3:]
     assert source.note == ""
 
 

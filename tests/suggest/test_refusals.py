@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patches import added, only
+from tests.support.patches import added, git_apply, only
 
 LOADER = "from torch.utils.data import DataLoader, Dataset\n"
 WORKERS, PINNED = "num_workers=4", "pin_memory=True"
@@ -145,9 +145,12 @@ def test_training_steps(tmp_path: Path, code: str, snippet: str, reason: str) ->
         ("import torch\nopt = torch.optim.Adagrad(p)\n", "fused=True"),  # not on CUDA
         ("import re, keras\nwords = re.compile('a', re.I)\n", "steps_per_execution=50"),
         ("def main():\n    import torch\nif __name__ == '__main__':\n    main()\n", "allow_tf32"),
+        ("import torch\nx.backward(gradient)\n", "with torch.autocast('cuda'):"),
+        (f"{TF}n = tf.data.Dataset.range(9).cardinality()\n", "dataset.prefetch(n)"),
+        ("import torch\nmain = '__main__'\n", "allow_tf32"),
         ("import torch\nm = Conv3d().to(d)\nopt = SGD(m.parameters())\n", "channels_last"),
     ],
-    ids=["adagrad", "re", "tf32", "3d"],
+    ids=["adagrad", "re", "tf32", "gradient", "cardinality", "module", "3d"],
 )
 def test_places_that_do_not_match(tmp_path: Path, code: str, snippet: str) -> None:
     assert only(tmp_path, code, snippet).outcome == "none"
@@ -204,6 +207,14 @@ def test_maps_that_are_not_cached(tmp_path: Path, mapped: str, reason: str) -> N
         f"d = tf.data.Dataset.from_tensor_slices(x).map({mapped}).batch(8)\n"
     )
     assert refused(tmp_path, code, "dataset.cache()").startswith(reason)
+
+
+def test_pipelines_in_parentheses_are_continued_inside_of_them(tmp_path: Path) -> None:
+    code = f"{TF}d = (\n    tf.data.Dataset.range(9)\n    .batch(3)\n)\nn = d.cardinality()\n"
+    suggestion = only(tmp_path, code, "dataset.prefetch(tf.data.AUTOTUNE)")
+    assert added(suggestion) == [".prefetch(tf.data.AUTOTUNE)"]
+    git_apply(tmp_path, suggestion.patch)
+    compile((tmp_path / "train.py").read_text("utf-8"), "train.py", "exec")
 
 
 def test_tensorflow_goes_by_the_name_that_the_file_has(tmp_path: Path) -> None:

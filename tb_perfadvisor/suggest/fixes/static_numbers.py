@@ -75,4 +75,4 @@ def _meets(code: Code, use: Node, arrays: set[str]) -> bool:
         at = parent
 
 
-FIXES = (Fix(r"static arguments", ("static_argnums",), _static),)
+FIXES = (Fix(r"\barguments constant", ("static_argnums",), _static),)

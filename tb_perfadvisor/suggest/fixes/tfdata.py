@@ -17,6 +17,14 @@ _SOURCE = re.compile(
     r"^tensorflow\.data\.(Dataset\.\w+|\w+Dataset)$|^(\w+\.)*\w+_dataset_from_directory$"
 )
 _BEFORE_CACHE = frozenset({"repeat", "shuffle", "batch", "padded_batch", "prefetch", "cache"})
+_MAKES_DATASET = frozenset(
+    {"apply", "batch", "bucket_by_sequence_length", "cache", "concatenate", "counter", "enumerate",
+     "filter", "flat_map", "group_by_window", "ignore_errors", "interleave", "map", "padded_batch",
+     "prefetch", "prefetch_to_device", "ragged_batch", "rebatch", "rejection_resample", "repeat",
+     "scan", "shard", "shuffle", "skip", "snapshot", "sparse_batch", "take", "take_while",
+     "unbatch", "unique", "window", "with_options"}
+)  # fmt: skip
+"""Methods of a dataset that return one."""
 _TRANSPARENT = frozenset({"with_options", "apply"})
 _RANDOM = re.compile(r"random|shuffle|augment", re.IGNORECASE)
 _PURE = ("tensorflow", "numpy", "math", "os", "pathlib", "functools")
@@ -51,6 +59,8 @@ def pipelines(code: Code) -> list[Pipeline]:
         if not isinstance(node, cst.Call) or not is_outermost or code.around(node, cst.Lambda):
             continue
         chain = _chain(node)
+        if chain.steps and chain.steps[-1][0] not in _MAKES_DATASET:
+            continue  # it asks the dataset something, such as its `cardinality()`
         scope = id(code.around(node, cst.FunctionDef))
         parts = by_name.get((dotted_name(chain.source), scope)) if chain.steps else None
         if parts is None:
@@ -205,11 +215,12 @@ def _defined_elsewhere(code: Code, part: Node) -> list[str]:
 
 def _called(node: Node, method: str, value: str = "") -> Node:
     """`node.method(value)`, on a line of its own if the node's own method is."""
-    func = cst.Attribute(value=node, attr=cst.Name(method))
+    # Parentheses around the node go around the whole.
+    func = cst.Attribute(value=node.with_changes(lpar=[], rpar=[]), attr=cst.Name(method))
     if isinstance(node.func, cst.Attribute):
         func = func.with_changes(dot=node.func.dot)
     args = [cst.Arg(expression(value))] if value else []
-    return cst.Call(func=func, args=args)
+    return cst.Call(func=func, args=args, lpar=node.lpar, rpar=node.rpar)
 
 
 FIXES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import argument, is_name, with_argument
+from tb_perfadvisor.suggest.arguments import argument, is_name, positional, with_argument
 from tb_perfadvisor.suggest.change import Change, Fix
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
@@ -15,6 +15,7 @@ from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
 _COMPILES = re.compile(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
 _ROUNDING = "Results change by rounding: compare the loss over some hundred steps."
+_IS_SCRIPT = re.compile(r"\b__name__\s*==")
 _REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
@@ -35,7 +36,7 @@ def _tf32(code: Code, remedy: str) -> Iterator[Change]:
             yield Change(node, "allow_tf32 = True", (change,), note=_ROUNDING)
     is_set = "tf32" in code.text or _TF32_CALL in code.text
     imported = [line for line in code.module.body if _is_import(line)]
-    if "__main__" in code.text and not is_set and code.has_global("torch"):
+    if _IS_SCRIPT.search(code.text) and not is_set and code.has_global("torch"):
         line = cst.parse_statement(f'{_TF32_CALL}("high")\n')
         line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         body = list(code.module.body)
@@ -57,6 +58,8 @@ def _is_import(line: Node) -> bool:
 def _autocast(code: Code, remedy: str) -> Iterator[Change]:
     """Autocast around the forward pass: the statements that lead to the loss."""
     for call in code.calls("*.backward"):
+        if positional(call):
+            continue  # it gets a gradient, so it is no loss
         block = code.around(call, cst.IndentedBlock)
         body = list(block.body) if block is not None else []
         statement = code.around(call, cst.SimpleStatementLine)
