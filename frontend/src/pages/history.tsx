@@ -214,7 +214,11 @@ const COLUMNS: Column<Row>[] = [
       before === undefined ? (
         "–"
       ) : (
-        <PageLink to={compareLink(before.run.id, [recording.run.id])} title={`Compare recording ${number} with the one before`}>
+        <PageLink
+          class="when"
+          to={compareLink(before.run.id, [recording.run.id])}
+          title={`Compare recording ${number} with the one before`}
+        >
           with no. {number - 1}
         </PageLink>
       ),

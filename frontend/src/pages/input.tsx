@@ -151,8 +151,8 @@ function StallChart({ view, labels }: { view: StepsView; labels: (cause: string)
 export function workerParts({ waiting_ns: waiting, system_ns: system, computing_ns: computing }: LoaderWorkers): StallPart[] {
   const parts: StallPart[] = [
     { key: "waiting", label: "Waiting for files, locks or a processor", color: "var(--cause-input)", ns: waiting },
-    { key: "system", label: "Operating system: opening and reading files", color: "var(--cause-synchronization)", ns: system ?? 0 },
-    { key: "computing", label: "Computing: decoding, transforming, collating", color: "var(--cause-host-compute)", ns: computing },
+    { key: "system", label: "Operating system, such as opening and reading files", color: "var(--cause-synchronization)", ns: system ?? 0 },
+    { key: "computing", label: "Computing, such as decoding and collating", color: "var(--cause-host-compute)", ns: computing },
   ];
   return parts.filter(({ ns }) => ns > 0);
 }
