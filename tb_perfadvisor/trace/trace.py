@@ -18,6 +18,7 @@ from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
+from tb_perfadvisor.trace.table_lookup import TableLookup
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -111,6 +112,8 @@ class Trace(Struct, frozen=True):
     """Set if the file is a log of torch.compile; the events are the compiler's phases."""
     program_memory: tuple[ProgramMemory, ...] = ()
     """Of XLA programs that ran, as far as the file tells."""
+    lookups: tuple[TableLookup, ...] = ()
+    """In XLA programs, as far as the file tells."""
     snapshot: MemorySnapshot | None = None
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
 

@@ -118,7 +118,11 @@ class _Reader:
         trace = self._assembler.finish(
             filled, devices=devices, notes=self._notes(clocks), clock_unix_ns=self._clock()
         )
-        trace = replace(trace, program_memory=self._programs.memory())
+        trace = replace(
+            trace,
+            program_memory=self._programs.memory(),
+            lookups=self._programs.lookups(),
+        )
         # Only GPUs have streams and kernel names.
         is_gpu = any(place.type == "GPU" for place in self._places.values())
         return with_probable_collectives(trace) if is_gpu else trace

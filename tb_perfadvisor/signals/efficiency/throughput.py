@@ -9,8 +9,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.recomputation import recomputes
+from tb_perfadvisor.signals.efficiency.looked_up_tokens import looked_up_tokens
 from tb_perfadvisor.signals.efficiency.product_flop import launches_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.hints import hint_for
@@ -74,6 +76,16 @@ def _of_server(signals: Signals) -> Throughput | None:
 
 
 def _from_shapes(signals: Signals) -> Throughput:
+    tokens = looked_up_tokens(signals)
+    if tokens is not None and len(used_devices(signals.trace)) > 1:
+        return Throughput(
+            None,
+            None,
+            "The profile does not tell how the devices divide the tokens. Set --tokens-per-step.",
+        )
+    if tokens is not None:
+        source = "Tokens are those that the embedding of the vocabulary looks up."
+        return Throughput(tokens, None, source)
     if not (signals.trace.operators.shapes >= 0).any():
         return Throughput(None, None, _without_shapes(signals))
     images = _images(signals)

@@ -6,6 +6,7 @@ Both are in the program (`HloProto`, in `/host:metadata`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,9 +19,11 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo.fused_operations import (
 from tb_perfadvisor.ingest.xplane.interpret.hlo.instruction_text import decoded, instruction_line
 from tb_perfadvisor.ingest.xplane.interpret.hlo.loop_dependences import known_before_loop
 from tb_perfadvisor.ingest.xplane.interpret.hlo.planned_memory import planned_memory
+from tb_perfadvisor.ingest.xplane.interpret.hlo.table_lookups import table_lookups
 from tb_perfadvisor.ingest.xplane.interpret.hlo.text import Operation, parse_operation
 from tb_perfadvisor.ingest.xplane.interpret.hlo.transpositions import Transpositions
 from tb_perfadvisor.trace.program_memory import ProgramMemory
+from tb_perfadvisor.trace.table_lookup import TableLookup
 
 _FUSIONS: Final = {
     "kLoop": "loop fusion",
@@ -79,6 +82,14 @@ class Programs:
         planned = [program.memory(module) for module, program in self._decoded.items()]
         return tuple(memory for memory in planned if memory is not None)
 
+    def lookups(self) -> tuple[TableLookup, ...]:
+        """The look-ups in tables of these programs."""
+        return tuple(
+            lookup
+            for module, program in self._decoded.items()
+            for lookup in program.lookups(module)
+        )
+
     def _program(self, module: str) -> _Program:
         if module not in self._decoded:
             self._decoded[module] = _Program(self._bytes.pop(module, b""))
@@ -106,6 +117,9 @@ class _Program:
         self._transpositions: Transpositions | None = None
         self._loop_bodies: set[int] | None = None
         self._known_before: dict[int, frozenset[bytes]] = {}
+
+    def lookups(self, module: str) -> Iterator[TableLookup]:
+        return table_lookups(module, self._message)
 
     def memory(self, module: str) -> ProgramMemory | None:
         return planned_memory(module, self._message)
