@@ -37,7 +37,7 @@ FIXES = (
 MAX_PLACES = 5
 _TRAINING = re.compile(r"train", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
-_TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest\.py$)")
+_TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 
 Outcome = Literal["patch", "same", "unsure", "none"]
 

@@ -49,11 +49,13 @@ def test_loaders(tmp_path: Path, code: str, reason: str) -> None:
     assert refused(tmp_path, LOADER + code, WORKERS).startswith(reason)
 
 
-def test_a_loader_in_a_test_is_not_that_of_the_program(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_data.py").write_text(f"{LOADER}loader = DataLoader(a)\n", "utf-8")
+@pytest.mark.parametrize("name", ["tests/data.py", "test_data.py", "data_test.py", "conftest.py"])
+def test_a_loader_in_a_test_is_not_that_of_the_program(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{LOADER}loader = DataLoader(a)\n", "utf-8")
     suggestion = only(tmp_path, "import torch\n", WORKERS)
-    assert (suggestion.outcome, suggestion.places) == ("unsure", ["tests/test_data.py:2"])
+    assert (suggestion.outcome, suggestion.places) == ("unsure", [f"{name}:2"])
 
 
 def test_workers_end_after_each_epoch_if_the_dataset_changes(tmp_path: Path) -> None:

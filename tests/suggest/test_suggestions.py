@@ -204,6 +204,18 @@ def test_autocast_encloses_the_forward_pass(tmp_path: Path) -> None:
     ]
 
 
+def test_models_are_made_before_the_forward_pass(tmp_path: Path) -> None:
+    code = (
+        "import torch\n\n\ndef main():\n    model = Net(8)\n"
+        "    model = torch.nn.DataParallel(model)\n"
+        "    loss = torch.nn.MSELoss()(model(x), y)\n    loss.backward()\n"
+    )
+    assert added(only(tmp_path, code, "with torch.autocast('cuda'):")) == [
+        'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "loss = torch.nn.MSELoss()(model(x), y)",
+    ]
+
+
 def test_formatting_comments_and_line_ends_stay(tmp_path: Path) -> None:
     code = (
         "from torch.utils.data import DataLoader\r\n\r\nloader = DataLoader(  # the loader\r\n"

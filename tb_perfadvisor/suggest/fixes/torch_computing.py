@@ -113,10 +113,13 @@ def _only_assignment(line: Node) -> Node | None:
 
 
 def _computes_any(code: Code, assign: Node, names: set[str]) -> bool:
-    """Whether an assignment computes one of some names, and does not only fetch or copy it."""
+    """Whether an assignment computes one of some names, and does not only fetch or make it."""
     calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
     is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
-    return bool(_names(assign.targets[0].target) & names and calls and not is_arrival)
+    made = dotted_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
+    is_object = made.rpartition(".")[2][:1].isupper()  # of a class: a model, or a loss function
+    is_needed = bool(_names(assign.targets[0].target) & names)
+    return is_needed and bool(calls) and not is_arrival and not is_object
 
 
 def _names(node: Node) -> set[str]:
