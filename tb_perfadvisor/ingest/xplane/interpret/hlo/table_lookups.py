@@ -26,24 +26,32 @@ def table_lookups(module: str, message: Any) -> Iterator[TableLookup]:
         module: Its name.
         message: Its `HloProto`.
     """
+    gathers = [
+        (int(computation.id), instruction)
+        for computation in message.hlo_module.computations
+        for instruction in computation.instructions
+        if instruction.opcode == b"gather" and instruction.operand_ids
+    ]
+    forward = [gather for gather in gathers if _is_forward(gather[1])]
+    if not forward:
+        return  # most programs have none, and need no index of their instructions
     places = _Places(message)
-    for computation in message.hlo_module.computations:
-        for instruction in computation.instructions:
-            path = decoded(instruction.metadata.op_name)
-            if instruction.opcode != b"gather" or not path.endswith("/gather"):
-                continue
-            if any(part in path for part in _NOT_FORWARD) or not instruction.operand_ids:
-                continue
-            place = _Place(int(computation.id), int(instruction.operand_ids[0]))
-            table, result = places.find(place), list(instruction.shape.dimensions)
-            if table is None or len(table.shape.dimensions) != 2:
-                continue
-            rows, width = map(int, table.shape.dimensions)
-            is_of_rows = width > 1 and bool(result) and result[-1] == width
-            if is_of_rows and table.shape.element_type in _FLOATS and places.is_argument(place):
-                fusion = places.fusions.get(place.computation)
-                name = instruction.name if fusion is None else fusion[1].name
-                yield TableLookup(module, decoded(name), rows, width, prod(result) // width)
+    for computation, instruction in forward:
+        place = _Place(computation, int(instruction.operand_ids[0]))
+        table, result = places.find(place), list(instruction.shape.dimensions)
+        if table is None or len(table.shape.dimensions) != 2:
+            continue
+        rows, width = map(int, table.shape.dimensions)
+        is_of_rows = width > 1 and bool(result) and result[-1] == width
+        if is_of_rows and table.shape.element_type in _FLOATS and places.is_argument(place):
+            fusion = places.fusions.get(computation)
+            name = instruction.name if fusion is None else fusion[1].name
+            yield TableLookup(module, decoded(name), rows, width, prod(result) // width)
+
+
+def _is_forward(gather: Any) -> bool:
+    path = decoded(gather.metadata.op_name)
+    return path.endswith("/gather") and not any(part in path for part in _NOT_FORWARD)
 
 
 class _Place(Struct, frozen=True):
