@@ -37,6 +37,7 @@ _FIRST_OTHER_THREAD: Final = 2**32
 _PS_PER_US: Final = 10**6
 # The xplane reader treats longer times (26 days) as damage.
 _MOST_US: Final = float(2**61 // _PS_PER_US)
+_NO_ROWS: Final = np.empty(0, dtype=np.int64)
 
 
 class _Line(Struct, frozen=True):
@@ -120,25 +121,38 @@ class _Plane:
     def encode(self, name: str, lines: list[_Line]) -> bytes:
         """The message of the plane with these lines."""
         header: bytes = WRITING.XPlane(name=name).SerializeToString(deterministic=True)
-        encoded = [self._line(line) for line in lines]
-        for kind in sorted({kind for line in lines for kind in self._kinds(line)}):
+        rows = np.concatenate([_NO_ROWS, *(line.rows for line in lines)])
+        events, ends = self._encode_events(rows)
+        for kind in np.unique(self._collected.kind[rows]).tolist():
             self._describe(kind)
+        last = ends[np.cumsum([0, *(line.rows.size for line in lines)])].tolist()
+        encoded = (
+            one_message_field(_LINES, self._header(line) + events[begin:end])
+            for line, begin, end in zip(lines, last, last[1:], strict=False)
+        )
         tables: bytes = self._message.SerializeToString(deterministic=True)
         # In the profilers' order, so that the reader sees which planes have events before it reads
         # the tables.
-        return b"".join([header, *(one_message_field(_LINES, line) for line in encoded), tables])
+        return b"".join([header, *encoded, tables])
 
-    def _kinds(self, line: _Line) -> list[int]:
-        kinds: list[int] = np.unique(self._collected.kind[line.rows]).tolist()
-        return kinds
-
-    def _line(self, line: _Line) -> bytes:
+    def _header(self, line: _Line) -> bytes:
         header = WRITING.XLine(id=line.id, name=line.name, timestamp_ns=self._base_us * 1000)
-        events = (
-            bytes(self._events(line.rows[first : first + _CHUNK]))
-            for first in range(0, line.rows.size, _CHUNK)
-        )
-        return b"".join([header.SerializeToString(deterministic=True), *events])
+        encoded: bytes = header.SerializeToString(deterministic=True)
+        return encoded
+
+    def _encode_events(self, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+        """Encode the events of all lines at once, because a plane may have many short ones.
+
+        Returns:
+            The events; and the bytes before each event, and before the end.
+        """
+        parts: list[bytes] = []
+        sizes: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
+        for first in range(0, rows.size, _CHUNK):
+            events = self._events(rows[first : first + _CHUNK])
+            parts.append(bytes(events))
+            sizes.append(events.sizes)
+        return b"".join(parts), np.cumsum(np.concatenate(sizes))
 
     def _events(self, rows: NDArray[np.int64]) -> Cells:
         collected = self._collected

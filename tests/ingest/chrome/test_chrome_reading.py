@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from typing import Any
 
 import numpy as np
@@ -419,3 +420,22 @@ def test_events_of_a_tpu_are_seen_before_those_of_the_host(
     work = [span("fusion.1", 20.0, 10.0, pid=3, tid=3)] if has_events else []
     trace = read([*HOST, *device, span("sum:CollectiveReduceV2", 10.0), *work])
     assert names(trace, kind) == ["sum:CollectiveReduceV2"]
+
+
+def test_many_threads_of_few_events() -> None:
+    count = 30_000
+    content: list[Any] = [process(701, "/host:CPU")]
+    for tid in range(1, count + 1):
+        content += thread(701, tid, f"thread {tid}", order=tid)
+        # None, one or two events, which begin at the thread's number in microseconds.
+        content += [span(f"op{turn}", tid + turn, tid=tid) for turn in range(tid % 3)]
+    data = to_bytes(content)
+    begun = time.process_time()
+    trace = read(data)
+    # One thread at a time took 6 s.
+    assert time.process_time() - begun < 4
+    # The first event is that of thread 1; 10,000 threads have one event, 10,000 have two.
+    assert len(trace.events) == 30_000
+    track = trace.tracks.thread[trace.events.track]
+    turn = np.array([int(trace.name(row)[2:]) for row in range(30_000)])
+    assert trace.events.start_ns.tolist() == ((track + turn - 1) * 1000).tolist()
