@@ -113,7 +113,7 @@ def test_results_of_tools_are_one_capture_of_their_session(tmp_path: Path) -> No
     new, old = listing.captures
     assert (new.format, old.format, listing.rejected) == ("xplane", "tf-tools", ())
     assert (old.run, old.session) == ("run", "old")
-    workers = [[file.path.rsplit("/", 1)[-1] for file in worker] for worker in old.workers]
+    workers = [[file.path.rsplit("/", 1)[-1] for file in worker.files] for worker in old.workers]
     assert workers == [
         ["a.input_pipeline.json", "a.memory_profile.json.gz"],
         ["b.kernel_stats.pb", "b.overview_page.pb"],

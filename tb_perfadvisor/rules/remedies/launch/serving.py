@@ -13,6 +13,7 @@ OVERLAPPED_SCHEDULE = variants(
         "the host itself is too slow: give the process that runs the model cores of its own, and "
         "leave out what it computes for each request, such as log probabilities.",
         needs=(Part.SERVER, Part.OVERLAPPED_SCHEDULE),
+        reference="https://docs.vllm.ai/en/stable/configuration/optimization/",
     ),
     Remedy(
         text="Let vLLM schedule the next step while the device runs the current one, and answer "
