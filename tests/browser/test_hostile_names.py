@@ -18,7 +18,10 @@ from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
 from tests.support.browser import API, Visitor, capture_of, link, read, report_at, text_of
+from tests.support.compile_logs import artifact, break_text, compiled
 from tests.support.event_files import write_scalar
+from tests.support.memory_snapshots import Snapshot, frames
+from tests.support.server_trace import Served, server_trace
 
 pytestmark = pytest.mark.browser
 
@@ -85,6 +88,45 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
+def served() -> bytes:
+    """An inference server whose kernels, files and functions have malicious names."""
+    trace = server_trace([Served(decodes=8, replays=number > 0) for number in range(4)])
+    content = json.loads(write_kineto(trace))
+    for event in content["traceEvents"]:
+        if event.get("cat") == "kernel" or event.get("name") == "aten::mm":
+            event["name"] += hostile("served")
+        elif event.get("cat") == "python_function":
+            event["name"] += hostile("frame")
+    content["deviceProperties"][0]["name"] += hostile("device")
+    return json.dumps(content).encode()
+
+
+def snapshot() -> bytes:
+    """Memory that is held by malicious files and functions, until a request fails."""
+    made = Snapshot()
+    segment = made.segment(1 << 32)
+    # Of a path, the end is shown: it cannot contain a slash.
+    path = f"/p/{MARK.format(place='path')}.py"
+    stack = frames((path, 3, hostile("function")), ("/p/train.py", 1, "main"))
+    made.settings[hostile("setting")] = hostile("value")
+    for step in range(10):
+        made.annotate(f"ProfilerStep#{step}").annotate(hostile("annotation"))
+        at = segment + (step << 25)
+        made.allocate(at, 1 << 25, stack).holds(segment, at, 1 << 25, stack).wait(1_000)
+    return made.fail(1 << 33, 1 << 30, stack).pickled()
+
+
+def compile_log() -> bytes:
+    """A function that is compiled again and again, for reasons with malicious names."""
+    named, path = hostile("compiled"), f"/p/{MARK.format(place='path')}.py"
+    records = [artifact("dynamo_graph_break_reason", "0/0", break_text(11, hostile("break")))]
+    for number in range(9):
+        reason = json.dumps([f"0/{number}: {hostile('guard')} == {number}"])
+        records.append(artifact("recompile_reasons", f"0/{number}", reason))
+        records.append(compiled(f"0/{number}", named, 3, duration_us=9_000_000, co_filename=path))
+    return b"".join(records)
+
+
 def check_elements(page: Any, frame: Any, where: str) -> None:
     """Fail if a name became an element, or ran."""
     elements = frame.locator("img, iframe, [onerror], a[href^='javascript:']")
@@ -92,7 +134,7 @@ def check_elements(page: Any, frame: Any, where: str) -> None:
     assert page.evaluate("top.hacked") is None, where
 
 
-def visit_pages(page: Any, frame: Any) -> dict[str, str]:
+def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str, str]:
     """Open every page, and every finding; return the text of each."""
     shown: dict[str, str] = {}
     links = frame.get_by_role("navigation", name="Pages").get_by_role("link")
@@ -104,10 +146,11 @@ def visit_pages(page: Any, frame: Any) -> dict[str, str]:
         frame.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if name == "Report":
             closed = frame.locator("button.finding-row[aria-expanded=false]")
-            closed.first.wait_for(timeout=20_000)
+            frame.locator("button.finding-row").first.wait_for(timeout=20_000)
             while closed.count():
                 closed.first.click()
-            frame.locator(".timeline svg").first.wait_for(timeout=20_000)
+            if has_timeline:
+                frame.locator(".timeline svg").first.wait_for(timeout=20_000)
         page.wait_for_timeout(300)  # let fetched content appear
         shown[name] = text_of(frame.locator("body"))
         assert not re.search(TURNING, shown[name]), name
@@ -143,16 +186,24 @@ def test_names_never_become_elements(
     check_elements(page, tab, "comparison")
     assert not visitor.errors
 
+    shown = check_exports(server, capture, page, tmp_path)
+    assert hostile("kernel")[:60] in shown["Kernels"]
+    excerpt = json.loads(gzip.decompress(export(server, capture, "excerpt?finding=0")))
+    assert any(hostile("kernel") == event.get("name") for event in excerpt["traceEvents"])
+
+
+def check_exports(
+    server: str, capture: str, page: Any, folder: Path, *, has_timeline: bool = True
+) -> dict[str, str]:
+    """Fail if a name became markup in an export; return what the pages of the HTML file show."""
     texts = {
         format: export(server, capture, f"export?format={format}").decode()
         for format in ("json", "sarif", "text", "markdown", "html")
     }
-    exported = tmp_path / "report.html"
+    exported = folder / "report.html"
     exported.write_text(texts["html"], encoding="utf-8")
     page.goto(exported.as_uri())
-    shown = visit_pages(page, page)
-    assert hostile("kernel")[:60] in shown["Kernels"]
-
+    shown = visit_pages(page, page, has_timeline=has_timeline)
     for format in ("json", "sarif", "text", "markdown"):
         assert not re.search(CHARSET, texts[format]), format
     assert json.loads(texts["json"])["reports"][0]["run"] == RUN
@@ -160,8 +211,39 @@ def test_names_never_become_elements(
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(texts["markdown"])
     kinds = {child.type for token in tokens for child in (token, *(token.children or ()))}
     assert not kinds & {"html_block", "html_inline", "link_open", "image"}
-    excerpt = json.loads(gzip.decompress(export(server, capture, "excerpt?finding=0")))
-    assert any(hostile("kernel") == event.get("name") for event in excerpt["traceEvents"])
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("written", "page", "names"),
+    [
+        ({"rank0.pt.trace.json": served, "memory.pickle": snapshot}, "Kernels", ["served"]),
+        ({"memory.pickle": snapshot}, "Memory", ["path", "function"]),
+        ({"torch.log": compile_log}, "Report", ["compiled", "guard", "break"]),
+    ],
+    ids=["server", "snapshot", "compile-log"],
+)
+def test_names_in_other_recordings_never_become_elements(
+    board: Callable[..., str],
+    visitor: Visitor,
+    tmp_path: Path,
+    written: dict[str, Callable[[], bytes]],
+    page: str,
+    names: list[str],
+) -> None:
+    run = tmp_path / "logs" / RUN
+    run.mkdir(parents=True)
+    for name, make in written.items():
+        (run / name).write_bytes(make())
+    server = board("--logdir", str(tmp_path / "logs"))
+    capture = capture_of(server, RUN)["id"]
+    report_at(server, capture)
+    visitor.page.goto(f"{server}/{link(capture)}")
+    shown = visit_pages(visitor.page, visitor.tab(), has_timeline=False)
+    assert ("Serving" in shown) == ("rank0.pt.trace.json" in written)
+    for name in names:
+        assert MARK.format(place=name) in shown[page], name
+    check_exports(server, capture, visitor.page, tmp_path, has_timeline=False)
 
 
 def export(server: str, capture: str, rest: str) -> bytes:

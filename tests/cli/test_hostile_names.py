@@ -51,7 +51,7 @@ def hostile_commands(logs: Path) -> dict[str, list[list[object]]]:
     return {
         "analyze": [
             *(["analyze", logs, "--format", name] for name in ("text", "json", "markdown")),
-            *(["analyze", logs, "--format", name] for name in ("sarif", "html")),
+            *(["analyze", logs, "--format", name] for name in ("sarif", "html", "brief")),
             ["analyze", logs, "--full"],
             ["analyze", logs, "-o", logs.parent / f"out{RUN}"],
             ["analyze", logs, "-o", missing / "out"],
@@ -79,7 +79,10 @@ def hostile_commands(logs: Path) -> dict[str, list[list[object]]]:
         "history": [
             ["history", logs],
             ["history", logs / RUN, logs / NOT_UTF8],
-            ["history", logs / RUN, logs / NOT_UTF8, "-f", "json"],
+            *(
+                ["history", logs / RUN, logs / NOT_UTF8, "-f", name]
+                for name in ("text", "json", "markdown")
+            ),
             ["history", missing],
         ],
         "suggest": [

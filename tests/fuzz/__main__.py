@@ -127,7 +127,7 @@ def _kind_of(error: BaseException) -> str:
         if where is None
         else f" at {where.filename.split('/tb_perfadvisor/')[-1]}:{where.lineno}"
     )
-    said = re.sub(r"\d+", "#", " | ".join(text[-4:])[-300:])
+    said = re.sub(r"0x[0-9a-f]+|\d+", "#", " | ".join(text[-4:])[-300:])
     return f"{type(error).__name__}{place}: {said}"
 
 

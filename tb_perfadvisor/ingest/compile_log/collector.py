@@ -7,7 +7,6 @@ torch/_inductor/codecache.py and torch/_functorch/_aot_autograd/autograd_cache.p
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
@@ -32,6 +31,8 @@ _NS_PER_S: Final = 1_000_000_000
 _MOST_EVENT_BYTES: Final = 65_536
 """Events of phases have a kilobyte. Those on caches repeat the whole graph, and are not needed."""
 _MOST_REASONS: Final = 20
+_MOST_RANKS: Final = 10_000_000
+"""More processes than any job has: such a rank is damaged."""
 _CACHE = re.compile(r"^(fx_graph|aotautograd|autograd|dynamo|precompile)_cache_(hit|miss|bypass)$")
 _CACHES: Final = {
     "fx_graph": "Inductor (FX graphs)",
@@ -100,7 +101,7 @@ class Collector:
             return
         self.count += 1
         self._process = record.process
-        if isinstance(header.rank, int) and header.rank >= 0:
+        if isinstance(header.rank, int) and 0 <= header.rank < _MOST_RANKS:
             self._rank = header.rank
         if header.chromium_event is not None:
             self._add_event(record)
@@ -293,7 +294,7 @@ def _time_ns(metrics: dict[str, Any], *keys: str) -> int | None:
 def _ns(value: object, factor: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if not math.isfinite(value) or not 0 <= value * factor < _LATEST_NS:
+    if not 0 <= value * factor < _LATEST_NS:
         return None
     return round(value * factor)
 

@@ -140,6 +140,16 @@ def test_a_function_that_was_compiled_too_often_is_told_from_one_that_failed() -
     assert only.place == Place("project/train.py", 7)
 
 
+def test_impossible_numbers_are_unknown() -> None:
+    log = log_of(
+        compiled("0/0", "f", 3, duration_us=10**400)
+        + compiled("0/1", "f", 3, duration_us=7)
+        + record({"artifact": {"name": "torch_version"}, "rank": 2**63})
+    )
+    assert [each.total_ns for each in log.compilations] == [None, 7_000]
+    assert log.rank is None
+
+
 def test_reasons_that_are_not_utf8_are_kept() -> None:
     log = log_of(
         compiled("0/0", "f", 3, duration_us=1)

@@ -25,14 +25,16 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
   useEffect(() => () => void (chosenCause.value = null), [captureId]);
   const isSnapshot = report.formats.every((format) => format === "memory-snapshot");
   if (isSnapshot) return <SnapshotReport report={report} captureId={captureId} />;
-  if (report.overview.window_ns === 0) return <EmptyReport report={report} />;
+  // A log of torch.compile may show no time, and still be worth reading.
+  const hasTime = report.overview.window_ns > 0;
+  if (!hasTime && report.findings.length === 0) return <EmptyReport report={report} />;
   return (
     <>
       <Headline report={report} />
       <WholeRun report={report} captureId={captureId} />
       <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
-      <Breakdown report={report} captureId={captureId} />
-      <KeyNumbers report={report} />
+      {hasTime && <Breakdown report={report} captureId={captureId} />}
+      {hasTime && <KeyNumbers report={report} />}
       <FindingList report={report} captureId={captureId} />
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
       <Checks report={report} />
