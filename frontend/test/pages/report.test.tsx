@@ -23,11 +23,21 @@ test("key numbers show what the report lists, and unknown ones as such", () => {
 test("an empty profile says so and shows how to record one", () => {
   const report = readSample("cpu");
   report.overview.window_ns = 0;
+  report.findings = [];
+  report.first = null;
   report.headline = "The profile is empty: nothing was recorded";
   const html = renderToString(<ReportPage report={report} captureId="1" />);
   assert.match(html, /nothing was recorded/);
   assert.match(html, /profiler\.step\(\)/);
   assert.doesNotMatch(html, /Where the/);
+});
+
+test("findings are listed, without a breakdown, where no time was recorded", () => {
+  const report = readSample("cpu");
+  report.overview.window_ns = 0;
+  const html = renderToString(<ReportPage report={report} captureId="1" />);
+  assert.match(html, /What to change/);
+  assert.doesNotMatch(html, /Where the|profiler\.step\(\)/);
 });
 
 test("the report page of each sample renders without NaN or undefined", () => {

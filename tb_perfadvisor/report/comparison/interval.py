@@ -15,7 +15,7 @@ the machine's clock rates and other load, so a change within `NOISE_SHARE` is ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import expm1, sqrt
+from math import expm1, log, sqrt
 
 import numpy as np
 
@@ -25,6 +25,9 @@ CONFIDENCE = 0.95
 NOISE_SHARE = 0.01
 """The default noise threshold of Criterion.rs, which compares benchmarks in the same way."""
 
+_MOST_TIMES = 1_000
+"""The end of an interval, as a multiple of the base: beyond it, the steps tell nothing about the
+mean, and the end in nanoseconds might not fit into 64 bits."""
 _RESAMPLES = 10_000
 _CHUNK = 1_000_000
 """Draws at a time. This bounds the memory needed for runs with thousands of steps."""
@@ -58,8 +61,9 @@ def change_interval(base_ns: Sequence[int], target_ns: Sequence[int]) -> tuple[f
     resampled = np.log(_means(target, generator)) - np.log(_means(base, generator))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled - change, [tail, 1 - tail])
-    stretch = _stretch(base, target)
-    return expm1(change + stretch * float(low)), expm1(change + stretch * float(high))
+    stretch, most = _stretch(base, target), max(change, log(_MOST_TIMES))
+    low, high = (min(change + stretch * float(end), most) for end in (low, high))
+    return expm1(low), expm1(high)
 
 
 def _means(steps: Float64, generator: np.random.Generator) -> Float64:

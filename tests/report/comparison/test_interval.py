@@ -74,3 +74,14 @@ def test_equal_steps_give_an_exact_interval() -> None:
 def test_the_change_is_never_below_minus_one() -> None:
     low, _ = change_interval([100, 1_000], [1, 20]) or (0.0, 0.0)
     assert -1 < low < -0.9
+
+
+def test_steps_that_tell_nothing_have_an_interval_that_ends() -> None:
+    # Two steps, one of which takes a billion times as long: stretched by t, the end overflowed.
+    interval = change_interval([1, 10**9], [1, 10**9])
+    assert interval is not None
+    low, high = interval
+    assert -1 <= low < 0
+    assert high == pytest.approx(1_000 - 1)
+    # A clear change beyond the end is not cut off.
+    assert change_interval([10, 10], [10**6, 10**6]) == pytest.approx((10**5 - 1, 10**5 - 1))
