@@ -150,6 +150,12 @@ def test_impossible_numbers_are_unknown() -> None:
     assert log.rank is None
 
 
+def test_a_reason_of_a_cache_that_is_not_utf8_is_kept() -> None:
+    bypassed = artifact("aotautograd_cache_bypass", "0/0", {"cache_bypass_reason": "Bad @ op"})
+    log = log_of(compiled("0/0", "f", 3, duration_us=1) + bypassed.replace(b"@", b"\xe3"))
+    assert log.caches[0].reasons == ("Bad \ufffd op",)
+
+
 def test_reasons_that_are_not_utf8_are_kept() -> None:
     log = log_of(
         compiled("0/0", "f", 3, duration_us=1)
