@@ -179,11 +179,8 @@ def _history(request: TimeLine, cache: ResultCache) -> bytes:
     from tb_perfadvisor.api import history_of
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
     from tb_perfadvisor.report.comparison import RunFacts, distinct_names
-    from tb_perfadvisor.report.comparison.history import (
-        HistoryView,
-        MissingRecording,
-        in_order_of_time,
-    )
+    from tb_perfadvisor.report.history.history import in_order_of_time
+    from tb_perfadvisor.report.history.model import HistoryView, MissingRecording
 
     names = distinct_names([(run,) for run in request.runs], request.sessions)
     facts = [

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.report.comparison.history import HistoryDocument, HistoryView
 from tb_perfadvisor.report.comparison.model import ComparisonDocument
 from tb_perfadvisor.report.formats.brief import BriefDocument
+from tb_perfadvisor.report.history.model import HistoryDocument, HistoryView
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
 from tb_perfadvisor.report.views import STRUCTS
 from tb_perfadvisor.report.whole_run.view_model import TrainingView

@@ -17,12 +17,12 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.mcp import answers as answers_module
 from tb_perfadvisor.mcp.answers import MAX_BYTES, Answers
 from tb_perfadvisor.report.comparison import Choice, RunFacts
-from tb_perfadvisor.report.comparison.history import make_history
-from tb_perfadvisor.report.comparison.history_formats import (
+from tb_perfadvisor.report.history.formats import (
     FORMATS,
     history_document,
     render_history,
 )
+from tb_perfadvisor.report.history.history import make_history
 from tb_perfadvisor.report.report_cache import ReportCache, open_report_cache
 from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs
 

@@ -9,7 +9,7 @@ import pytest
 
 from tb_perfadvisor.plugin.routes import history as route
 from tb_perfadvisor.report.comparison import RunFacts
-from tb_perfadvisor.report.comparison.history import HistoryView
+from tb_perfadvisor.report.history.model import HistoryView
 from tb_perfadvisor.report.model import RecordedInfo
 from tests.support.comparison_facts import facts
 from tests.support.event_files import write_scalar

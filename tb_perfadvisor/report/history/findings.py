@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.finding_changes import (
     comparable_findings,
@@ -13,46 +11,7 @@ from tb_perfadvisor.report.comparison.finding_changes import (
     saving_per_step,
 )
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
-from tb_perfadvisor.report.model import Severity
-
-
-class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding from the recording in which it came to the one in which it was gone.
-
-    Recordings are given by their index. Light recordings show less, so a rule may be unable to
-    check some of those between.
-    """
-
-    absent_before: int | None
-    """The last recording before it that was checked; null if none was."""
-    first: int
-    last: int
-    """The last recording that has it."""
-    gone: int | None
-    """The first recording after it that was checked; null if none was."""
-    saving: model.PredictedSaving | None
-    """Of one step, by the last recording that has it."""
-    verdict: model.Verdict | None
-    """Of the recording in which it was gone, compared with the last that has it."""
-    change: model.FindingChange | None
-    """The predicted and the achieved saving; null while it lasts, and if the two recordings are not
-    comparable."""
-
-
-class FindingHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's findings over the recordings of a run."""
-
-    rule_id: str
-    title: str
-    refines: str | None
-    """The rule of the finding that it was last a part of."""
-    states: list[model.FindingState]
-    """One for each recording."""
-    expected_ns: list[int | None]
-    """The expected saving per step in each recording; null without one."""
-    severities: list[Severity | None]
-    """In each recording; null where it was not found."""
-    occurrences: list[Occurrence]
+from tb_perfadvisor.report.history.model import FindingHistory, Occurrence
 
 
 def finding_histories(

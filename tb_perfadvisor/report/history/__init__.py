@@ -1,0 +1,1 @@
+"""The recordings of one run over time: what each changed, and whether advice came true."""
