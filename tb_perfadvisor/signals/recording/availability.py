@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
-from tb_perfadvisor.signals.recording.compile_log import compile_log
+from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
 from tb_perfadvisor.signals.recording.visibility import (
@@ -251,6 +251,7 @@ _OF_SNAPSHOTS = (Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY, Need.SNAPSHOT_CAPACI
 _INSIDE_INPUT = (Need.INPUT_STAGES, Need.FILE_READS)
 """Without fetches, nothing that is recorded would show what happens inside them."""
 _ONLY_MEMORY = "a memory snapshot shows memory, not what ran"
+_ONLY_COMPILER = "a log of torch.compile shows what the compiler did, not what ran"
 _RECORD_PROFILE = "Record a profile of the same run with torch.profiler, in the same directory."
 
 
@@ -262,6 +263,8 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
         return None
     if signals.trace.is_snapshot_only and need not in _OF_SNAPSHOTS:
         return Missing(need, _ONLY_MEMORY, _RECORD_PROFILE)
+    if is_only_log(signals):
+        return Missing(need, _ONLY_COMPILER, _RECORD_PROFILE)
     if need in _INSIDE_INPUT and (input_ := why_missing(signals, Need.INPUT)) is not None:
         return replace(input_, need=need)
     # A program without a device cannot record one, so there is no remedy.

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.signals import Need, Options, Signals, why_missing
 from tb_perfadvisor.signals.recording.hints import HINTS, hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY
 from tb_perfadvisor.signals.recording.visibility import shows_communication, shows_input
 from tb_perfadvisor.signals.workload.workload import Workload
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Source
+from tests.support.compile_logs import example_log
 
 ON_GPU = """
     cell 1ms
@@ -48,6 +53,17 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.TILED_LAYOUTS,
         *(Need.MATRIX_UNIT, Need.OPERATOR_SUMS),  # of recorders that write sums
     }
+
+
+def test_a_log_of_the_compiler_says_nothing_of_what_ran() -> None:
+    source = Source(path="run/log", format="torch-compile-log")
+    signals = Signals(run_of(read_compile_log(io.BytesIO(example_log()), source)))
+    assert why_missing(signals, Need.COMPILE_LOG) is None
+    for need in (Need.KERNELS, Need.STEPS, Need.MEMORY, Need.PEAKS):
+        missing = why_missing(signals, need)
+        assert missing is not None
+        assert "not what ran" in missing.reason
+        assert missing.remedy.startswith("Record a profile of the same run with torch.profiler")
 
 
 def test_a_program_on_the_cpu_lacks_the_device_and_cannot_record_one() -> None:
