@@ -33,6 +33,7 @@ class AwaitedValues(Struct, frozen=True):
     """What `Signals.synchronizations` hand to the host; columns of shape (waits,)."""
 
     row: Int32
+    """In ascending order."""
     is_copied: NDArray[np.bool_]
     """Whether a copy to the host was launched since the wait before."""
     host_code_ns: Int64
@@ -43,8 +44,12 @@ class AwaitedValues(Struct, frozen=True):
     value that was copied."""
 
     def mean_host_code_ns(self, rows: Int32) -> int | None:
-        """Mean host code after some of the waits; None if they hand over no value."""
-        chosen = is_in(self.row, rows)
+        """Mean host code after some of the waits; None if they hand over no value.
+
+        Args:
+            rows: Some of `row`.
+        """
+        chosen = np.searchsorted(self.row, rows)
         if not self.is_copied[chosen].any():
             return None
         return int(self.host_code_ns[chosen].mean())
@@ -59,7 +64,7 @@ def awaited_values(signals: Signals) -> AwaitedValues:
     longest_ns = np.maximum(TIMES_USUAL * _usual_ns(signals), READING_NS)
     mean_ns = host_code_ns.astype(np.float64)
     for site in wait_call_sites(signals):
-        of_site = is_in(waits.row, site.rows)
+        of_site = np.searchsorted(waits.row, site.rows)
         mean_ns[of_site] = mean_ns[of_site].mean()
     return AwaitedValues(waits.row, is_copied, host_code_ns, is_copied & (mean_ns > longest_ns))
 

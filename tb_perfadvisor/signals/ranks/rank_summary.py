@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -104,16 +104,14 @@ def _streams(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[Stream, ...], 
     """Streams of some rows of the table of collectives, and each row's number in its stream."""
     groups, operations = trace.collectives.group[rows], trace.collectives.operation[rows]
     first, of_row = group_rows(groups, operations)
-    stream_of: Int32 = of_row.astype(np.int32)
     number: Int64 = trace.collectives.sequence[rows]
     streams: list[Stream] = []
-    for index, row in enumerate(first.tolist()):
+    for row, in_stream in zip(first.tolist(), rows_by_group(of_row, len(first)), strict=True):
         group, operation = int(groups[row]), int(operations[row])
-        in_stream = stream_of == index
         numbers = number[in_stream]
         is_numbered = numbers.min() >= 0 and len(distinct(numbers)) == len(numbers)
         if not is_numbered:
             number[in_stream] = np.arange(len(numbers))
         count = -1 if is_numbered else len(numbers)
         streams.append((trace.text(group), trace.text(operation), count))
-    return tuple(streams), stream_of, number
+    return tuple(streams), of_row.astype(np.int32), number
