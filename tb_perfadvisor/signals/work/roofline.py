@@ -23,7 +23,7 @@ from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.signals.work.work_owners import WorkOwners
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
 from tb_perfadvisor.trace.assembler import Interned
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -286,22 +286,30 @@ def _add_hlo(columns: _Columns, trace: Trace, rows: Int32) -> None:
     op = trace.operations(rows)
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     is_open = (op >= 0) & np.isnan(columns.flop) & (trace.events.kind[rows] == EventKind.KERNEL)
-    names, duration_ns = trace.events.name[rows], trace.events.duration_ns[rows]
-    for number in distinct(op[is_open]).tolist():
-        index = np.flatnonzero(is_open & (op == number))
-        families = family[index]
-        longest_family = KernelFamily(int(families[np.argmax(duration_ns[index])]))
-        work = work_of_hlo(trace.text(int(trace.hlo.text[number])), longest_family)
-        if work is None:
-            continue
-        index = index[_does_work(families, work.family)]
-        if not index.size:
-            continue
-        # Each execution runs each kernel once, so the most frequent kernel counts the executions.
-        executions = int(np.unique(names[index], return_counts=True)[1].max())
-        total_ns = max(int(duration_ns[index].sum()), 1)
-        share = duration_ns[index] * (executions / total_ns)
-        columns.put(index, share, np.zeros(index.size, dtype=np.int64), [work])
+    index = np.flatnonzero(is_open)
+    operations, group = unique_inverse(op[index])
+    by_length = np.lexsort((-trace.events.duration_ns[rows[index]], group))
+    longest = index[by_length[np.searchsorted(group[by_length], np.arange(len(operations)))]]
+    works: list[Work] = []
+    place = np.full(len(operations), -1)  # of the operation's work in `works`
+    for number, kernel in enumerate(longest.tolist()):
+        text = trace.text(int(trace.hlo.text[operations[number]]))
+        work = work_of_hlo(text, KernelFamily(int(family[kernel])))
+        if work is not None:
+            place[number] = len(works)
+            works.append(work)
+    index, group = index[place[group] >= 0], place[group][place[group] >= 0]
+    families = np.array([work.family for work in works], dtype=np.int64)
+    does_work = _does_work(family[index], families[group])
+    index, group = index[does_work], group[does_work]
+    # Each execution runs each kernel once, so the most frequent kernel counts the executions.
+    first, kernel_of = group_rows(group, trace.events.name[rows[index]])
+    executions = np.zeros(len(works), dtype=np.int64)
+    np.maximum.at(executions, group[first], np.bincount(kernel_of, minlength=len(first)))
+    duration_ns = trace.events.duration_ns[rows[index]]
+    total_ns = np.bincount(group, weights=duration_ns, minlength=len(works))
+    share = duration_ns * (executions / np.maximum(total_ns, 1))[group]
+    columns.put(index, share, group, works)
 
 
 def _add_operators(columns: _Columns, signals: Signals) -> None:
@@ -336,15 +344,12 @@ def _add_operators(columns: _Columns, signals: Signals) -> None:
     columns.operator[index] = owners[group]
 
 
-def _does_work(
-    kernel: NDArray[np.uint8], work: NDArray[np.int64] | KernelFamily
-) -> NDArray[np.bool_]:
+def _does_work(kernel: NDArray[np.uint8], work: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether kernels of some families can do work of some families; shape (n,).
 
     Convolutions and attention may run as matrix products. Any other kernel may do memory-bound
     work.
     """
-    work = np.asarray(work)
     is_product = is_in(work, MATRIX_FAMILIES)
     same = kernel == work
     as_product = (kernel == KernelFamily.MATMUL) & is_product
