@@ -47,7 +47,7 @@ def describe_runs(
     config: Config | None = None,
     report_cache: ReportCache[Report] | None = None,
 ) -> Iterator[DescribedRun]:
-    """How fast the runs below a path trained, by the scalars that they logged.
+    """Describe how fast the runs below a path trained, by the scalars that they logged.
 
     Args:
         path: A local path, or any URL that fsspec opens.
@@ -167,7 +167,7 @@ def with_whole_runs(
 
 
 class _TimedRunsOf:
-    """The runs of captures; what several of them may belong to is read once."""
+    """Assigns captures to runs. Reads each run once, even if several captures may belong to it."""
 
     def __init__(
         self,

@@ -84,11 +84,13 @@ def suggest(
             sys.stdout.write("\n".join(map(_text, suggestions)))
     if sys.stdout.isatty() and any(suggestion.patch for suggestion in suggestions):
         apply = "git apply" if repo == Path() else f"git -C {shlex.quote(str(repo))} apply"
-        note(f"to take the patches, add `| {apply}`; then record again, and `perfadvisor compare`.")
+        note(
+            f"to apply the patches, add `| {apply}`; then record again, and `perfadvisor compare`."
+        )
 
 
 def _keep_bytes() -> None:
-    """Write to a file or a pipe what a patch of UTF-8 files needs, whatever the system's habits."""
+    """Write UTF-8 with Unix line ends to a file or a pipe on every system, as patches need."""
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 

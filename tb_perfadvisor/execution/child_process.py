@@ -1,4 +1,4 @@
-"""Jobs of TensorBoard or of the server for agents, each in a process of its own.
+"""Child processes, in which TensorBoard and the server for agents run their jobs.
 
 The parent starts `command_of(module)` with a pipe as stdin, and reads progress, errors and results
 from stderr, one JSON object per line. The child ends when its stdin closes, and so with its parent.
@@ -43,7 +43,7 @@ def environment_of_child() -> dict[str, str]:
 
 
 def say(line: dict[str, Any]) -> None:
-    """Tell the parent something, as a line of JSON."""
+    """Send the parent a line of JSON."""
     print(json.dumps(line), file=sys.stderr, flush=True)
 
 
@@ -69,7 +69,7 @@ def throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], N
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its stdin closes, which the end of the parent does."""
+    """End this process as soon as its stdin closes, as it does when the parent ends."""
     threading.Thread(target=_wait_for_end, daemon=True).start()
 
 

@@ -76,7 +76,7 @@ class Capture(Struct, frozen=True, dict=True):
         for place, file in enumerate(self.files):
             by_worker[file.host if self.merges_hosts else place].append(file)
         is_only = len(by_worker) == 1
-        # The first one of a rank counts.
+        # Use the first snapshot of each rank.
         by_rank = {file.rank: file for file in reversed(self.snapshots)}
         return tuple(
             WorkerFiles(

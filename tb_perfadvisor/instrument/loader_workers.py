@@ -222,7 +222,7 @@ def _timed(
         # Without automatic batching, the data is whatever the dataset makes.
         if not isinstance(fetcher.collate_fn, _TimedCollate):
             fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, fetcher.auto_collation)
-        # In opposite orders, as telling what was read opens a file and takes time.
+        # Read the clocks last here and first below: counting bytes opens a file and takes time.
         begin = _Usage(
             read_bytes=_read_bytes(),
             files=files.count,

@@ -50,7 +50,7 @@ class Answers:
             progress: Called with a stage and the share that is done.
 
         Raises:
-            UsageError: If one is no directory.
+            UsageError: If one is not a directory.
         """
         if not root.is_dir():
             raise UsageError("is not a directory.", where=str(root))
@@ -58,7 +58,7 @@ class Answers:
         self._repository = repository
         self._progress = progress
         if repository is not None:
-            Repository(repository)  # complain at once
+            Repository(repository)  # reject a wrong directory at once
 
     def list_captures(self) -> str:
         """The captures below the root, with the path that the other tools take."""

@@ -36,12 +36,12 @@ def make_server(
         root: Profiles outside of it are refused.
         repository: The code of the programs; None for none.
         limits: The most time and memory that an answer may take.
-        command: Tests replace the worker by it.
+        command: What tests run instead of the worker.
 
     Raises:
-        UsageError: If one is no directory.
+        UsageError: If one is not a directory.
     """
-    Answers(root, repository)  # complain at once
+    Answers(root, repository)  # reject wrong directories at once
     workers = Workers(limits, command)
     server = MCPServer("perf-advisor", version=VERSION, instructions=_INSTRUCTIONS)
 

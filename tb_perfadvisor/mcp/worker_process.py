@@ -1,4 +1,4 @@
-"""Has each request answered by a process of its own, with limits on time and memory."""
+"""Answers each request in a separate process, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Workers:
     """Starts a worker for each request; one runs at a time, so that the memory limit holds."""
 
     def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
-        """Create what starts them; tests replace the worker by `command`."""
+        """Start no worker yet; tests pass a `command` to run instead of the worker."""
         self.limits = limits
         self._command = command or command_of("tb_perfadvisor.mcp.worker")
         self._turn = anyio.Semaphore(1)
 
     async def answer(self, request: Request, report: Report) -> str:
-        """The answer to a request. If it is canceled, the worker is ended.
+        """Answer a request. If the caller is canceled, the worker ends.
 
         Args:
             request: The request.
@@ -59,7 +59,7 @@ class Workers:
     async def _ask(self, request: Request, report: Report) -> str:
         process = await anyio.open_process(
             [*self._command, msgspec.json.encode(request).decode()],
-            stdin=subprocess.PIPE,  # it ends when this is closed
+            stdin=subprocess.PIPE,  # the worker ends when this closes
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=environment_of_child(),
@@ -85,7 +85,7 @@ class Workers:
         said = plain(" ".join(log))
         gib = self.limits.memory_bytes / (1 << 30)
         raise PerfAdvisorError(
-            f"there is no answer: its process ended with status {status}. {said}".rstrip(),
+            f"the process that makes the answer ended with status {status}. {said}".rstrip(),
             hint=f"It may use {gib:.1f} GiB of memory. Record fewer steps, or start the server "
             f"with a larger {MEMORY_LIMIT_VARIABLE}.",
         )
@@ -103,7 +103,7 @@ async def _lines(stream: anyio.abc.ByteReceiveStream) -> AsyncIterator[str]:
 
 
 def _message(line: str) -> dict[str, Any]:
-    """What a line says; nothing if it is text of some library."""
+    """Decode a line of JSON; return an empty dictionary for any other text."""
     try:
         message = json.loads(line)
     except ValueError:

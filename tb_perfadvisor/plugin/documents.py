@@ -1,8 +1,7 @@
-"""What is made of stored results on request: exports, excerpts, comparisons, time lines.
+"""Makes documents of stored results: exports, excerpts, comparisons, histories.
 
-Making one takes as long as dozens of other answers, so a process of its own does it:
-`python -m tb_perfadvisor.plugin.documents`. It reads `request.json` in the output directory and
-replaces it by the document. Does not import TensorBoard.
+Making one takes as long as dozens of other answers, so a separate process does it:
+`python -m tb_perfadvisor.plugin.documents`. Does not import TensorBoard.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,23 +16,21 @@ import msgspec
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
-from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW, parser_of_options, run_job
+from tb_perfadvisor.plugin.document_job import DOCUMENT, run_document_job
+from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report import Report
-
-DOCUMENT = "document"
-REQUEST = "request.json"
 
 
 class Export(msgspec.Struct, frozen=True, tag="export"):
     """A report in some format."""
 
     key: str
-    """Of the capture's result in the cache."""
+    """The key of the capture's result in the cache."""
     format: str
     whole_run_key: str | None = None
-    """Of the view of its run, if that was made."""
+    """The key of the view of its run, if that was made."""
 
 
 class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
@@ -59,7 +55,7 @@ class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
 
 
 class TimeLine(msgspec.Struct, frozen=True, tag="history"):
-    """The recordings of one run."""
+    """The history of a run."""
 
     name: str
     """What the tab calls the run."""
@@ -228,18 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = parser_of_options("tb_perfadvisor.plugin.documents")
-    parser.add_argument("--cache", required=True, type=Path, help="where the results are")
-    options = parser.parse_args(arguments)
-
-    def make() -> None:
-        path = options.output / REQUEST
-        request = msgspec.json.decode(path.read_bytes(), type=Request)
-        path.unlink()
-        content = make_document(request, ResultCache(options.cache))
-        (options.output / DOCUMENT).write_bytes(content)
-
-    return run_job(make, options)
+    module = "tb_perfadvisor.plugin.documents"
+    return run_document_job(module, Request, make_document, arguments)
 
 
 if __name__ == "__main__":

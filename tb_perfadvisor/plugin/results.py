@@ -17,7 +17,8 @@ from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.plugin import documents, log, whole_runs
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST, Request, key_of
+from tb_perfadvisor.plugin.document_job import DOCUMENT, stage_request
+from tb_perfadvisor.plugin.documents import Request, key_of
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState
 from tb_perfadvisor.plugin.whole_runs import WholeRun
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # Zooming reads the same events repeatedly.
 _MAX_WINDOWS = 2
-# Nobody sees by how much a run advances in this time, and the next view takes a second to make.
+# A run hardly advances in this time, and the next view takes a second to make.
 _FRESH_S = 10.0
 
 
@@ -38,12 +39,12 @@ class Results:
     def __init__(self, cache: ResultCache, jobs: JobQueue) -> None:
         self._cache = cache
         self._jobs = jobs
-        # A queue of their own, as users wait for them and not for an analysis.
+        # Users wait for documents, so analyses must not delay them.
         self._documents = JobQueue(jobs.limits)
-        # Event files may take minutes to read, and neither exports nor reports wait for them.
+        # Event files may take minutes to read, which must delay neither documents nor analyses.
         self._whole_runs = JobQueue(jobs.limits)
         self._latest: dict[str, tuple[str, float]] = {}
-        self._failed: dict[str, str] = {}
+        self._attempted: dict[str, str] = {}
         self._lock = threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
@@ -95,17 +96,11 @@ class Results:
             None if it was made; else why not, or that it is still being made.
         """
         key = key_of(wanted)
-
-        def prepare() -> Path:
-            directory = self._cache.stage()
-            (directory / REQUEST).write_bytes(msgspec.json.encode(wanted))
-            return directory
-
         self._documents.submit(
             Job(
                 key=key,
                 arguments=("--cache", str(self._cache.directory)),
-                prepare=prepare,
+                prepare=lambda: stage_request(self._cache, wanted),
                 finish=lambda directory, is_good: self._finish(key, directory, is_good),
                 is_done=lambda: self.document(wanted) is not None,
                 module=documents.__name__,
@@ -117,8 +112,8 @@ class Results:
     def whole_run(self, wanted: WholeRun) -> bytes | None:
         """The view of a run; None if it must be made.
 
-        A file that is being written has another size each second. So a view that was made a moment
-        ago is good enough, or a request that waits for one would never see it.
+        A file that is being written changes its size each second. So a view made a moment ago is
+        good enough; otherwise, a request that waits for one would never get it.
         """
         key = self.whole_run_key(wanted)
         return self._cache.read(key, DOCUMENT) if key is not None else None
@@ -137,33 +132,25 @@ class Results:
         A failure counts until the files have grown.
         """
         state = self._whole_runs.state(wanted.subject)
-        is_failed = state is not None and state.status == "failed"
-        return (
-            None
-            if is_failed and self._failed.get(wanted.subject, wanted.key) != wanted.key
-            else state
-        )
+        has_grown = self._attempted.get(wanted.subject) != wanted.key
+        if state is not None and state.status == "failed" and has_grown:
+            return None
+        return state
 
     def start_whole_run(self, wanted: WholeRun) -> None:
         """Queue making the view of a run, unless that is queued or running."""
-
-        def prepare() -> Path:
-            directory = self._cache.stage()
-            (directory / REQUEST).write_bytes(msgspec.json.encode(wanted))
-            return directory
 
         def finish(directory: Path, is_good: bool) -> None:
             self._finish(wanted.key, directory, is_good)
             if is_good:
                 self._latest[wanted.subject] = wanted.key, time.monotonic()
-            else:
-                self._failed[wanted.subject] = wanted.key
 
+        self._attempted[wanted.subject] = wanted.key
         self._whole_runs.submit(
             Job(
                 key=wanted.subject,
                 arguments=("--cache", str(self._cache.directory)),
-                prepare=prepare,
+                prepare=lambda: stage_request(self._cache, wanted),
                 finish=finish,
                 is_done=lambda: self._cache.has(wanted.key),
                 module=whole_runs.__name__,

@@ -1,9 +1,7 @@
 """Views of whole runs: `python -m tb_perfadvisor.plugin.whole_runs`.
 
-Event files take long to read, so a process of its own reads them. It reads `request.json` in the
-output directory and replaces it by the view as JSON, or by `null` for a run whose scalars say
-nothing of its speed. What it read of the files is kept, and growing files are read on from there.
-Does not import TensorBoard.
+Event files take long to read, so a separate process reads them. What it has read is cached, so that
+it reads only the new part of a file that grows. Does not import TensorBoard.
 """
 
 from __future__ import annotations
@@ -11,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache, code_fingerprint
 from tb_perfadvisor.execution.child_process import say, throttled
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
-from tb_perfadvisor.plugin.documents import DOCUMENT, REQUEST
-from tb_perfadvisor.plugin.worker import REPORT, parser_of_options, run_job
+from tb_perfadvisor.plugin.document_job import run_document_job
+from tb_perfadvisor.plugin.worker import REPORT
 from tb_perfadvisor.training.options import RunOptions
 
 
@@ -65,8 +62,8 @@ class WholeRun(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
-def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
-    """The view of a run as JSON.
+def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
+    """The view of a run as JSON; `null` if its scalars say nothing about its speed.
 
     Raises:
         UnknownRunError: If the capture cannot be assigned to a run.
@@ -80,13 +77,12 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
     from tb_perfadvisor.report.whole_run.view import make_training_view
     from tb_perfadvisor.report.whole_run.view_model import UnknownProfile
 
-    results, candidates = ResultCache(cache_directory), wanted.candidates
     reports = {
         profile.capture_id: msgspec.json.decode(content, type=Report)
         for profile in wanted.profiles
         if profile.key and (content := results.read(profile.key, REPORT)) is not None
     }
-    timed = TimedRuns(candidates, ScalarCache(cache_directory), throttled(say))
+    timed = TimedRuns(wanted.candidates, ScalarCache(results.directory), throttled(say))
     shown = reports.get(wanted.capture_id)
     run = timed.run_of(span_of(shown.recorded) if shown is not None else None)
 
@@ -94,8 +90,8 @@ def make_view(wanted: WholeRun, cache_directory: Path) -> bytes:
         if profile.certain is not None:
             return profile.certain == run.run
         report = reports.get(profile.capture_id)
-        if report is None:  # to be told once it is analyzed
-            return len(candidates.runs) == 1
+        if report is None:  # the time of its recording is unknown until it is analyzed
+            return len(wanted.candidates.runs) == 1
         try:
             return timed.run_at(span_of(report.recorded)) == run
         except UnknownRunError:
@@ -130,17 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = parser_of_options("tb_perfadvisor.plugin.whole_runs")
-    parser.add_argument("--cache", required=True, type=Path, help="where the results are")
-    options = parser.parse_args(arguments)
-
-    def make() -> None:
-        path = options.output / REQUEST
-        wanted = msgspec.json.decode(path.read_bytes(), type=WholeRun)
-        path.unlink()
-        (options.output / DOCUMENT).write_bytes(make_view(wanted, options.cache))
-
-    return run_job(make, options)
+    return run_document_job("tb_perfadvisor.plugin.whole_runs", WholeRun, make_view, arguments)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _MAX_LINE = 200
 _MAX_OTHERS = 5
 _LINKS = {"vscode": "vscode://file/{root}/{path}:{line}"}
 _FIELD = re.compile(r"\{(root|path|line)\}")
-# PyTorch names the line of a function that was running when the recording began: this call's.
+# For a function that was running when the recording began, PyTorch names the line of this call.
 _RECORDER = re.compile(r"^\s*(?:\w*prof\w*|p)\.(?:step|start)\(\)")
 # `encoder.layers.0 (Block)` of tb_perfadvisor.instrument, `Block_0` of PyTorch's profiler.
 _MODULE = re.compile(r"^(?:\S+ \((?P<label>[A-Za-z_]\w*)\)|(?P<numbered>[A-Za-z_]\w*?)_\d+)$")

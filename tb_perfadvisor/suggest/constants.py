@@ -14,8 +14,8 @@ def literal_behind(code: Code, value: Node, uses: frozenset[str]) -> Node | None
     Args:
         code: The file.
         value: A name that the file assigns once, or `args.name` of an option with that default.
-        uses: The only keyword arguments that may use the value, besides texts: nothing else changes
-            with it.
+        uses: Keyword arguments that may use the value, as formatted strings may. Any other use
+            would change with the value, so it is refused.
     """
     if isinstance(value, cst.Attribute) and dotted_name(value).count(".") == 1:
         literal = _default_of_option(code, value.attr.value)

@@ -221,7 +221,7 @@ def test_an_answer_that_needs_too_much_memory_is_refused() -> None:
 def test_a_process_that_ends_early_is_told_of() -> None:
     async def steps(client: Client) -> None:
         message = await refusal(client, "list_captures")
-        assert "there is no answer: its process ended with status 3. lost" in message
+        assert "the process that makes the answer ended with status 3. lost" in message
 
     program = "import sys; print('lost', file=sys.stderr); sys.exit(3)"
     drive(steps, command=(sys.executable, "-c", program))

@@ -181,7 +181,7 @@ def test_profile_beside_runs_belongs_to_that_of_its_time(tab: Tab, beside: str) 
 
 def test_profile_beside_runs_without_a_report_is_refused(tab: Tab, beside: str) -> None:
     eventually(lambda: tab.get(beside).status_code == 422)
-    assert "does not tell when" in error_of(tab.get(beside))["message"]
+    assert "does not say when" in error_of(tab.get(beside))["message"]
     # Once its report is there, the run is known.
     store_report(tab)
     assert ready(tab, beside)["run"] == "titan/tb/first"

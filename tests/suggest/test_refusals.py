@@ -173,7 +173,7 @@ def test_places_that_do_not_match(tmp_path: Path, code: str, snippet: str) -> No
         ("def update(w):\n    yield jnp.tanh(w)\n", "", "it does not return at once"),
         ("async def update(w):\n    return jnp.tanh(w)\n", "", "it is asynchronous or decorated"),
         ("@timed\ndef update(w):\n    return jnp.tanh(w)\n", "", "it is asynchronous or decorated"),
-        ("def update(w):\n    return jnp.tanh(w.apply(1))\n", "", "`w` may be no array"),
+        ("def update(w):\n    return jnp.tanh(w.apply(1))\n", "", "`w` may not be an array"),
         (
             "def update(w):\n    for _ in range(w):\n        jnp.tanh(1.0)\n",
             "",

@@ -144,7 +144,7 @@ class _Plane:
         """Encode the events of all lines at once, because a plane may have many short ones.
 
         Returns:
-            The events; and the bytes before each event, and before the end.
+            The encoded events; and the offset of each of them, then their total size.
         """
         parts: list[bytes] = []
         sizes: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]

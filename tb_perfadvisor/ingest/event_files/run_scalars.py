@@ -48,7 +48,7 @@ def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mappin
     if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
         return stored
     if cache is not None and is_url(root):
-        # If ranges do not serve, the whole file does, or its error is the one to show.
+        # If the store serves no ranges, read the whole file. Its errors are the ones to show.
         with suppress(PerfAdvisorError):
             series = _read_on(root, entry, cache)
             if series is not None:

@@ -86,7 +86,7 @@ class RunsByPlace:
     """
 
     def __init__(self, runs: Mapping[str, EventRun]) -> None:
-        """Takes the runs that have event files, by name."""
+        """Take the runs that have event files, by name."""
         self._runs = runs
         below: dict[tuple[str, ...], list[EventRun]] = defaultdict(list)
         for run in runs.values():

@@ -1,4 +1,4 @@
-"""Finds the run that a profile was recorded of, if only the time of the recording can tell."""
+"""Finds the run that a profile belongs to, if only the time of the recording decides."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CREATED: Final = re.compile(r"tfevents\.(\d{10})\.")
 """Writers name a file after the second in which they created it."""
 _NS_PER_S: Final = 10**9
 _MOST_READ: Final = 8
-"""Runs at the same time in one directory: the GPUs of a machine. More would take minutes to read,
-and more than one of them would fit."""
+"""A machine with eight GPUs may train eight runs at once. More would take minutes to read, and
+several of them would fit."""
 _MOST_NAMED: Final = 3
 _HINT: Final = "Record profiles into the directory that the run writes its event files to."
 
 
 class UnknownRunError(PerfAdvisorError):
-    """A profile whose run cannot be told."""
+    """The run of a profile is unknown."""
 
     def __init__(self, message: str, *, is_ambiguous: bool = False) -> None:
         super().__init__(message, hint=_HINT)
@@ -46,7 +46,7 @@ class TimedRuns:
         cache: ScalarCache | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
             candidates: The runs.
@@ -85,7 +85,9 @@ class TimedRuns:
             UnreadableProfileError: If a file cannot be opened.
         """
         if recorded is None:
-            raise UnknownRunError("the profile does not tell when, and so of which run, it is.")
+            raise UnknownRunError(
+                "the profile does not say when it was recorded, so its run is unknown."
+            )
         possible = [run for run in self._candidates.runs if _was_open(run, recorded)]
         if len(possible) > _MOST_READ:
             raise _several(possible)

@@ -1,4 +1,4 @@
-"""The route of a run's recordings over time."""
+"""The route of the history of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_RECORDINGS = 60
 def history(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """The recordings of the run that a capture belongs to, as far as they are analyzed.
 
-    It starts no analysis, as there may be many: the tab asks for those that it wants.
+    Starts no analyses, because there may be many: the tab requests those it needs.
     """
     recordings = sorted(
         (

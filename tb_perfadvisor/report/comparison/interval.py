@@ -26,8 +26,8 @@ NOISE_SHARE = 0.01
 """The default noise threshold of Criterion.rs, which compares benchmarks in the same way."""
 
 _MOST_TIMES = 1_000
-"""The end of an interval, as a multiple of the base: beyond it, the steps tell nothing about the
-mean, and the end in nanoseconds might not fit into 64 bits."""
+"""The largest end of an interval, as a multiple of the base. Steps that allow for more say nothing
+about the mean, and the end in nanoseconds might not fit into 64 bits."""
 _RESAMPLES = 10_000
 _CHUNK = 1_000_000
 """Draws at a time. This bounds the memory needed for runs with thousands of steps."""

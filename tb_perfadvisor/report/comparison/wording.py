@@ -204,7 +204,7 @@ def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
     """The columns with at least one known value, the most important first.
 
     Devices, or ranks on the CPU, are counted only if their numbers differ. If nothing is known,
-    there is the column of the step.
+    only the step has a column.
     """
     is_scaled = len({run.devices for run in runs}) > 1
     counted = _RANKS if all(run.device is None for run in runs) else _DEVICES

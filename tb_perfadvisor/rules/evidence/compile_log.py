@@ -146,7 +146,7 @@ def frames_table(log: CompileLog) -> Table:
 
 
 def _known_sum(times_ns: Iterable[int | None]) -> int | None:
-    """The sum of those that are known; None if none is."""
+    """The sum of the known times; None if none is known."""
     known = [time_ns for time_ns in times_ns if time_ns is not None]
     return sum(known) if known else None
 

@@ -14,7 +14,7 @@ from tb_perfadvisor.trace.intervals import Intervals
 def host_code_table(
     title: str, noun: str, column: Column, code: SelfTime | HostActivity, unrecorded_ns: int
 ) -> Table:
-    """Host code by name with its time, and the time for which nothing was recorded, among it.
+    """Host code by name with its time, and a row for the time in which nothing was recorded.
 
     Args:
         title: Of the table.

@@ -104,10 +104,10 @@ class SmallFileReads(Rule):
 
     Worker processes of a DataLoader are not in the profile. If their batches are marked
     (`instrument.torch.time_workers`), the time in which they do not compute counts as waiting for
-    files, if each batch opens many, that is more than half of its time, and the files are small as
-    far as the marks tell. Expected is the part
-    of the wait for input that is left out if batches take only their processor time; low is half of
-    it, and high is the whole wait. Without marks, this rule only says how to find out.
+    files, if each batch opens many, if that is more than half of its time, and unless the marks
+    show large files. Expected is the part of the wait for input that disappears if batches take
+    only their processor time; low is half of it, and high is the whole wait. Without marks, this
+    rule only says how to find out.
 
     When to ignore
     --------------

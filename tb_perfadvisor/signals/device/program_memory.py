@@ -35,7 +35,7 @@ class ProgramMemoryUse(Struct, frozen=True):
 
 @memoized
 def program_memory(signals: Signals) -> ProgramMemoryUse | None:
-    """The memory of the program that takes most; None if the profile tells of none."""
+    """The memory of the program that takes most; None if the profile shows none."""
     largest = max(signals.trace.program_memory, key=lambda memory: memory.total_bytes, default=None)
     if largest is None:
         return None

@@ -227,7 +227,7 @@ def _changing(code: Code) -> set[str]:
 
 
 def _why_not_jitted(code: Code, function: Node) -> str:
-    """Why arguments of a function may be no arrays; empty if nothing speaks against it."""
+    """Why an argument of a function may not be an array; empty if nothing suggests that."""
     names = {parameter.name.value for parameter in function.params.params}
     for node in inside(function.body):
         if not isinstance(node, cst.Call):
@@ -235,7 +235,7 @@ def _why_not_jitted(code: Code, function: Node) -> str:
         called = dotted_name(node.func)
         head, _, method = called.partition(".")
         if head in names and method.rpartition(".")[2] not in _ARRAY_METHODS:
-            return f"`{head}` may be no array: it is called, or its methods are"
+            return f"`{head}` may not be an array: the function calls it or its methods"
         if called == "range" and _names_read(node) & names:
             return "an argument may be a number that it counts to"
     for call in code.calls(function.name.value):
@@ -243,7 +243,7 @@ def _why_not_jitted(code: Code, function: Node) -> str:
             if arg.star or isinstance(
                 arg.value, cst.SimpleString | cst.Lambda | cst.FormattedString
             ):
-                return "it is called with arguments that are no arrays"
+                return "it is called with arguments that are not arrays"
             if is_name(arg.value, "True") or is_name(arg.value, "False"):
                 return "it is called with a switch"
     return ""

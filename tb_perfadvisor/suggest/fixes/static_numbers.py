@@ -15,7 +15,7 @@ _NOTE = "Results change by rounding: the number is computed with as an array."
 
 
 def _static(code: Code, remedy: str) -> Iterator[Change]:
-    """A number that is an argument like the others, so that a new one compiles nothing."""
+    """Stop making a number static, so that a new value does not recompile the function."""
     for made in code.calls("jax.jit"):
         given = argument(made, "static_argnums")
         place, function = integer(given), _jitted(code, made)
@@ -34,7 +34,7 @@ def _static(code: Code, remedy: str) -> Iterator[Change]:
 
 
 def _jitted(code: Code, made: Node) -> Node | None:
-    """The only function of the file that is jitted by a call."""
+    """The function that a call jits; None unless the file has exactly one of that name."""
     names = [dotted_name(given) for given in positional(made)]
     found = [each for each in code.functions() if [each.name.value] == names]
     return found[0] if len(found) == 1 else None
@@ -43,7 +43,7 @@ def _jitted(code: Code, made: Node) -> Node | None:
 def _is_only_computed_with(code: Code, function: Node, place: int) -> bool:
     """Whether each use of a parameter is in arithmetic with another parameter.
 
-    That is an array, since it is not static. So the result is one, whatever the number is.
+    The other one is an array, because it is not static. So the result is an array in any case.
     """
     name = function.params.params[place].name.value
     arrays = {parameter.name.value for parameter in function.params.params} - {name}

@@ -58,7 +58,7 @@ def test_recording_outside_of_every_run_has_none(
 
 
 def test_profile_without_a_clock_has_no_run(two_runs: TimedRuns) -> None:
-    with pytest.raises(UnknownRunError, match="does not tell when"):
+    with pytest.raises(UnknownRunError, match="does not say when"):
         two_runs.run_of(None)
 
 

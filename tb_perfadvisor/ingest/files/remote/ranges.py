@@ -15,7 +15,7 @@ from tb_perfadvisor.ingest.files.remote.store import Store
 from tb_perfadvisor.plain_text import printable_name
 
 _LAST_PARTS = 3
-"""What was read last is often wanted again, as by a digest of it."""
+"""Keep the latest parts, because a digest reads them again."""
 
 
 @contextmanager

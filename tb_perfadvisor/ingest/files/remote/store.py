@@ -110,10 +110,10 @@ class Store:
         Args:
             path: The file.
             start: Position of the first byte.
-            end: Position behind the last byte; may lie behind the end of the file.
+            end: Position after the last byte; may be beyond the end of the file.
 
         Returns:
-            The bytes. Of a store that ignores ranges, all bytes up to the end.
+            The bytes; or the whole file, from a store that ignores ranges.
 
         Raises:
             FileNotFoundError: If the file does not exist.
