@@ -77,6 +77,9 @@ class Answers:
     def analyze(self, path: str) -> str:
         """The short form of the reports below a path."""
         reports, rejected = self._reports(path)
+        if self._repository is not None:
+            repository = Repository(self._repository)
+            reports = [with_sources(report, repository) for report in reports]
         return render_brief(document(reports, rejected), path or ".")
 
     def finding(self, path: str, number: str) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals.core.origins import user_line
+from tb_perfadvisor.trace.generated_code import is_generated
 
 MAX_PLACES = 5
+RAN_AT_START = "the line that ran when the recording began"
+"""The note of a place that names the recorder's own call rather than the code that costs time."""
 _LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<function>\S.*))?$")
 """`models/net.py:57 forward`, as evidence names a source line."""
 
@@ -19,7 +22,7 @@ def parse_place(text: str) -> model.Place | None:
     Of the path, only the last two parts are kept: directories of another machine say nothing here.
     """
     found = _LINE.match(user_line(text) or text)
-    if found is None:
+    if found is None or is_generated(found["file"]):
         return None
     file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
     return model.Place(file=file, line=int(found["line"]), function=found["function"] or "")
@@ -35,6 +38,14 @@ def places_of(evidence: Sequence[model.Evidence]) -> list[model.Place]:
         if len(places) == MAX_PLACES:
             break
     return list(places.values())
+
+
+def costliest_place(finding: model.FindingInfo) -> model.Place | None:
+    """The first place that is not merely a call of the profiler; None for none."""
+    for place in finding.places:
+        if place.source is None or place.source.note != RAN_AT_START:
+            return place
+    return None
 
 
 def _texts(evidence: Iterable[model.Evidence]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.places import MAX_PLACES
+from tb_perfadvisor.report.places import MAX_PLACES, RAN_AT_START
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources.repository import Repository
 
@@ -111,7 +111,7 @@ def _note(repository: Repository, path: str, place: model.Place, line: str) -> s
     """What a reader should know of the line; empty for nothing."""
     if not _has(repository, path, place):
         return f"no function {place.function} there"
-    return "the line that ran when the recording began" if _RECORDER.match(line) else ""
+    return RAN_AT_START if _RECORDER.match(line) else ""
 
 
 def _has(repository: Repository, path: str, place: model.Place) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.suggest.code import Code, Node
 
 
@@ -20,6 +21,8 @@ class Change(NamedTuple):
     """Why a program cannot make it safely; empty if it can."""
     note: str = ""
     """What to check after it."""
+    present: str = ""
+    """What the code has already of what the remedy asks for: `num_workers=4`."""
 
 
 class Fix(NamedTuple):
@@ -32,3 +35,6 @@ class Fix(NamedTuple):
     """A file that contains none of these texts needs no look."""
     find: Callable[[Code, str], Iterator[Change]]
     """Finds the changes in a file. Gets the remedy, too."""
+    part: Part | None = None
+    """A part that the profile shows if the profiled program had what is `present`. If the profile
+    does not show it, the code has changed since."""

@@ -121,17 +121,18 @@ def suggest(
         rules: Only findings of these rules; of all without any.
     """
     texts, seen = _Texts(repository), dict[str, str]()
+    parts = {*report.workload.input, *report.workload.features}
     suggestions = []
     for branch in branches_of(report):
         for entry in (branch.entry, *branch.refined):
             if not rules or entry.finding.rule_id in rules:
-                found = _suggestion(entry.number, entry.finding, texts, seen)
+                found = _suggestion(entry.number, entry.finding, texts, seen, parts)
                 suggestions.append(found)
     return suggestions
 
 
 def _suggestion(
-    number: str, finding: model.FindingInfo, texts: _Texts, seen: dict[str, str]
+    number: str, finding: model.FindingInfo, texts: _Texts, seen: dict[str, str], parts: set[str]
 ) -> Suggestion:
     places = places_in(finding, texts.repository)
     unsure: list[_Found] = []
@@ -147,7 +148,8 @@ def _suggestion(
             if fix.remedy in seen:
                 earlier.append(seen[fix.remedy])
                 continue
-            chosen, why = _choose(list(_changes(fix, remedy, texts)), places)
+            found = list(_changes(fix, remedy, texts, parts))
+            chosen, why = _choose(found, places)
             if isinstance(chosen, _Found):
                 code = chosen.code
                 text = code.with_changes(chosen.change.replacements)
@@ -205,10 +207,18 @@ def _without_patch(
     )
 
 
-def _changes(fix: Fix, remedy: model.Remedy, texts: _Texts) -> Iterator[_Found]:
+def _changes(fix: Fix, remedy: model.Remedy, texts: _Texts, parts: set[str]) -> Iterator[_Found]:
+    """The changes that a fix finds.
+
+    What is present stays named only if the profiled program, with these parts, did not have it.
+    """
     for code in texts.mentioning(fix.mentions):
         for change in fix.find(code, remedy.snippet or remedy.text):
-            yield _Found(code, change)
+            if change.present and fix.part is not None and fix.part.label in parts:
+                if change.replacements:
+                    yield _Found(code, change._replace(present=""))
+            else:
+                yield _Found(code, change)
 
 
 def _choose(
@@ -223,6 +233,16 @@ def _choose(
         # A loader or a pipeline for training is what a recorded training step reads.
         named = [each for each in candidates if _TRAINING.search(_name(each))]
         candidates = named if len(named) == 1 else candidates
+    if len(candidates) > 1:
+        # What has the argument already needs no change; another place may.
+        lacking = [each for each in candidates if each.change.replacements or each.change.unsure]
+        candidates = lacking or candidates
+    if all(each.change.present for each in candidates):
+        present = candidates[0].change.present
+        return candidates, (
+            f"the code has changed since the profile was recorded: {present} is there already; "
+            "record it again"
+        )
     if len(candidates) > 1:
         return candidates, f"{len(candidates)} places match"
     (only,) = candidates

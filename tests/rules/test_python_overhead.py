@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.finding import Column
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
 from tb_perfadvisor.signals.host.self_time import SelfTime
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
 
@@ -190,3 +194,42 @@ def test_what_was_not_recorded_stands_where_its_time_puts_it() -> None:
     assert names(50) == ["read", "parse", missing, "log"]
     assert names(1) == ["read", "parse", "log", missing]
     assert names(0) == ["read", "parse", "log"]
+
+
+GENERATED = (
+    "/tmp/torchinductor_root/ov/cov463qhi2m2kw6ldmzzijfv5t3cjjklfci3qly3nsw6upcskct3.py(2533): call"
+)
+
+
+def finding_with(frame: str, kind: EventKind = EventKind.PYTHON) -> model.FindingInfo:
+    run = run_of(draw(SLOW, legend={"p": host(frame, kind)}))
+    report = build_report(analyze_run(run, Config()), Config())
+    (finding,) = [item for item in report.findings if item.rule_id == "python-overhead"]
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        (GENERATED, EventKind.PYTHON),
+        # Without Python frames: the range around the call, as in torch/_inductor/output_code.py.
+        ("## Call CompiledFxGraph fq7wxkr ##", EventKind.ANNOTATION),
+    ],
+)
+def test_a_generated_wrapper_gets_advice_for_compiled_programs(frame: str, kind: EventKind) -> None:
+    finding = finding_with(frame, kind)
+    assert finding.title == "Speed up the generated wrapper of the compiled code"
+    assert "mostly in the wrapper that torch.compile generated" in finding.summary
+    assert finding.places == []
+    assert [remedy.snippet for remedy in finding.remedies[:3]] == [
+        "torch._inductor.config.triton.cudagraphs = True",
+        "torch._inductor.config.cpp_wrapper = True",
+        "TORCH_LOGS=graph_breaks python train.py",
+    ]
+
+
+def test_a_function_of_the_user_keeps_its_advice() -> None:
+    finding = finding_with("train.py(7): prepare")
+    assert finding.summary.endswith("mostly in train.py(7): prepare.")
+    assert [place.file for place in finding.places] == ["train.py"]
+    assert not any("cpp_wrapper" in (remedy.snippet or "") for remedy in finding.remedies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import Report, model
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.sources.attach import places_in, source_of
 from tests.support.command import SLOW, run
@@ -72,6 +73,23 @@ def test_the_line_at_which_a_recording_began_is_not_what_a_finding_is_about(tmp_
     source = source_of(place(line=4, function="main"), Repository(tmp_path))
     assert source is not None
     assert source.note == ""
+
+
+def test_short_outputs_pass_over_the_call_of_the_profiler(tmp_path: Path) -> None:
+    code = "def main():\n    for batch in loader:\n        step(batch)\n        profiler.step()\n"
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    called, costly = place(line=4, function="main"), place(line=3, function="main")
+    for places, expected in (((called, costly), 3), ((called,), None)):
+        found = with_sources(report_about(*places), Repository(tmp_path))
+        (brief,) = json.loads(render(document([found]), "brief"))["reports"]
+        sarif = json.loads(render(document([found]), "sarif"))["runs"][0]["results"][0]
+        regions = [
+            location["physicalLocation"]["region"]["startLine"]
+            for location in sarif["locations"]
+            if location["physicalLocation"]["artifactLocation"]["uri"] == "train.py"
+        ]
+        assert brief["findings"][0]["place"] == (expected and f"app/train.py:{expected}")
+        assert regions == ([] if expected is None else [expected])
 
 
 def test_an_unknown_file_has_no_lines(repository: Repository) -> None:

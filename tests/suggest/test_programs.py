@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW
@@ -73,7 +74,14 @@ def report_of(name: str) -> Report:
                 remedies=remedies,
             )
         )
-    return replace(report, findings=found, first=None)
+    # Only a program whose profile shows workers is advised to use more of them than it has.
+    more = any(
+        "2 * num_workers" in (remedy.snippet or "") for each in found for remedy in each.remedies
+    )
+    shown = [*report.workload.input, *([Part.LOADER_WORKERS.label] if more else [])]
+    return replace(
+        report, findings=found, first=None, workload=replace(report.workload, input=shown)
+    )
 
 
 def first_patches(name: str, directory: Path) -> list[Suggestion]:

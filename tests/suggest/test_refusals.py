@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.support.patches import added, git_apply, only
+from tb_perfadvisor.sources import Repository
+from tb_perfadvisor.suggest import suggest
+from tests.support.patches import added, git_apply, only, report_with
 
 LOADER = "from torch.utils.data import DataLoader, Dataset\n"
 WORKERS, PINNED = "num_workers=4", "pin_memory=True"
@@ -244,3 +247,52 @@ def test_numbers_that_are_not_static(tmp_path: Path, use: str, reason: str) -> N
         assert refused(tmp_path, code, remedy) == reason
     else:
         assert added(only(tmp_path, code, remedy)) == ["step = jax.jit(update)"]
+
+
+# --- code that was patched after the recording ----------------------------------------------------
+
+CHANGED = (
+    "the code has changed since the profile was recorded: {} is there already; record it again"
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loader = DataLoader(a, num_workers=4)\n",
+        "n = 4\nloader = DataLoader(a, num_workers=n)\n",
+        # The loader that lacks workers is not that of the training.
+        "train_loader = DataLoader(a, num_workers=4)\nother_loader = DataLoader(b)\n",
+    ],
+)
+def test_workers_are_not_doubled_for_a_profile_without_workers(tmp_path: Path, code: str) -> None:
+    assert refused(tmp_path, LOADER + code, WORKERS) == CHANGED.format("num_workers=4")
+
+
+def test_workers_that_the_profile_shows_are_doubled(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{LOADER}loader = DataLoader(a, num_workers=2)\n", "utf-8")
+    report = report_with(WORKERS)
+    shown = [*report.workload.input, "DataLoader with workers"]
+    report = replace(report, workload=replace(report.workload, input=shown))
+    (suggestion,) = suggest(report, Repository(tmp_path))
+    assert suggestion.changes == ["train.py:2: num_workers=4, persistent_workers=True"]
+    assert suggestion.notes == [
+        "The profile was recorded with num_workers=2; if not, record it again."
+    ]
+
+
+def test_a_second_run_with_the_same_profile_gives_no_patch(tmp_path: Path) -> None:
+    code = f"{LOADER}loader = DataLoader(a)\n"
+    first = only(tmp_path, code, WORKERS)
+    git_apply(tmp_path, first.patch)
+    patched = (tmp_path / "train.py").read_text("utf-8")
+    assert refused(tmp_path, patched, WORKERS) == CHANGED.format("num_workers=4")
+
+
+def test_an_optimizer_that_is_fused_now(tmp_path: Path) -> None:
+    code = "import torch\noptimizer = torch.optim.Adam(p, fused=True)\n"
+    snippet = "torch.optim.Adam(parameters, fused=True)"
+    assert refused(tmp_path, code, snippet) == CHANGED.format("fused=True")
+    # Of two, the one that is not fused is what the profile shows.
+    two = f"{code}other = torch.optim.SGD(q)\n"
+    assert added(only(tmp_path, two, snippet)) == ["other = torch.optim.SGD(q, fused=True)"]

@@ -9,6 +9,7 @@ import msgspec
 from tb_perfadvisor.plain_text import plain, printable_json, shell_word
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
+from tb_perfadvisor.report.places import costliest_place
 from tb_perfadvisor.report.run_row import device_name
 from tb_perfadvisor.version import VERSION
 
@@ -215,7 +216,7 @@ def make_brief(
 def _finding(entry: Entry, command: str, length: int, with_snippets: bool) -> BriefFinding:
     finding = entry.finding
     remedy = finding.remedies[0] if finding.remedies else None
-    place = finding.places[0] if finding.places else None
+    place = costliest_place(finding)
     saving = finding.saving
     return BriefFinding(
         number=entry.number,

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from tb_perfadvisor.plain_text import plain, printable_json
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.wording import report_name, saving_text
+from tb_perfadvisor.report.places import RAN_AT_START
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules
@@ -129,7 +130,11 @@ def _result(
 def _code_location(finding: model.FindingInfo) -> dict[str, Any] | None:
     """The costliest line of code that was found in the user's repository; None for none."""
     for place in finding.places:
-        if place.source is not None and place.source.path is not None:
+        if (
+            place.source is not None
+            and place.source.path is not None
+            and place.source.note != RAN_AT_START
+        ):
             artifact = {"uri": quote(place.source.path), "uriBaseId": _REPOSITORY}
             region = {"startLine": place.line}
             return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

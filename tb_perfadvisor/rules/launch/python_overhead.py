@@ -8,7 +8,12 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
+from tb_perfadvisor.rules.evidence.host_code import (
+    generated_ns,
+    host_code_table,
+    is_wrapper,
+    longest_stretch,
+)
 from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.finding import (
     Column,
@@ -19,6 +24,7 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.rules.remedies.input.loading import FASTER_PROCESSOR
+from tb_perfadvisor.rules.remedies.launch.compiled_wrapper import COMPILED_WRAPPER
 from tb_perfadvisor.rules.remedies.launch.host_work import MOVE_HOST_WORK
 from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -93,7 +99,8 @@ class PythonOverhead(Rule):
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
     of the gaps. Stretches in at most half of the steps are left to the rules about steps. In a
-    profile of one step, low is 0, because the stretches may not recur.
+    profile of one step, low is 0, because the stretches may not recur. If most of the code is the
+    wrapper that torch.compile generates around its kernels, the advice is about that wrapper.
 
     When to ignore
     --------------
@@ -163,10 +170,14 @@ class PythonOverhead(Rule):
         is_known = 2 * recorded_ns >= total
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
+        is_in_wrapper = _is_mostly_wrapper(host_code, total)
         what = f", mostly in {host_code.names[0]}" if is_known and host_code.names else ""
+        if is_in_wrapper:
+            what = ", mostly in the wrapper that torch.compile generated around its kernels"
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
-            instance=short_name(host_code.names[0]) if what else "",
+            title="Speed up the generated wrapper of the compiled code" if is_in_wrapper else "",
+            instance=short_name(host_code.names[0]) if what and not is_in_wrapper else "",
             summary=(
                 f"{subject} for {per_step(total, signals)} during long stretches of host code that"
                 f" launch nothing{what}."
@@ -180,7 +191,7 @@ class PythonOverhead(Rule):
                 (Remove(recorded_stalls),) if is_known else (),
             ),
             evidence=_evidence(signals, claims, total - recorded_ns, host_code),
-            remedies=_REMEDIES,
+            remedies=(*COMPILED_WRAPPER, *_REMEDIES) if is_in_wrapper else _REMEDIES,
         )
 
 
@@ -192,6 +203,15 @@ def _records_all_operators(signals: Signals) -> bool:
         and trace.source.framework == "pytorch"
         and len(trace.rows(EventKind.HOST_COLLECTIVE)) == 0
     )
+
+
+def _is_mostly_wrapper(code: SelfTime, total: int) -> bool:
+    """Whether generated wrappers take half of the stalls, or longer than any other code."""
+    wrapper_ns = generated_ns(code)
+    times = zip(code.names, code.self_ns, strict=True)
+    others = [ns for name, ns in times if not is_wrapper(name)]
+    is_known = 2 * (wrapper_ns + sum(others)) >= total
+    return 2 * wrapper_ns >= total or (is_known and wrapper_ns > max(others, default=0))
 
 
 def _recurs(signals: Signals, gaps: Intervals) -> bool:

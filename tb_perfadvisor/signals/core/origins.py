@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.generated_code import is_generated
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
@@ -217,9 +218,9 @@ def is_framework_file(path: str) -> bool:
 
 
 def user_line(frame: str) -> str | None:
-    """`src/train.py:12 step` of a frame's name; None for the framework's own."""
+    """`src/train.py:12 step` of a frame's name; None for a framework's or generated."""
     found = _FRAME.match(frame)
-    if found is None or is_framework_file(found["file"]):
+    if found is None or is_framework_file(found["file"]) or is_generated(found["file"]):
         return None
     file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
     return f"{file}:{found['line']} {found['function']}"

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.generated_code import GENERATED_FILE
 
 
 class Sign(Struct, frozen=True):
@@ -139,7 +140,11 @@ SIGNS: tuple[Sign, ...] = (
     ),
     # What is compiled or recorded already.
     Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), re.compile(r"(?:cuda|cu|hip)GraphLaunch")),
-    _calls(Part.TORCH_COMPILE, r"Torch-Compiled Region|CompiledFunction(?:Backward)?$"),
+    _calls(
+        Part.TORCH_COMPILE,
+        r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
+    ),
+    Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE, anywhere=True),
     Sign(
         Part.TORCH_COMPILE,
         _KERNELS,

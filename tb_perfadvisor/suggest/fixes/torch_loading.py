@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.suggest.arguments import (
     argument,
     integer,
@@ -55,10 +56,13 @@ def _workers(code: Code, remedy: str) -> Iterator[Change]:
                 unsure=f"num_workers is `{code.source(now)}`, which is set or used elsewhere, too",
             )
             continue
+        present = f"num_workers={count}" if count else ""
         workers, note = max(_USUAL_WORKERS, 2 * count), "" if "__main__" in code.text else _SPAWNED
+        if count:
+            note = f"The profile was recorded with num_workers={count}; if not, record it again."
         if literal is not now:
-            number = cst.Integer(str(workers))
-            yield Change(call, f"num_workers={workers}", ((literal, number),), note=note)
+            changes = ((literal, cst.Integer(str(workers))),)
+            yield Change(call, f"num_workers={workers}", changes, note=note, present=present)
             continue
         changed, what = with_argument(call, "num_workers", str(workers)), f"num_workers={workers}"
         # Workers that persist keep the dataset as it was when they started.
@@ -69,7 +73,7 @@ def _workers(code: Code, remedy: str) -> Iterator[Change]:
         ):
             changed = with_argument(changed, "persistent_workers", "True")
             what += ", persistent_workers=True"
-        yield Change(call, what, ((call, changed),), note=note)
+        yield Change(call, what, ((call, changed),), note=note, present=present)
 
 
 def _why_no_workers(code: Code, call: Node) -> str:
@@ -151,6 +155,6 @@ def _is_to_device(code: Code, call: Node) -> bool:
 
 
 FIXES = (
-    Fix(r"\bnum_workers=", ("DataLoader",), _workers),
+    Fix(r"\bnum_workers=", ("DataLoader",), _workers, Part.LOADER_WORKERS),
     Fix(r"pin_memory=True|non_blocking=True", ("DataLoader",), _pinned),
 )

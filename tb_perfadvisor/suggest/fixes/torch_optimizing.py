@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.suggest.arguments import (
     argument,
     is_name,
@@ -35,6 +36,7 @@ def _fused(code: Code, remedy: str) -> Iterator[Change]:
     for call in code.calls(*_FUSED):
         given = argument(call, "fused")
         if is_name(given, "True"):
+            yield Change(call, present="fused=True")
             continue
         if unpacks(call) or not (
             given is None or is_name(given, "False") or is_name(given, "None")
@@ -124,7 +126,7 @@ def _is_only_shown(code: Code, name: str, add: Node) -> bool:
 
 
 FIXES = (
-    Fix(r"fused=True", ("optim",), _fused),
+    Fix(r"fused=True", ("optim",), _fused, Part.FUSED_OPTIMIZER),
     Fix(r"multi_avg_fn", ("AveragedModel",), _averages),
     Fix(r"set_to_none", ("zero_grad",), _zero_grad),
     Fix(r"\bbucket", ("bucket_cap_mb",), _buckets),

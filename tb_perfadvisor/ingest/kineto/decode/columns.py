@@ -24,6 +24,7 @@ from tb_perfadvisor.ingest.kineto.decode.value_indices import (
     raw_indices,
     thread_key,
 )
+from tb_perfadvisor.trace.generated_code import is_generated
 
 Column = NDArray[Any]
 Columns = dict[str, Column]
@@ -383,9 +384,10 @@ def _values_text(raw: bytes) -> str | None:
 
 
 def _user_frame(stack: Any) -> str | None:
-    """The innermost frame of a call stack outside installed packages."""
+    """The innermost frame of a call stack outside installed packages and generated code."""
     if not isinstance(stack, str) or not stack:
         return None
-    frames = stack.split(";")
-    outside = (f.strip() for f in frames if "site-packages" not in f and "dist-packages" not in f)
-    return next(outside, frames[0].strip())
+    frames = [frame.strip() for frame in stack.split(";")]
+    written = [frame for frame in frames if not is_generated(frame)]
+    outside = (f for f in written if "site-packages" not in f and "dist-packages" not in f)
+    return next(outside, written[0] if written else None)
