@@ -49,7 +49,7 @@ export function describeSteps({ steps }: Pick<Report, "steps">): string {
   return `${used} ${steps.is_inferred ? "inferred from" : "from"} ${steps.source}`;
 }
 
-/** What times are given for: `per step`, unless the recording has no steps. */
+/** The period that times refer to: `per step`, unless the recording has no steps. */
 export const describePeriod = ({ steps }: Pick<Report, "steps">): string =>
   steps.used > 0 ? "per step" : "in the recording";
 

@@ -78,7 +78,8 @@ def describe_runs(
             analyze_captures(listing, captures, config, progress, report_cache=report_cache)
         )
 
-    beside = [each for each in listing.captures if candidates[each.id].by_time]
+    # The time of its recording decides the run of a capture that lies beside event files.
+    beside = [capture for capture in listing.captures if candidates[capture.id].by_time]
     by_run: dict[str, list[Report | Rejected]] = defaultdict(list)
     cache = open_scalar_cache()
     timed = _TimedRunsOf(candidates, progress, cache)
@@ -133,17 +134,10 @@ def with_whole_runs(
         found = candidates.get(report.id, CandidateRuns())
         if not found.runs:
             continue
-        run = found.certain
         if not found.is_read_beside:
-            size_bytes = sum(each.size_bytes for each in found.runs)
-            path = report.run if run is None else run.run
-            reason = (
-                f"{'The event files beside it' if run is None else 'Its event files'}, of "
-                f"{size_bytes >> 20:,} MiB, were not read for these reports. "
-                "`perfadvisor training` reads them."
-            )
-            unread = Rejected(path=path, reason=reason)
-            rejected += [unread] if unread not in rejected else []
+            unread = _too_large(found, report)
+            if unread not in rejected:
+                rejected.append(unread)
             continue
         try:
             run = timed.run_of(report)
@@ -187,6 +181,18 @@ class _TimedRunsOf:
         if names not in self._timed:
             self._timed[names] = TimedRuns(candidates, self._cache, self._progress)
         return self._timed[names].run_of(span_of(report.recorded))
+
+
+def _too_large(candidates: CandidateRuns, report: Report) -> Rejected:
+    path, files = report.run, "The event files beside it"
+    if candidates.certain is not None:
+        path, files = candidates.certain.run, "Its event files"
+    mib = sum(candidate.size_bytes for candidate in candidates.runs) >> 20
+    reason = (
+        f"{files}, of {mib:,} MiB, were not read for these reports. "
+        "`perfadvisor training` reads them."
+    )
+    return Rejected(path=path, reason=reason)
 
 
 def _not_read(raised: Exception, run: str) -> Rejected:

@@ -47,7 +47,7 @@ class Slowdown(Struct, frozen=True):
     """How steps became slower."""
 
     is_gradual: bool
-    """Whether they did little by little, rather than from one step to the next."""
+    """Whether they became slower little by little, rather than from one step to the next."""
     start_unix_ns: int
     """When it began."""
     before_ns: float

@@ -104,7 +104,7 @@ def test_copies_to_the_host_wait(tmp_path: Path) -> None:
             "import numpy as np\ntotal = 0.0\nfor x in d:\n    total += np.mean(x).item()\n"
             "print(f'{total:.3f}')\n",
             "loss.item()",
-            "it may be no loss",
+            "it may not be a loss",
         ),
         # The model itself would stay outside of the autocast.
         (

@@ -20,7 +20,7 @@ interface Bar {
   perStepNs: number;
 }
 
-/** A bar per recording without known steps has no height, so it has no part. */
+/** The parts of all bars. A recording without steps has none. */
 export const historyBars = ({ recordings }: History): Bar[] =>
   recordings.flatMap((recording, place) =>
     recording.causes.map(({ cause, label, per_step_ns: perStepNs }) => ({
@@ -32,10 +32,10 @@ export const historyBars = ({ recordings }: History): Bar[] =>
     })),
   );
 
-/** What stands below each bar: number, time, date where it changes, and step where it is known. */
+/** The label below each bar: number, time, date if it changes, and step if it is known. */
 export function momentLabels({ recordings }: History): string[] {
   const times = recordings.map(({ recorded }) => sessionName(recorded).split(" "));
-  // Seconds only tell apart what was recorded within a minute.
+  // Show seconds only if two recordings were made within a minute.
   const minutes = times.map(([date, time = ""]) => `${date} ${time.slice(0, 5)}`);
   const hasSeconds = new Set(minutes).size < minutes.length;
   return recordings.map(({ moment }, place) => {

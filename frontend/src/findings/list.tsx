@@ -91,7 +91,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
   );
 }
 
-/** Without a single check that passed, an empty list is no good news. */
+/** An empty list is good news only if a check passed. */
 function NoFindings({ passed }: { passed: number }): JSX.Element {
   return passed > 0 ? (
     <p class="card all-clear">

@@ -23,7 +23,7 @@ const LABELS: Record<PageName, string> = {
   files: "Files",
 };
 
-/** Pages on what is in no file of a format. */
+/** Pages about data that no file of a format has. */
 const WITHOUT: Record<string, readonly PageName[]> = {
   "torch-compile-log": ["steps", "input", "kernels", "operators", "memory", "ranks"],
   "memory-snapshot": ["steps", "input", "kernels", "operators"],

@@ -5,7 +5,7 @@ import { fetchRow } from "./api";
 import { attempts } from "./polling";
 import { captures, showRow } from "./store";
 
-/** Analyzed without being asked for when a page opens: a screen of rows, in about a minute. */
+/** How many captures a page analyzes without being asked: a screen of rows, in about a minute. */
 const UNASKED = 12;
 /** Larger captures take long, so the user decides. */
 const UNASKED_BYTES = 50e6;

@@ -27,7 +27,7 @@ export function Highlighted({ text, marksArguments = false }: Props): JSX.Elemen
   );
 }
 
-/** The lines of an excerpt. Strings may go over several. */
+/** The lines of an excerpt. A string may span several of them. */
 export const highlightedLines = (lines: string[]): JSX.Element[] =>
   parse(lines.join("\n"), python).lines.map(({ tokens }) => <>{tokens.map(drawToken)}</>);
 

@@ -6,7 +6,7 @@ import type { TableColumn, TableEvidence } from "../report";
 import { Cell } from "./cell";
 import { ScrollBox } from "./scroll-box";
 
-/** Whether a column shows numbers. One that is empty shows none. */
+/** Whether a column shows numbers; false for an empty column. */
 export const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
   unit !== "" ||
   (rows.some((row) => typeof row[at] === "number") && rows.every((row) => typeof row[at] === "number" || row[at] === null));

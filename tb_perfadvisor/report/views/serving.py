@@ -140,10 +140,10 @@ def describe_floor(floor: DecodeFloor | None, device_ns: float) -> str:
     if floor.cache_bytes is not None:
         read.append(f"{format_bytes(floor.cache_bytes)} of the key-value cache")
     condition = rest = ""
-    if floor.cache_bytes is not None:
-        condition = f" if every layer attends to all {floor.cached_tokens:,.0f} tokens"
-    else:
+    if floor.cache_bytes is None:
         rest = f" The key-value cache comes on top. {floor.missing}"
+    else:
+        condition = f" if every layer attends to all {floor.cached_tokens:,.0f} tokens"
     if floor.weight_bytes is None:
         rest = f" The weights come on top. {floor.missing}"
     return (

@@ -147,8 +147,8 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (
-        pytorch_hint("", Part.SERVER),  # it gets its input as requests
-        pytorch_hint("", Part.DIFFUSERS),  # and this one as prompts
+        pytorch_hint("", Part.SERVER),  # its input is requests
+        pytorch_hint("", Part.DIFFUSERS),  # its input is prompts
         pytorch_hint(
             "torch.utils.data.DataLoader records itself. Wrap any other loader: "
             "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__')."

@@ -51,11 +51,8 @@ def cache_bytes_per_token(signals: Signals) -> int | None:
     if not slot.size:
         return None
     first, group = group_rows(names[slot], table.shapes[slot], table.dtypes[slot])
-    written = [
-        _written(texts[int(names[row])], trace.text(int(table.shapes[row])),
-                 trace.text(int(table.dtypes[row])))
-        for row in slot[first].tolist()
-    ]  # fmt: skip
+    columns = (trace.texts(column[slot[first]]) for column in (names, table.shapes, table.dtypes))
+    written = [_written(*operator) for operator in zip(*columns, strict=True)]
     tokens, size = np.array(written, dtype=np.int64).T[:, group]
     # A step in parts writes the tokens of each part with operators of its own.
     is_whole = tokens >= steps.tokens[step]

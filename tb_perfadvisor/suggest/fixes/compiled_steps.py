@@ -212,7 +212,7 @@ def _bound_names(node: Node) -> set[str]:
 
 
 def _changing(code: Code) -> set[str]:
-    """The names that the file binds more than once, or in a loop, outside of parameters."""
+    """The names, other than parameters, that the file binds more than once or in a loop."""
     once: set[str] = set()
     changing: set[str] = set()
     for node in code.nodes:

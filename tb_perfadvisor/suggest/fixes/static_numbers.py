@@ -47,17 +47,11 @@ def _is_only_computed_with(code: Code, function: Node, place: int) -> bool:
     """
     name = function.params.params[place].name.value
     arrays = {parameter.name.value for parameter in function.params.params} - {name}
-    uses = [
-        node
+    return all(
+        _meets(code, node, arrays)
         for node in inside(function.body)
-        if isinstance(node, cst.Name)
-        and node.value == name
-        and not isinstance(code.parents[id(node)], cst.Attribute | cst.Arg | cst.Param)
-    ]
-    mentions = [
-        node for node in inside(function.body) if isinstance(node, cst.Name) and node.value == name
-    ]
-    return len(uses) == len(mentions) and all(_meets(code, use, arrays) for use in uses)
+        if isinstance(node, cst.Name) and node.value == name
+    )
 
 
 def _meets(code: Code, use: Node, arrays: set[str]) -> bool:
@@ -66,7 +60,7 @@ def _meets(code: Code, use: Node, arrays: set[str]) -> bool:
     while True:
         parent = code.parents[id(at)]
         if not isinstance(parent, cst.BinaryOperation):
-            return False
+            return False  # also if another function gets the value
         if not isinstance(parent.operator, _ARITHMETIC):
             return False
         other = parent.right if parent.left is at else parent.left

@@ -24,11 +24,11 @@ _MAKES_DATASET = frozenset(
      "scan", "shard", "shuffle", "skip", "snapshot", "sparse_batch", "take", "take_while",
      "unbatch", "unique", "window", "with_options"}
 )  # fmt: skip
-"""Methods of a dataset that return one."""
+"""Methods of a dataset that return a dataset."""
 _TRANSPARENT = frozenset({"with_options", "apply"})
 _RANDOM = re.compile(r"random|shuffle|augment", re.IGNORECASE)
 _PURE = ("tensorflow", "numpy", "math", "os", "pathlib", "functools")
-"""Libraries that are random only where a name says so."""
+"""Libraries in which everything random has a name that says so."""
 _MOST_CACHED = 10_000
 """Elements of a range: of more, prepared ones rarely fit in memory."""
 
@@ -114,7 +114,7 @@ def _parallel(code: Code, remedy: str) -> Iterator[Change]:
 
 
 def _autotune(code: Code) -> str:
-    """The constant, by the name that the file has for TensorFlow; empty if it has none."""
+    """`tf.data.AUTOTUNE`, by the name under which the file imports TensorFlow; else empty."""
     names = [name for name, origin in code.imports.items() if origin == "tensorflow"]
     return f"{names[0]}.data.AUTOTUNE" if names else ""
 
@@ -198,7 +198,7 @@ def _parts(code: Code, function: Node) -> list[Node]:
 
 
 def _defined_elsewhere(code: Code, part: Node) -> list[str]:
-    """The functions that a part of a mapped function calls, and this file does not define."""
+    """The functions that a part of a mapped function calls and that this file does not define."""
     called = [node.func for node in inside(part) if isinstance(node, cst.Call)]
     if isinstance(part, cst.Name | cst.Attribute):
         called.append(part)
@@ -215,7 +215,7 @@ def _defined_elsewhere(code: Code, part: Node) -> list[str]:
 
 def _called(node: Node, method: str, value: str = "") -> Node:
     """`node.method(value)`, on a line of its own if the node's own method is."""
-    # Parentheses around the node go around the whole.
+    # Move parentheses around the node to the new call.
     func = cst.Attribute(value=node.with_changes(lpar=[], rpar=[]), attr=cst.Name(method))
     if isinstance(node.func, cst.Attribute):
         func = func.with_changes(dot=node.func.dot)

@@ -59,7 +59,7 @@ def _autocast(code: Code, remedy: str) -> Iterator[Change]:
     """Autocast around the forward pass: the statements that lead to the loss."""
     for call in code.calls("*.backward"):
         if positional(call):
-            continue  # it gets a gradient, so it is no loss
+            continue  # a gradient is passed, so it is not called on a loss
         block = code.around(call, cst.IndentedBlock)
         body = list(block.body) if block is not None else []
         statement = code.around(call, cst.SimpleStatementLine)
@@ -98,14 +98,14 @@ def _forward(code: Code, before: list[Node], loss: str) -> list[Node]:
             break
         needed |= _names(assign.value)
         found.insert(0, line)
-    # A part of it that stands further up would run outside.
+    # Any part of the forward pass that is further up would run outside of autocast.
     earlier = [_only_assignment(line) for line in before[: len(before) - len(found)]]
     has_more = any(each is not None and _computes_any(code, each, needed) for each in earlier)
     return [] if has_more else found
 
 
 def _only_assignment(line: Node) -> Node | None:
-    """The assignment that a line is."""
+    """The assignment that a line consists of; None for any other line."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
     assign = line.body[0]
@@ -113,11 +113,11 @@ def _only_assignment(line: Node) -> Node | None:
 
 
 def _computes_any(code: Code, assign: Node, names: set[str]) -> bool:
-    """Whether an assignment computes one of some names, and does not only fetch or make it."""
+    """Whether an assignment computes one of the names, rather than fetching or creating it."""
     calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
     is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
     made = dotted_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
-    is_object = made.rpartition(".")[2][:1].isupper()  # of a class: a model, or a loss function
+    is_object = made.rpartition(".")[2][:1].isupper()  # an instance of a class, such as a model
     is_needed = bool(_names(assign.targets[0].target) & names)
     return is_needed and bool(calls) and not is_arrival and not is_object
 

@@ -26,7 +26,7 @@ _WORKERS_PLACE = 5
 _USUAL_WORKERS = 4
 """As in the remedies: two to four for each device."""
 _PIN_PLACE = 7
-"""`pin_memory` is the eighth."""
+"""The position of `pin_memory` among the arguments of a DataLoader."""
 _USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_factor"})
 _REPEATS = re.compile(
     r"IterableDataset|streaming=True|to_iterable_dataset|webdataset|WebDataset|IterDataPipe"
@@ -77,7 +77,7 @@ def _workers(code: Code, remedy: str) -> Iterator[Change]:
 
 
 def _why_no_workers(code: Code, call: Node) -> str:
-    """Why a loader may not get worker processes; empty if nothing speaks against it."""
+    """Why a loader must not get worker processes; empty if it may."""
     if _REPEATS.search(code.text):
         return "each worker would repeat the data of an IterableDataset"
     if len(positional(call)) > _WORKERS_PLACE or (
@@ -90,7 +90,7 @@ def _why_no_workers(code: Code, call: Node) -> str:
 
 
 def _code_of_workers(code: Code, call: Node) -> str:
-    """The code of this file that worker processes would run: datasets, and what collates."""
+    """The code of this file that worker processes would run: datasets and `collate_fn`."""
     collate = argument(call, "collate_fn")
     parts = [] if collate is None else [code.source(collate)]
     for node in code.nodes:
@@ -128,7 +128,7 @@ def _pinned(code: Code, remedy: str) -> Iterator[Change]:
 def _copies_of_batches(code: Code, loader: str) -> Iterator[Node]:
     """The first copies to a device, in loops over a loader, of what the loader yields.
 
-    Copies back to the host must wait, or the host reads what has not arrived.
+    Copies back to the host must block; otherwise, the host reads data that has not arrived.
     """
     for loop in code.nodes:
         if not isinstance(loop, cst.For) or not loader:

@@ -101,7 +101,7 @@ def _logged_item(code: Code, remedy: str) -> Iterator[Change]:
         elif not loss or not any(
             dotted_name(back.func.value) == loss for back in code.calls("*.backward")
         ):
-            yield Change(call, unsure="it may be no loss: the file does not call its backward")
+            yield Change(call, unsure="it may not be a loss: the file does not call its backward")
         else:
             detached = call.with_changes(func=call.func.with_changes(attr=cst.Name("detach")))
             what = "detach() in place of item()"

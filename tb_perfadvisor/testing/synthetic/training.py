@@ -1,4 +1,4 @@
-"""The training runs that the synthetic GPU profiles were taken from: their scalars."""
+"""The scalars of the training runs that the synthetic GPU profiles belong to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = 6_000
 LOGGED_EVERY = 10
 EVALUATED_EVERY = 1_000
 PROFILED_AFTER = 3_505
-"""Within an interval, as profilers start at any step."""
+"""Between two logged steps, because profilers start at any step."""
 EVALUATION_S = 20.0
 STARTING_S = 45.0
 """Compiling and filling caches, before the first logged steps end."""
