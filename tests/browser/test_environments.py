@@ -195,13 +195,12 @@ def test_with_a_read_only_log_directory(
 def test_over_plain_http_from_another_host(plain_server: str, visitor: Visitor) -> None:
     """No secure context: no clipboard, no randomUUID, no subtle cryptography."""
     url = plain_server.replace("127.0.0.1", "perf.example")
-    visitor.page.goto(url)
+    walk(visitor, f"{url}/", plain_server)
     assert visitor.page.evaluate("[isSecureContext, navigator.clipboard, crypto.randomUUID]") == [
         False,
         None,
         None,
     ]
-    walk(visitor, f"{url}/", plain_server)
 
 
 def nginx_at(port: int, upstream: int, directory: Path) -> list[str]:
