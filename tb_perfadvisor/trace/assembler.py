@@ -206,7 +206,8 @@ class Assembler:
         if impossible.any():
             # They go when the trace is complete; until then they lie where others do.
             possible_ns = raw["start_ns"][~impossible]
-            raw["start_ns"] = np.where(impossible, possible_ns.min(initial=0), raw["start_ns"])
+            first_ns = possible_ns.min() if possible_ns.size else 0
+            raw["start_ns"] = np.where(impossible, first_ns, raw["start_ns"])
             raw["duration_ns"] = np.where(impossible, 0, raw["duration_ns"])
         start, duration = raw["start_ns"], raw["duration_ns"]
         order = start_order(start, duration)

@@ -7,7 +7,7 @@ import numpy as np
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import TraceBuilder, ms
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.possible_times import FARTHEST_NS, LONGEST_NS, is_impossible
 from tests.support.kineto_files import event, read, to_bytes
 
@@ -61,3 +61,13 @@ def test_memory_changes_far_from_the_events_are_left_out() -> None:
     builder = TraceBuilder(has_memory=True).operator("aten::mm", 0, ms(1))
     trace = builder.memory(5, 512).memory(2**62, 512).build()
     assert trace.memory.at_ns.tolist() == [5]
+
+
+def test_a_trace_starts_with_its_first_possible_event() -> None:
+    far = 2**62
+    builder = TraceBuilder().host(EventKind.OPERATOR, "stray", 0, 5)
+    for number in range(3):
+        builder.host(EventKind.OPERATOR, "op", far + 10 * number, far + 10 * number + 5)
+    trace = builder.build()
+    assert trace.events.start_ns.tolist() == [0, 10, 20]
+    assert [note.id for note in trace.notes] == ["impossible-times"]

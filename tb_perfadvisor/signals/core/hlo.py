@@ -153,12 +153,14 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 @lru_cache(maxsize=4096)
 def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
     dims, order = _numbers(dims_text), _numbers(order_text)
+    if sorted(order) != list(range(len(dims))):  # not stated
+        order = tuple(reversed(range(len(dims))))
     tiles = re.search(_TILES, layout)
     space, bits = re.search(_SPACE, layout), re.search(_ELEMENT_BITS, layout)
     return Shape(
         dtype=dtype,
         dims=dims,
-        minor_to_major=order if len(order) == len(dims) else tuple(reversed(range(len(dims)))),
+        minor_to_major=order,
         tiles=_tiles(tiles[1]) if tiles else (),
         memory_space=int(space[1]) if space else 0,
         stored_bits=int(bits[1]) if bits else 0,

@@ -24,6 +24,9 @@ from tb_perfadvisor.testing import TraceBuilder, ms, run_of
         ("f32[]", (), (), 1),
         ("s32[5,7]{1,0}", (5, 7), (5, 7), 35),
         ("pred[<=10]{0:T(256)}", (10,), (256,), 256),
+        # A damaged layout counts as none.
+        ("f32[5,7]{1,9:T(8,128)}", (5, 7), (8, 128), 1_024),
+        ("f32[5,7]{0,0:T(8,128)}", (5, 7), (8, 128), 1_024),
     ],
 )
 def test_padding(text: str, dims: tuple[int, ...], padded: tuple[int, ...], elements: int) -> None:
