@@ -59,6 +59,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     folders = [path for path in sys.path if path.endswith("site-packages")]
     Path(asked.stdout.strip(), "packages.pth").write_text("\n".join(folders), encoding="utf-8")
+    # Without a command of its own, `pip` would install into another Python.
+    pip = binaries / "pip"
+    pip.write_text(f'#!/bin/sh\nexec "{binaries}/python" -m pip "$@"\n', encoding="utf-8")
+    pip.chmod(0o755)
     return binaries
 
 
