@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 from typing import Any
 
 import numpy as np
@@ -429,11 +428,7 @@ def test_many_threads_of_few_events() -> None:
         content += thread(701, tid, f"thread {tid}", order=tid)
         # None, one or two events, which begin at the thread's number in microseconds.
         content += [span(f"op{turn}", tid + turn, tid=tid) for turn in range(tid % 3)]
-    data = to_bytes(content)
-    begun = time.process_time()
-    trace = read(data)
-    # One thread at a time took 6 s.
-    assert time.process_time() - begun < 4
+    trace = read(to_bytes(content))
     # The first event is that of thread 1; 10,000 threads have one event, 10,000 have two.
     assert len(trace.events) == 30_000
     track = trace.tracks.thread[trace.events.track]
