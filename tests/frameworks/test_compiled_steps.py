@@ -145,7 +145,8 @@ def test_short_steps_are_better_dispatched_together(tmp_path: Path) -> None:
     saving = finding(report, "single-step-dispatch").saving
     assert saving is not None
     # Without the profiler, on two quiet cores, a step takes 10.6 us, one of a scan 2.1: 80 % less.
-    assert 0.4 < saving.share_expected < 0.95
+    # On busy cores, the device takes longer, and less is promised.
+    assert 0.2 < saving.share_expected < 0.95
     # The host may run ahead of the steps, or not.
     assert report.steps.source in ("repeats of PjitFunction(step)", "runs of jit_step")
 
