@@ -56,8 +56,8 @@ def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mappin
     with open_file(
         root, entry.system_path, version=entry.version, size_bytes=entry.size_bytes
     ) as stream:
-        reader = (cache and cache.reader(root, entry, stream)) or ScalarReader()
-        return _read(reader, root, entry, stream, cache)
+        reader = cache.reader(root, entry, stream) if cache is not None else None
+        return _read(reader or ScalarReader(), root, entry, stream, cache)
 
 
 def _read_on(root: str, entry: FileEntry, cache: ScalarCache) -> Mapping[str, Series] | None:

@@ -7,6 +7,7 @@ A vocabulary has an output layer as well: a product with a matrix of the table's
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -14,50 +15,50 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.table_lookup import TableLookup
 
 _PRODUCT = re.compile(r" (?:dot|convolution)\(|gemm|matmul")
+_MATRIX = re.compile(r"\[(\d{1,15}),(\d{1,15})\]")
 
 
 @memoized
 def looked_up_tokens(signals: Signals) -> float | None:
     """Tokens per step on the device that the profile is of; None if unknown."""
-    lookups = [lookup for lookup in signals.trace.lookups if _has_output_layer(signals, lookup)]
-    if not lookups or signals.device.index is None:
+    if not signals.trace.lookups or signals.device.index is None:
         return None
-    tokens: dict[tuple[int, int], int] = {}
-    for lookup in lookups:
+    multiplied, executions = _multiplied_matrices(signals), _executions(signals)
+    tokens: Counter[tuple[int, int]] = Counter()
+    for lookup in signals.trace.lookups:
         table = (lookup.rows, lookup.width)
-        tokens[table] = tokens.get(table, 0) + lookup.count * _executions(signals, lookup)
-    return max(tokens.values()) / signals.steps.count or None
+        if table in multiplied:
+            tokens[table] += lookup.count * executions[lookup.module, lookup.operation]
+    return max(tokens.values(), default=0) / signals.steps.count or None
 
 
-def _has_output_layer(signals: Signals, lookup: TableLookup) -> bool:
-    """Whether a product reads or writes a matrix of the table's size, in either order."""
-    sizes = (f"[{lookup.rows},{lookup.width}]", f"[{lookup.width},{lookup.rows}]")
-    return any(size in text for text in _products(signals) for size in sizes)
-
-
-@memoized
-def _products(signals: Signals) -> tuple[str, ...]:
+def _multiplied_matrices(signals: Signals) -> set[tuple[int, int]]:
+    """The sizes of the matrices that products read or write, in either order of dimensions."""
     hlo = signals.trace.hlo
     texts = signals.trace.texts(distinct(np.concatenate((hlo.product, hlo.text))))
-    return tuple(text for text in texts if _PRODUCT.search(text))
+    sizes = {
+        (int(rows), int(columns))
+        for text in texts
+        if _PRODUCT.search(text)
+        for rows, columns in _MATRIX.findall(text)
+    }
+    return sizes | {(columns, rows) for rows, columns in sizes}
 
 
-def _executions(signals: Signals, lookup: TableLookup) -> int:
-    """How often the busiest device runs the operation in the used steps."""
+def _executions(signals: Signals) -> Counter[tuple[str, str]]:
+    """How often the device runs each operation in the used steps, by module and name."""
     trace, window, events = signals.trace, signals.attribution, signals.trace.events
-    links, hlo = trace.hlo_events, trace.hlo
-    names, modules = trace.texts(hlo.name), trace.texts(hlo.module)
-    wanted = [
-        row
-        for row, (name, module) in enumerate(zip(names, modules, strict=True))
-        if name.lstrip("%") == lookup.operation and module == lookup.module
-    ]
-    rows = links.row[np.isin(links.op, wanted)]
-    track, start_ns = events.track[rows], events.start_ns[rows]
-    is_counted = trace.tracks.kind[track] == TrackKind.DEVICE_STREAM
+    links = trace.hlo_events
+    track, start_ns = events.track[links.row], events.start_ns[links.row]
+    is_counted = links.op >= 0
+    is_counted &= trace.tracks.kind[track] == TrackKind.DEVICE_STREAM
     is_counted &= trace.tracks.device[track] == signals.device.index
     is_counted &= (start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)
-    return int(is_counted.sum())
+    count = np.bincount(links.op[is_counted])
+    executions: Counter[tuple[str, str]] = Counter()
+    for op in np.flatnonzero(count).tolist():
+        name = trace.text(int(trace.hlo.name[op])).lstrip("%")
+        executions[trace.text(int(trace.hlo.module[op])), name] += int(count[op])
+    return executions
