@@ -104,7 +104,6 @@ changed: $(VENV)/.dev
 	$(BIN)/python scripts/changed_tests.py -n logical
 
 generated: $(VENV)/.dev frontend-deps
-	$(BIN)/python scripts/changelog.py --check
 	$(BIN)/python scripts/rules_page.py --check
 	$(BIN)/python -m tb_perfadvisor.report.schema --check
 	cd frontend && npm run --silent types -- --check
@@ -122,7 +121,7 @@ unit: $(VENV)/.dev browser-deps
 # --- upkeep ---------------------------------------------------------------------------------
 
 changelog: $(VENV)/.dev
-	@$(BIN)/python scripts/changelog.py $(VERSION)
+	@$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

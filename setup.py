@@ -53,6 +53,7 @@ EXTRAS["dev"] = [
     "mypy>=1.11",
     "ruff>=0.6",
     "setuptools>=77",  # a test builds the package without a network
+    "towncrier>=24.8",
     "types-protobuf",
     "types-setuptools",
     "wheel",

@@ -1,4 +1,4 @@
-"""The scripts behind `make quick`, `make rule`, `make demo` and `make changelog`."""
+"""The scripts behind `make quick`, `make rule` and `make demo`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import changed_tests, changelog, demo, rule
+from scripts import changed_tests, demo, rule
 from tb_perfadvisor.rules.base import SECTIONS, Rule
 
 
@@ -65,32 +65,3 @@ def test_a_taken_port_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.listen()
         monkeypatch.setattr(demo, "USUAL_PORT", taken.getsockname()[1])
         assert demo.free_port() != taken.getsockname()[1]
-
-
-def test_fragments_become_a_section_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fragments = tmp_path / "changelog.d"
-    fragments.mkdir()
-    (fragments / "README.md").write_text("how to write one")
-    (fragments / "b.fix.md").write_text("B works\nagain.\n")
-    (fragments / "a.new_rule.md").write_text("A is found.\n")
-    log = tmp_path / "CHANGELOG.md"
-    log.write_text(f"# Changelog\n\n{changelog.MARK}\n## 0.1.0\n")
-    monkeypatch.setattr(changelog, "FRAGMENTS", fragments)
-    monkeypatch.setattr(changelog, "CHANGELOG", log)
-    monkeypatch.setattr("sys.argv", ["changelog.py", "0.2.0"])
-    changelog.main()
-    text = log.read_text()
-    assert "### New rules\n\n- A is found.\n\n### Fixes\n\n- B works again.\n\n## 0.1.0" in text
-    assert [path.name for path in fragments.iterdir()] == ["README.md"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.nonsense.md", "x"), ("a.md", "x"), ("a.fix.md", "")]
-)
-def test_a_fragment_that_is_none_is_refused(
-    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / name).write_text(text)
-    monkeypatch.setattr(changelog, "FRAGMENTS", tmp_path)
-    with pytest.raises(SystemExit, match=name):
-        changelog.read_fragments()
