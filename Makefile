@@ -105,7 +105,7 @@ changed: $(VENV)/.dev
 
 generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/rules_page.py --check
-	$(BIN)/python -m tb_perfadvisor.report.schema --check
+	$(BIN)/python scripts/schema.py --check
 	cd frontend && npm run --silent types -- --check
 
 frontend: frontend-deps

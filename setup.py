@@ -96,7 +96,7 @@ setup(
             "hardware/tpu_shape_costs.toml",
             "training/metrics.toml",
             "ingest/anonymize/*.txt",
-            "report/schema.json",
+            "contract/schema.json",
             "testing/synthetic/*.json",
         ]
     },

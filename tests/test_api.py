@@ -8,10 +8,10 @@ import pytest
 import tb_perfadvisor
 from tb_perfadvisor import analyze, analyze_all, compare, load
 from tb_perfadvisor.api import analyze_capture, analyze_captures
+from tb_perfadvisor.contract.model import Rejected, Report
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report.model import Rejected, Report
 from tb_perfadvisor.testing import draw, run_of
 
 DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"

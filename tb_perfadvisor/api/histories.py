@@ -17,8 +17,8 @@ from tb_perfadvisor.training.training import Profile, Recording, describe_traini
 
 # Histories are imported when they are needed.
 if TYPE_CHECKING:
+    from tb_perfadvisor.contract.model import History
     from tb_perfadvisor.report.comparison import RunFacts
-    from tb_perfadvisor.report.history.model import History
 
 
 def history_of(
@@ -39,8 +39,8 @@ def history_of(
         progress: Called with a stage and a share of it (0-1).
         cache: What was read of event files before.
     """
+    from tb_perfadvisor.contract.model import Moment
     from tb_perfadvisor.report.history.history import make_history
-    from tb_perfadvisor.report.history.model import Moment
 
     logged: dict[int, Recording] = {}
     for places in dict.fromkeys(candidates):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tb_perfadvisor import api
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.environment import environment_notes
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
@@ -16,7 +17,7 @@ from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
 from tb_perfadvisor.plain_text import plain, plain_lines
-from tb_perfadvisor.report import Report, document, model
+from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.formats.brief import render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks

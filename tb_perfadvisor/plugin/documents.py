@@ -117,7 +117,7 @@ def _export(request: Export, cache: ResultCache) -> bytes:
 
 def _with_whole_run(report: Report, request: Export, cache: ResultCache) -> Report:
     """The report with what the scalars of its run say."""
-    from tb_perfadvisor.report.whole_run.view_model import TrainingView
+    from tb_perfadvisor.contract.model import TrainingView
 
     key = request.whole_run_key
     content = cache.read(key, DOCUMENT) if key is not None else None
@@ -173,10 +173,10 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
 
 def _history(request: TimeLine, cache: ResultCache) -> bytes:
     from tb_perfadvisor.api import history_of
+    from tb_perfadvisor.contract.model import HistoryView, MissingRecording
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
     from tb_perfadvisor.report.comparison import RunFacts, distinct_names
     from tb_perfadvisor.report.history.history import in_order_of_time
-    from tb_perfadvisor.report.history.model import HistoryView, MissingRecording
 
     names = distinct_names([(run,) for run in request.runs], request.sessions)
     facts = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 
 COMPILE_LOG_CAPTION = "PyTorch · log of torch.compile"
 """In place of a caption: the log says nothing of the device or the steps."""

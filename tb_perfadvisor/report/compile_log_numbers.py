@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.rules.evidence.compile_log import counted, recompilations
 from tb_perfadvisor.trace.compile_log import CompileLog
 

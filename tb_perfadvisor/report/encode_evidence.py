@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.rules import finding as source
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.source_lines import source_line

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report import model
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 _SHOWN_SHARE = 0.001

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
-from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind

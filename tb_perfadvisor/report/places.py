@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.origins import user_line
 from tb_perfadvisor.trace.generated_code import is_generated
 

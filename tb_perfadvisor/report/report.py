@@ -6,8 +6,8 @@ import html
 import importlib
 from typing import Any
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.report.formats.wording import caption_line, report_name, saving_text
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION
 
 

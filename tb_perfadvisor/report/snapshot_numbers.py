@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes

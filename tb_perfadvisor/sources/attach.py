@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.places import MAX_PLACES, RAN_AT_START
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources.repository import Repository

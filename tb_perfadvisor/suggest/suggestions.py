@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.repository import Repository

@@ -6,8 +6,8 @@ import shlex
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.contract.model import FindingInfo, TableColumn, TableEvidence
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.model import FindingInfo, TableColumn, TableEvidence
 from tb_perfadvisor.rules.xla.padded_shapes import EXAMPLE_QUESTION
 from tb_perfadvisor.tpu_compiler.estimates import ShapeEstimates, estimate_shapes
 from tb_perfadvisor.tpu_compiler.shapes import parse_operations

@@ -12,9 +12,9 @@ import pytest
 
 from tb_perfadvisor import api
 from tb_perfadvisor.api import results
+from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.ingest import load
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report.model import Rejected
 from tests.support.command import HEALTHY, SLOW, run
 from tests.support.event_files import write_scalar
 

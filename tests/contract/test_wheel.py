@@ -104,7 +104,7 @@ def test_it_holds_all_modules_and_data(wheel: zipfile.ZipFile) -> None:
     assert modules <= names
     assert {
         "tb_perfadvisor/py.typed",
-        "tb_perfadvisor/report/schema.json",
+        "tb_perfadvisor/contract/schema.json",
         "tb_perfadvisor/hardware/devices.toml",
     } <= names
     static = {path.relative_to(ROOT).as_posix() for path in (package / "static").iterdir()}

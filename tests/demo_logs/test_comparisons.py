@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import compare
-from tb_perfadvisor.report.comparison.model import ComparedTarget
+from tb_perfadvisor.contract.model import ComparedTarget
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 

@@ -8,12 +8,12 @@ import msgspec
 
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_captures
+from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_summaries import summarize_trace, summarizer_of
 from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import MAX_TRACES_IN_MEMORY, load_capture, start_reading
-from tb_perfadvisor.report.model import Report
 from tb_perfadvisor.trace import LazyTraces
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"

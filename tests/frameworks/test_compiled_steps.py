@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.report.model import FindingInfo, Report
+from tb_perfadvisor.contract.model import FindingInfo, Report
 from tests.support.recording import record
 
 CALLBACK = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report.model import Overview
+from tb_perfadvisor.contract.model import Overview
 from tb_perfadvisor.signals.work.operator_work import work_of_operator
 from tests.support.recording import run
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tb_perfadvisor.contract.model import RecordedInfo
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.event_files import runs
 from tb_perfadvisor.plugin import results as results_module
 from tb_perfadvisor.report import build_report
-from tb_perfadvisor.report.model import RecordedInfo
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.event_files import write_scalar
 from tests.support.served_tab import Tab, error_of

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import document, model
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.brief import MAX_BYTES, BriefDocument, render_brief, run_pattern
 from tests.support.command import DEMO, SLOW, run
 

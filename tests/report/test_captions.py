@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.contract.model import DeviceInfo, StepsInfo, Worker, WorkloadInfo
 from tb_perfadvisor.report.captions import make_caption
-from tb_perfadvisor.report.model import DeviceInfo, StepsInfo, Worker, WorkloadInfo
 
 
 def worker(rank: int | None = None, name: str = "NVIDIA A100", used: int = 1) -> Worker:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.text_overview import overview_table
 from tb_perfadvisor.report.run_row import run_row
 from tb_perfadvisor.testing.lanes import draw

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.report.model import Report
-from tb_perfadvisor.report.schema import SCHEMA_PATH, build_schema, encode_schema, main
+from scripts.schema import SCHEMA_PATH, build_schema, encode_schema, main
+from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.report.views.steps import StepsView
 
 SAMPLES = Path(__file__).parents[2] / "frontend" / "dev" / "samples"
@@ -23,9 +23,9 @@ def test_the_committed_schema_is_current() -> None:
 def test_check_names_the_command_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tb_perfadvisor.report.schema.SCHEMA_PATH", tmp_path / "schema.json")
+    monkeypatch.setattr("scripts.schema.SCHEMA_PATH", tmp_path / "schema.json")
     assert main(["--check"]) == 1
-    assert "python -m tb_perfadvisor.report.schema" in capsys.readouterr().err
+    assert "python scripts/schema.py" in capsys.readouterr().err
     assert main([]) == 0
     assert main(["--check"]) == 0
 

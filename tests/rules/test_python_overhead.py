@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.finding import Column

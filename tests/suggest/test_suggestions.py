@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import suggest
 from tb_perfadvisor.suggest.suggestions import FIXES

@@ -8,7 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.report import Report
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW

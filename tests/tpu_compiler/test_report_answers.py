@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.contract.model import TableEvidence
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.model import TableEvidence
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.tpu_compiler import Operation, compiler, report_answers

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.differences import differences, incomparable
 from tb_perfadvisor.report.comparison.explanation import explanation
 from tb_perfadvisor.report.comparison.finding_changes import finding_changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.operation_names import variant_key
 from tb_perfadvisor.report.comparison.run_facts import OperationTimes, RunFacts, Setup, ShapeUse
 from tb_perfadvisor.units import format_share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.interval import NOISE_SHARE
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import Severity
 from tb_perfadvisor.report.comparison.credit import Claim, compared_causes, credit
 from tb_perfadvisor.report.comparison.operation_changes import StepCounts
 from tb_perfadvisor.report.comparison.run_facts import FindingFacts, RunFacts
-from tb_perfadvisor.report.model import Severity
 
 CLAIMED_SHARE = 0.05
 """Share of a finding's claims. A cause with less is ignored as accidental."""

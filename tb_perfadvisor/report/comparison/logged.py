@@ -14,11 +14,11 @@ from math import sqrt
 import msgspec
 import numpy as np
 
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import RecordedInfo
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.interval import NOISE_SHARE, student_quantile
 from tb_perfadvisor.report.comparison.scaling import scaled_efficiency
-from tb_perfadvisor.report.model import RecordedInfo
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.training.metrics import find_metrics
 from tb_perfadvisor.training.pauses import find_long_intervals

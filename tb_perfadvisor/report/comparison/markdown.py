@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.wording import (
     ACHIEVED_MEANS,
     COLUMNS_MEAN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.line_matches import match_lines, number_of
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.operation_names import variant_key
 from tb_perfadvisor.report.comparison.run_facts import OperationTime, OperationTimes
 

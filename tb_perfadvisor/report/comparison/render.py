@@ -7,11 +7,10 @@ from types import MappingProxyType
 
 import msgspec
 
+from tb_perfadvisor.contract.model import SCHEMA_VERSION, Comparison, ComparisonDocument, Generator
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report.comparison.markdown import render_markdown
-from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
-from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
 from tb_perfadvisor.version import VERSION
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import Analysis
 from tb_perfadvisor.engine.ranking import RankedFinding
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.comparison.memory_changes import MemoryFacts, memory_facts
 from tb_perfadvisor.report.comparison.operation_names import without_number
 from tb_perfadvisor.report.formats.wording import report_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.comparison.differences import different_shapes
 from tb_perfadvisor.report.comparison.run_facts import RunFacts, Setup
 from tb_perfadvisor.signals.core.causes import LABELS, Cause

@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.wording import (
     ACHIEVED_MEANS,
     UNKNOWN,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.operation_names import short_name
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import NamedTuple
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 
 
 class Entry(NamedTuple):

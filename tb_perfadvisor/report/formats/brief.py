@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain, printable_json, shell_word
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.places import costliest_place
 from tb_perfadvisor.report.run_row import device_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.wording import (
     caption_line,

@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.markdown import render_markdown
 from tb_perfadvisor.version import VERSION
 

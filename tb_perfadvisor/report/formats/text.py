@@ -12,8 +12,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain, plain_lines
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
 from tb_perfadvisor.report.formats.text_table import TextTable

@@ -7,8 +7,8 @@ from collections import Counter
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.captions import framework_name
 from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText

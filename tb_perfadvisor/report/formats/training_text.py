@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
-from tb_perfadvisor.report.model import Report
 from tb_perfadvisor.report.whole_run.wording import (
     delay_label,
     facts_of,

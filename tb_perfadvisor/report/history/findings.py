@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import FindingHistory, Occurrence
 from tb_perfadvisor.report.comparison.finding_changes import (
     comparable_findings,
     highest_severity,
     saving_per_step,
 )
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
-from tb_perfadvisor.report.history.model import FindingHistory, Occurrence
 
 
 def finding_histories(

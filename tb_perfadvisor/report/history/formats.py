@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tb_perfadvisor.contract.model import (
+    SCHEMA_VERSION,
+    Generator,
+    History,
+    HistoryDocument,
+    Recording,
+)
 from tb_perfadvisor.plain_text import plain, printable_json
 from tb_perfadvisor.report.comparison.wording import UNKNOWN, finding_cells, signed
 from tb_perfadvisor.report.formats.markdown import escape, grid
-from tb_perfadvisor.report.history.model import History, HistoryDocument, Recording
-from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.version import VERSION
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import CauseTime, History, Moment, Recording
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.trace_names import session_label
-from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.compare import as_run, compare_facts, split_per_step
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.report.history.findings import finding_histories
-from tb_perfadvisor.report.history.model import CauseTime, History, Moment, Recording
 from tb_perfadvisor.signals.core.causes import LABELS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.timeline.stored_events import TimelineEvents, select_events
 
 # At most a few hundred kilobytes of JSON, about the size of the page's own code.

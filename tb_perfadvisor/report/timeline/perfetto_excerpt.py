@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tb_perfadvisor.report import model
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.timeline.stored_events import TimelineEvents, select_events
 from tb_perfadvisor.trace.intervals import union
 

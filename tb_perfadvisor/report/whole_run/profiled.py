@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.profile_tab import is_dated
-from tb_perfadvisor.report import model
 from tb_perfadvisor.report.whole_run.wording import sentences_of
 from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
 from tb_perfadvisor.training.options import RunOptions

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.report import model
-from tb_perfadvisor.report.whole_run.profiled import (
-    devices_of,
-    profile_name,
-    profile_of,
-    whole_run_of,
-)
-from tb_perfadvisor.report.whole_run.view_model import (
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import (
     Curve,
     DelayInfo,
     RecordingInfo,
     StepTimes,
     TrainingView,
     UnknownProfile,
+)
+from tb_perfadvisor.report.whole_run.profiled import (
+    devices_of,
+    profile_name,
+    profile_of,
+    whole_run_of,
 )
 from tb_perfadvisor.report.whole_run.wording import (
     delay_label,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report import model
 from tb_perfadvisor.training.pauses import Delay, Slowdown
 from tb_perfadvisor.training.training import Rate, Recording, Training
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_elapsed, format_share

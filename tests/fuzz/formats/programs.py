@@ -10,7 +10,8 @@ from random import Random
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.report import Report
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.suggest import suggest
 from tests.fuzz.command_checks import check_tools

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tb_perfadvisor.contract.model import ComparedTarget
 from tb_perfadvisor.report.comparison import compare_facts, is_regression
 from tb_perfadvisor.report.comparison.compare import split_per_step
-from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import draw, ms

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.contract.model import ComparedTarget
 from tb_perfadvisor.report.comparison import compare_facts
-from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.testing import ms
 from tests.support.comparison_facts import facts, finding, setup
 

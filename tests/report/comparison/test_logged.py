@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from tb_perfadvisor.report.comparison import compare_facts, logged_run, model, with_logged
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.model import RecordedInfo
+from tb_perfadvisor.report.comparison import compare_facts, logged_run, with_logged
 from tb_perfadvisor.report.comparison.logged import LoggedRun
-from tb_perfadvisor.report.model import RecordedInfo
 from tb_perfadvisor.training.scalars import RunScalars, Series
 from tests.support.comparison_facts import facts, setup
 

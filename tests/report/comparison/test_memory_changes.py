@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tb_perfadvisor.contract.model import ComparedTarget, Comparison
 from tb_perfadvisor.report.comparison import compare_facts
-from tb_perfadvisor.report.comparison.model import ComparedTarget, Comparison
 from tb_perfadvisor.testing import draw
 from tests.support.comparison_facts import SLOW, facts_of
 from tests.support.memory_snapshots import Snapshot, frames

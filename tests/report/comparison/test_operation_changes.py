@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.report.comparison.model import OperationChange, OperationChanges
+from tb_perfadvisor.contract.model import OperationChange, OperationChanges
 from tb_perfadvisor.report.comparison.operation_changes import (
     MAX_ROWS,
     StepCounts,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tb_perfadvisor.contract.model import ComparedTarget
 from tb_perfadvisor.report.comparison import RunFacts, compare_facts
-from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.report.comparison.run_facts import ShapeUse
 from tb_perfadvisor.report.comparison.wording import run_columns
 from tb_perfadvisor.testing import ms

@@ -6,12 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+from tb_perfadvisor.contract.model import RecordedInfo
 from tb_perfadvisor.ingest.captures import Capture, ProfileFile, make_capture
 from tb_perfadvisor.ingest.recordings import series_of, split_step
 from tb_perfadvisor.report.comparison import RunFacts
 from tb_perfadvisor.report.comparison.run_facts import OutcomeFacts
 from tb_perfadvisor.report.history.history import in_order_of_time, make_history
-from tb_perfadvisor.report.model import RecordedInfo
 from tests.support.command import DEMO, HEALTHY, SLOW, error, run
 from tests.support.comparison_facts import facts, finding
 

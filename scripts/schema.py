@@ -1,7 +1,9 @@
-"""The report's JSON schema, generated from its types.
+"""Writes the report's JSON schema, tb_perfadvisor/contract/schema.json, from its types.
 
-`python -m tb_perfadvisor.report.schema` writes `schema.json`; `--check` only compares. The
-frontend's types are generated from that file in turn (`npm run types`).
+python scripts/schema.py            # write it
+python scripts/schema.py --check    # exit with 1 if it is stale
+
+The frontend's types are generated from that file in turn (`npm run types`).
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.report.comparison.model import ComparisonDocument
+from tb_perfadvisor.contract.model import (
+    SCHEMA_VERSION,
+    ComparisonDocument,
+    Document,
+    HistoryDocument,
+    HistoryView,
+    TrainingView,
+)
 from tb_perfadvisor.report.formats.brief import BriefDocument
-from tb_perfadvisor.report.history.model import HistoryDocument, HistoryView
-from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
 from tb_perfadvisor.report.views import STRUCTS
-from tb_perfadvisor.report.whole_run.view_model import TrainingView
 
-SCHEMA_PATH = Path(__file__).with_name("schema.json")
-COMMAND = "python -m tb_perfadvisor.report.schema"
+SCHEMA_PATH = Path(__file__).resolve().parents[1] / "tb_perfadvisor" / "contract" / "schema.json"
+COMMAND = "python scripts/schema.py"
 
 
 def build_schema() -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The types of a comparison: one contract for JSON, tab, terminal and Python.
+"""Runs compared with a base.
 
-They stand in `schema.json` beside the report's. Durations are nanoseconds, of one step of the
+Durations are nanoseconds, of one step of the
 reference worker where both runs have steps (`per` is `step`), else of all that was analyzed
 (`window`). A change is the target's value minus the base's: negative is faster.
 """
@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from tb_perfadvisor.report.model import Basis, Generator, Severity
+from tb_perfadvisor.contract.model.document import Generator
+from tb_perfadvisor.contract.model.findings import Basis, Severity
 
 Verdict = Literal[
     "faster", "slower", "inconclusive", "scaled", "no_steps", "memory", "not_comparable"

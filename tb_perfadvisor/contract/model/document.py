@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.report.model.checks import Missing, Outcome, RecordingGap
-from tb_perfadvisor.report.model.findings import CombinedSaving, FindingInfo, FirstFinding
-from tb_perfadvisor.report.model.overview import KeyNumber, Overview, StepsInfo
-from tb_perfadvisor.report.model.profile import NoteInfo, RecordedInfo, Worker, WorkloadInfo
-from tb_perfadvisor.report.model.whole_run import WholeRunInfo
+from tb_perfadvisor.contract.model.checks import Missing, Outcome, RecordingGap
+from tb_perfadvisor.contract.model.findings import CombinedSaving, FindingInfo, FirstFinding
+from tb_perfadvisor.contract.model.overview import KeyNumber, Overview, StepsInfo
+from tb_perfadvisor.contract.model.profile import NoteInfo, RecordedInfo, Worker, WorkloadInfo
+from tb_perfadvisor.contract.model.whole_run import WholeRunInfo
 
 SCHEMA_VERSION = 1
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tb_perfadvisor.report.model.evidence import Evidence
+from tb_perfadvisor.contract.model.evidence import Evidence
 
 Severity = Literal["high", "medium", "low"]
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.model import Generator, Severity
+from tb_perfadvisor.contract.model.comparison import (
+    Change,
+    ComparedRun,
+    FindingChange,
+    FindingState,
+    PredictedSaving,
+    Verdict,
+)
+from tb_perfadvisor.contract.model.document import Generator
+from tb_perfadvisor.contract.model.findings import Severity
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +30,11 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     """The last recording that has it."""
     gone: int | None
     """The first recording after it that was checked; null if none was."""
-    saving: model.PredictedSaving | None
+    saving: PredictedSaving | None
     """Of one step, by the last recording that has it."""
-    verdict: model.Verdict | None
+    verdict: Verdict | None
     """Of the recording in which it was gone, compared with the last that has it."""
-    change: model.FindingChange | None
+    change: FindingChange | None
     """The predicted and the achieved saving; null while it lasts, and if the two recordings are not
     comparable."""
 
@@ -38,7 +46,7 @@ class FindingHistory(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     refines: str | None
     """The rule of the finding that it was last a part of."""
-    states: list[model.FindingState]
+    states: list[FindingState]
     """One for each recording."""
     expected_ns: list[int | None]
     """The expected saving per step in each recording; null without one."""
@@ -67,17 +75,17 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """One recording, and what changed since the one before."""
 
-    run: model.ComparedRun
+    run: ComparedRun
     recorded: str
     """When, in the form of session names; empty if unknown."""
     moment: Moment
     causes: list[CauseTime]
     """In the order of their precedence; empty without steps."""
-    verdict: model.Verdict | None
+    verdict: Verdict | None
     """Compared with the recording before; null for the first."""
     headline: str
     """One sentence about the change; empty for the first recording."""
-    change: model.Change | None
+    change: Change | None
     """Null for the first recording."""
     open_findings: list[str]
     """The rules that find something in this recording, best first."""
@@ -87,7 +95,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """The recordings of one run, the oldest first."""
 
     name: str
-    verdict: model.Verdict | None
+    verdict: Verdict | None
     """Of the latest recording, compared with the first; null for fewer than two."""
     headline: str
     """One sentence about that change; empty for fewer than two."""

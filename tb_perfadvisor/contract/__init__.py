@@ -1,0 +1,1 @@
+"""What every surface shares: the types of all that is sent or stored. Needs no NumPy."""
