@@ -1,4 +1,4 @@
-"""Formats quantities for display. Everything else works with plain numbers."""
+"""Units, and quantities as text. Everything else works with plain numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from math import isfinite
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+LARGEST_SETTING = 10**15
+"""The most that a number in an option or a settings file may be. Larger ones are slips, and
+products with them are no longer finite."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

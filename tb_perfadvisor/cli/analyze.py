@@ -25,6 +25,8 @@ from tb_perfadvisor.cli.help import (
     WORKERS,
     Argument,
     Command,
+    CountRange,
+    NumberRange,
     choice_option,
 )
 from tb_perfadvisor.cli.selection import (
@@ -82,19 +84,19 @@ Examples:
 )
 @click.option(
     "--parameters",
-    type=click.IntRange(min=1),
+    type=CountRange(min=1),
     help="Number of model parameters, if the profile does not tell.",
 )
 @click.option(
     "--tokens-per-step",
-    type=click.IntRange(min=1),
+    type=CountRange(min=1),
     help="Tokens that one rank processes in a step, if the profile does not tell.",
 )
 @PRICE
 @TOTAL_STEPS
 @click.option(
     "--link-bandwidth",
-    type=click.FloatRange(min=0.001),
+    type=NumberRange(min=0.001),
     help="Bandwidth of the link between ranks, in GB/s.",
 )
 @click.option(

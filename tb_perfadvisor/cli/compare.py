@@ -17,6 +17,7 @@ from tb_perfadvisor.cli.help import (
     WORKERS,
     Argument,
     Command,
+    NumberRange,
     choice_option,
 )
 from tb_perfadvisor.cli.selection import limits_of, listing_of_runs
@@ -54,7 +55,7 @@ Examples:
 @RUN
 @click.option(
     "--fail-on-regression",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     help="Exit with status 1 if a run is more than this many percent slower, with 95 % confidence.",
 )
 @CONFIG

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
-from tb_perfadvisor.cli.help import Command
+from tb_perfadvisor.cli.help import Command, CountRange
 from tb_perfadvisor.errors import UsageError
 
 
 @click.command(cls=Command)
 @click.option(
     "--port",
-    type=click.IntRange(min=0, max=65_535),
+    type=CountRange(min=0, max=65_535),
     default=6006,
     show_default=True,
     help="Port of TensorBoard, which is reachable from this machine only. 0 picks a free one.",

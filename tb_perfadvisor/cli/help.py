@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from tb_perfadvisor.units import LARGEST_SETTING
+
+
+class NumberRange(click.FloatRange):
+    """Numbers from a least one on. Neither "nan" nor "inf", which Python reads as numbers."""
+
+    def __init__(self, min: float, *, min_open: bool = False) -> None:
+        super().__init__(min=min, max=LARGEST_SETTING, min_open=min_open)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number that a text means."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):  # lies in every range, as comparisons with it are false
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
+class CountRange(click.IntRange):
+    """Whole numbers from a least one on."""
+
+    def __init__(self, min: int, max: int = LARGEST_SETTING) -> None:
+        super().__init__(min=min, max=max)
 
 
 class Argument(click.Argument):
@@ -22,12 +48,12 @@ E = TypeVar("E", bound=Enum)
 PATH = click.Path(path_type=Path)
 WORKERS = click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=CountRange(min=1),
     help="Number of processes that read files. By default, as many as pay off.",
 )
 TIME_LIMIT = click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=NumberRange(min=0, min_open=True),
     help="The most seconds for each capture. By default 600, or PERFADVISOR_TIME_LIMIT_S.",
 )
 RUN = click.option("--run", help="Only captures whose run matches this regular expression.")
@@ -37,12 +63,12 @@ CONFIG = click.option(
 
 PRICE = click.option(
     "--price-per-device-hour",
-    type=click.FloatRange(min=0, min_open=True),
+    type=NumberRange(min=0, min_open=True),
     help="What an hour of one device costs, to show what steps and savings are worth.",
 )
 TOTAL_STEPS = click.option(
     "--total-steps",
-    type=click.IntRange(min=1),
+    type=CountRange(min=1),
     help="The step at which the run will end, to show what is saved until then.",
 )
 REPO = click.option(

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tb_perfadvisor.cli.help import Argument, Command
+from tb_perfadvisor.cli.help import Argument, Command, CountRange, NumberRange
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
@@ -39,14 +39,14 @@ _NO_STEP = {
 )
 @click.option(
     "--every",
-    type=click.IntRange(min=20),
+    type=CountRange(min=20),
     default=1_000,
     show_default=True,
     help="Steps from one recording to the next.",
 )
 @click.option(
     "--first",
-    type=click.IntRange(min=0),
+    type=CountRange(min=0),
     default=20,
     show_default=True,
     help="Steps before the first recording, at least.",
@@ -54,7 +54,7 @@ _NO_STEP = {
 @click.option(
     "--after",
     "after_s",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=20.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tb_perfadvisor.cli.help import Argument, Command, choice_option
+from tb_perfadvisor.cli.help import Argument, Command, NumberRange, choice_option
 from tb_perfadvisor.cli.terminal import Format, note, printing, show_progress, terminal
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1),
+    type=NumberRange(min=1),
     default=120.0,
     show_default=True,
     help="Seconds for the compiler, for each topology.",

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.units import LARGEST_SETTING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -71,18 +72,23 @@ class Config(Struct, frozen=True):
         return tuple(rule(self.limits.get(rule.id)) for rule in chosen)
 
 
+_Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SETTING)]
+_PositiveNumber = Annotated[float, msgspec.Meta(gt=0, le=LARGEST_SETTING)]
+_Number = Annotated[float, msgspec.Meta(ge=-LARGEST_SETTING, le=LARGEST_SETTING)]
+
+
 class _Settings(msgspec.Struct, frozen=True):
     """The keys of a file, and the types of their values."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    parameters: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    link_bandwidth_gb_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    parameters: _Count | None = None
+    link_bandwidth_gb_per_s: _PositiveNumber | None = None
     device: str | None = None
-    tokens_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    price_per_device_hour: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    total_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    limits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    tokens_per_step: _Count | None = None
+    price_per_device_hour: _PositiveNumber | None = None
+    total_steps: _Count | None = None
+    limits: dict[str, dict[str, _Number]] = msgspec.field(default_factory=dict)
 
 
 _KEYS = set(_Settings.__struct_fields__)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.cli import app
+from tb_perfadvisor.cli.help import CountRange, NumberRange
 from tb_perfadvisor.version import VERSION
 from tests.support.command import HEALTHY, SLOW, error, run
 
@@ -21,6 +22,26 @@ def test_usage_errors_end_in_one_line() -> None:
     assert re.search("No such option.*--formt", error("analyze", SLOW, "--formt", "json"))
     assert "'pdf' is not one of" in error("analyze", SLOW, "--format", "pdf")
     assert "--parameters" in error("analyze", SLOW, "--parameters", "0")
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "1e16"])
+def test_numbers_must_be_finite(value: str) -> None:
+    assert "--link-bandwidth" in error("analyze", SLOW, "--link-bandwidth", value)
+    assert "--price-per-device-hour" in error("analyze", SLOW, "--price-per-device-hour", value)
+    assert "--fail-on-regression" in error("compare", SLOW, SLOW, "--fail-on-regression", value)
+
+
+def test_every_numeric_option_is_bounded() -> None:
+    numeric = {
+        f"{name} {option.opts[0]}": option.type
+        for name, command in app.commands.items()
+        for option in command.params
+        if option.type.name.startswith(("int", "float"))
+    }
+    assert len(numeric) > 10
+    for name, kind in numeric.items():
+        assert isinstance(kind, NumberRange | CountRange), name
+    assert "--parameters" in error("analyze", SLOW, "--parameters", "9" * 400)
 
 
 def test_help_shows_types_and_defaults() -> None:

@@ -61,8 +61,13 @@ def test_an_empty_file_means_all_rules_with_their_default_limits(tmp_path: Path)
         ("parameters = 0", "parameters"),
         ('link_bandwidth_gb_per_s = "fast"', "link_bandwidth_gb_per_s"),
         ("link_bandwidth_gb_per_s = -1", "link_bandwidth_gb_per_s"),
+        ("link_bandwidth_gb_per_s = inf", "link_bandwidth_gb_per_s"),
+        ("price_per_device_hour = nan", "price_per_device_hour"),
+        ("parameters = 10_000_000_000_000_000", "parameters"),
         ("device = 5090", "device"),
         ('[limits.input-stall]\nminimum_share = "much"', r"Expected `float`.*limits"),
+        ("[limits.input-stall]\nminimum_share = inf", r"Expected `float`.*limits"),
+        ("[limits.input-stall]\nminimum_share = nan", r"Expected `float`.*limits"),
     ],
 )
 def test_unknown_keys_and_wrong_values_are_refused(tmp_path: Path, text: str, message: str) -> None:

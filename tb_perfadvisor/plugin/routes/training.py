@@ -14,6 +14,7 @@ from tb_perfadvisor.plugin.routes.parameters import optional_integer
 from tb_perfadvisor.plugin.sources import Sources
 from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
 from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.units import LARGEST_SETTING
 
 
 def training(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
@@ -63,6 +64,6 @@ def _options(request: wrappers.Request) -> RunOptions:
             price = float(text)
         except ValueError:
             price = math.nan
-        if not 0 < price < math.inf:
+        if not 0 < price <= LARGEST_SETTING:
             raise ApiError(400, "price_per_device_hour must be a number above 0.")
     return RunOptions(price, optional_integer(request, "total_steps"))
