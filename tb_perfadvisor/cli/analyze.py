@@ -31,12 +31,14 @@ from tb_perfadvisor.cli.help import (
 )
 from tb_perfadvisor.cli.selection import (
     captures_of_runs,
+    inputs_of,
     limits_of,
     note_incomplete_scan,
     with_run_options,
 )
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
+    Output,
     ReportFormat,
     note,
     show_progress,
@@ -180,6 +182,7 @@ def analyze(
     settings.check()  # complain about unknown names before reading anything
     if not captures:
         raise api.nothing_found(path, listing)
+    destination = Output(output, inputs_of([listing], config=config, repository=repository))
     reports: list[Report] = []
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
     report_cache = open_report_cache(Report, settings) if cache else None
@@ -237,9 +240,9 @@ def analyze(
     if format is ReportFormat.BRIEF:
         from tb_perfadvisor.report.formats.brief import render_brief
 
-        write_result(lambda name: render_brief(content, path), print_reports, format, output)
+        write_result(lambda name: render_brief(content, path), print_reports, format, destination)
     else:
-        write_result(partial(render, content), print_reports, format, output)
+        write_result(partial(render, content), print_reports, format, destination)
     if is_overview and format is ReportFormat.TEXT and output is None:
         note("whole reports: name one run with --run, or print all with --full.")
         _suggest_comparison(listing.root, captures)

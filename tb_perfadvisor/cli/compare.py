@@ -20,8 +20,15 @@ from tb_perfadvisor.cli.help import (
     NumberRange,
     choice_option,
 )
-from tb_perfadvisor.cli.selection import limits_of, listing_of_runs
-from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, show_progress, write_result
+from tb_perfadvisor.cli.selection import inputs_of, limits_of, listing_of_runs
+from tb_perfadvisor.cli.terminal import (
+    EXIT_FOUND,
+    Format,
+    Output,
+    note,
+    show_progress,
+    write_result,
+)
 from tb_perfadvisor.errors import PerfAdvisorError
 
 # Imported late, so that `--help` is fast.
@@ -89,6 +96,7 @@ def compare(
     settings = read_config(config) if config is not None else Config()
     settings.check()  # complain about unknown names before reading anything
     base_listing, *target_listings = (listing_of_runs(path, run) for path in (base, *targets))
+    destination = Output(output, inputs_of([base_listing, *target_listings], config=config))
     groups, notes = pair(base_listing, target_listings)
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
@@ -111,7 +119,7 @@ def compare(
 
         print_comparisons(content, console)
 
-    write_result(partial(render_comparison, content), print_text, format, output)
+    write_result(partial(render_comparison, content), print_text, format, destination)
     if fail_on_regression is not None:
         _fail_on_regression(comparisons, fail_on_regression / 100)
 

@@ -17,8 +17,8 @@ from tb_perfadvisor.cli.help import (
     Command,
     choice_option,
 )
-from tb_perfadvisor.cli.selection import limits_of, listing_of_runs
-from tb_perfadvisor.cli.terminal import Format, note, show_progress, write_result
+from tb_perfadvisor.cli.selection import inputs_of, limits_of, listing_of_runs
+from tb_perfadvisor.cli.terminal import Format, Output, note, show_progress, write_result
 from tb_perfadvisor.errors import PerfAdvisorError
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def history(
 
     settings = read_config(config) if config is not None else Config()
     settings.check()
-    runs = recordings_of([listing_of_runs(path, run) for path in paths])
+    listings = [listing_of_runs(path, run) for path in paths]
+    destination = Output(output, inputs_of(listings, config=config))
+    runs = recordings_of(listings)
     choices = [choice for recordings in runs.values() for choice in recordings]
     scalars = open_scalar_cache()
     notes: list[str] = []
@@ -118,4 +120,4 @@ def history(
     def print_text(console: Console) -> None:
         print_history(content, console)
 
-    write_result(partial(render_history, content), print_text, format, output)
+    write_result(partial(render_history, content), print_text, format, destination)

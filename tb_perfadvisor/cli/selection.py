@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Limits
     from tb_perfadvisor.ingest.captures import Capture, Listing
+    from tb_perfadvisor.sources import Repository
 
 
 def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:
@@ -50,6 +53,34 @@ def listing_of_runs(path: str, run: str | None) -> Listing:
         raise api.nothing_found(path, listing)
     note_incomplete_scan(path, listing)
     return replace(listing, captures=captures)
+
+
+def inputs_of(
+    listings: Iterable[Listing], *, config: Path | None = None, repository: Repository | None = None
+) -> Iterator[Path]:
+    """The local files that a command reads, or may read.
+
+    Args:
+        listings: What was found below its paths.
+        config: Its settings.
+        repository: The user's code.
+    """
+    from tb_perfadvisor.ingest.files.tree import is_url
+
+    for listing in listings:
+        if is_url(listing.root):
+            continue
+        for capture in listing.captures:
+            for file in (*capture.files, *capture.attached):
+                yield Path(listing.root, file.system_path)
+        for events in listing.event_files:
+            yield Path(listing.root, events.system_path)
+        for rejected in listing.rejected:
+            yield Path(listing.root, rejected.path)
+    if config is not None:
+        yield config
+    if repository is not None:
+        yield from (repository.root / path for path in repository.files)
 
 
 def limits_of(time_limit_s: float | None) -> Limits:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tb_perfadvisor.cli.help import PATH, RUN, Argument, Command, choice_option
-from tb_perfadvisor.cli.selection import captures_of_runs
+from tb_perfadvisor.cli.selection import inputs_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain, printable_json
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.captures import Listing
     from tb_perfadvisor.report import Report
     from tb_perfadvisor.suggest import Suggestion
 
@@ -66,13 +69,14 @@ def suggest(
             where="suggest",
             hint="Install it with `pip install 'tb_perfadvisor[suggest]'`.",
         ) from error
-    suggestions = suggestions_for(_report(path, run), repository, rule)
+    listing = listing_of_runs(path, run)
+    suggestions = suggestions_for(_report(path, listing), repository, rule)
     if not repository.is_complete:
         note(f"{repo} was not fully listed. Name a directory with fewer files.")
     if not suggestions:
         note(f"the profile has no finding{' of these rules' if rule else ''}.")
     if output is not None:
-        _write(suggestions, output)
+        _write(suggestions, output, tuple(inputs_of([listing], repository=repository)))
     with printing():
         if format is TextOrJson.JSON:
             import msgspec
@@ -95,20 +99,15 @@ def _keep_bytes() -> None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
 
 
-def _report(path: str, run: str | None) -> Report:
+def _report(path: str, listing: Listing) -> Report:
     """The report of the only capture."""
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.report import Report
     from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = Config()
-    with show_progress(f"listing {path}"):
-        listing = discover(path)
-    captures = captures_of_runs(listing, run)
-    if not captures:
-        raise api.nothing_found(path, listing)
+    captures = listing.captures
     if len(captures) > 1:
         names = ", ".join(dict.fromkeys(capture.run or "." for capture in captures[:5]))
         raise UsageError(
@@ -141,14 +140,13 @@ def _text(suggestion: Suggestion) -> str:
     return "\n".join(lines) + "\n" + suggestion.patch
 
 
-def _write(suggestions: list[Suggestion], directory: Path) -> None:
+def _write(suggestions: list[Suggestion], directory: Path, inputs: Sequence[Path]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for suggestion in suggestions:
-            if suggestion.patch:
-                name = f"{suggestion.number}-{suggestion.rule_id}.patch"
-                path = directory / name
-                path.write_text(_text(suggestion), encoding="utf-8", newline="")
-                note(f"wrote {path}.")
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}.", where=str(directory)) from error
+    for suggestion in suggestions:
+        if suggestion.patch:
+            path = directory / f"{suggestion.number}-{suggestion.rule_id}.patch"
+            write_file(path, [_text(suggestion).encode()], inputs)
+            note(f"wrote {path}.")

@@ -9,13 +9,14 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.output_files import refuse_inputs, write_file
 from tb_perfadvisor.plain_text import ascii_json, plain, plain_lines
 from tb_perfadvisor.units import format_bytes
 
@@ -202,11 +203,30 @@ def show_progress(stage: str, total: int | None = None) -> Iterator[ProgressDisp
         yield ProgressDisplay(progress, progress.add_task(plain(stage), total=total))
 
 
+class Output:
+    """Where a command writes its result."""
+
+    def __init__(self, file: Path | None, inputs: Iterable[Path]) -> None:
+        """Refuse to replace an input, before anything is read.
+
+        Args:
+            file: The file; None for the terminal.
+            inputs: The files that the command reads.
+
+        Raises:
+            UsageError: If the file is one of them.
+        """
+        self.file = file
+        self.inputs = () if file is None else tuple(inputs)
+        if file is not None:
+            refuse_inputs(file, self.inputs)
+
+
 def write_result(
     render: Callable[[str], str],
     print_text: Callable[[Console], None],
     format: Format | ReportFormat,
-    output: Path | None,
+    output: Output,
 ) -> None:
     """Write a result to a file or to the terminal.
 
@@ -214,17 +234,15 @@ def write_result(
         render: Renders the result in a format.
         print_text: Prints it as text, in color if the console supports it.
         format: The format.
-        output: The file; None for the terminal.
+        output: Where it goes.
 
     Raises:
         UsageError: If it cannot be written.
     """
-    if output is not None:
-        try:
-            output.write_text(render(format.value), encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
-        note(f"wrote {output} ({format_bytes(output.stat().st_size)}).")
+    if output.file is not None:
+        content = render(format.value).encode()
+        write_file(output.file, [content], output.inputs)
+        note(f"wrote {output.file} ({format_bytes(len(content))}).")
         return
     with printing():
         if format.value == Format.TEXT.value:

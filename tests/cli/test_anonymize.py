@@ -15,5 +15,5 @@ def test_writes_a_copy(tmp_path: Path) -> None:
 
 def test_refuses_with_one_line(tmp_path: Path) -> None:
     (source,) = SLOW.glob("*.json.gz")
-    assert "overwrite" in error("anonymize", source, source)
+    assert "would be lost" in error("anonymize", source, source)
     assert "No such file" in error("anonymize", tmp_path / "none.json", tmp_path / "copy.json")

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from isal import igzip
+from isal import isal_zlib
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane
+from tb_perfadvisor.output_files import write_file
 
 _HEAD_BYTES = 4096
 
@@ -33,17 +34,11 @@ def anonymize_file(source: Path, target: Path, *, key: str = "") -> None:
         PerfAdvisorError: If a file cannot be read or written.
     """
     try:
-        if target.exists() and source.samefile(target):
-            raise UsageError("the copy would overwrite the profile.", where=str(target))
         with source.open("rb") as stream:
             names = Names(key.encode() or _digest(stream))
             pieces = _pieces(stream, source, target, names)
-            partial = target.with_name(f".{target.name}.partial")
-            try:
-                _write(partial, pieces, is_gzipped=target.suffix == ".gz")
-                partial.replace(target)
-            finally:
-                partial.unlink(missing_ok=True)
+            is_gzipped = target.suffix == ".gz"
+            write_file(target, _gzipped(pieces) if is_gzipped else pieces, [source])
     except OSError as error:
         path = error.filename or source
         raise PerfAdvisorError(f"{error.strerror or error}.", where=str(path)) from None
@@ -80,7 +75,8 @@ def _digest(stream: BinaryIO) -> bytes:
     return digest.digest()
 
 
-def _write(path: Path, pieces: Iterator[bytes], *, is_gzipped: bool) -> None:
-    with igzip.open(path, "wb") if is_gzipped else path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
+def _gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    compressor = isal_zlib.compressobj(wbits=16 + isal_zlib.MAX_WBITS)  # 16: as a gzip file
+    for piece in pieces:
+        yield compressor.compress(piece)
+    yield compressor.flush()
