@@ -23,7 +23,10 @@ from tb_perfadvisor.trace import Run
 
 # Comparisons are imported when they are needed.
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.comparison import Choice, Comparison, LoggedRun, RunFacts
+    from tb_perfadvisor.comparison.logged import LoggedRun
+    from tb_perfadvisor.comparison.pairing import Choice
+    from tb_perfadvisor.comparison.run_facts import RunFacts
+    from tb_perfadvisor.contract.model import Comparison
 
 
 def compare(
@@ -48,7 +51,9 @@ def compare(
         NothingFoundError: When a path holds no readable capture.
         UsageError: When one holds several.
     """
-    from tb_perfadvisor.report.comparison import Choice, compare_facts, make_facts
+    from tb_perfadvisor.comparison.compare import compare_facts
+    from tb_perfadvisor.comparison.pairing import Choice
+    from tb_perfadvisor.comparison.run_facts import make_facts
 
     config = config or Config()
     facts, places = [], []
@@ -83,7 +88,7 @@ def with_scalars(
         choices: Where each was found; None for a run that was not read from files.
         progress: Called with a stage and a share of it (0-1).
     """
-    from tb_perfadvisor.report.comparison import with_logged
+    from tb_perfadvisor.comparison.logged import with_logged
 
     cache = open_scalar_cache()
     base, *targets = (
@@ -117,8 +122,8 @@ def logged_of(
     Returns:
         None if it has none, or too many to be read beside, or if they cannot be read.
     """
-    from tb_perfadvisor.report.comparison import logged_run
-    from tb_perfadvisor.report.whole_run.profiled import span_of
+    from tb_perfadvisor.comparison.logged import logged_run
+    from tb_perfadvisor.comparison.whole_run.profiled import span_of
 
     if not candidates.is_read_beside:
         return None
@@ -143,7 +148,7 @@ def with_distinct_names(
         facts: The facts of each run.
         places: The parts of each run's path.
     """
-    from tb_perfadvisor.report.comparison import distinct_names
+    from tb_perfadvisor.comparison.pairing import distinct_names
 
     names = distinct_names(places, [run.session for run in facts])
     return [msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)]
@@ -168,7 +173,7 @@ def facts_of_all(
         report_cache: Facts of unchanged files are taken from it, and new ones added.
         time_limit_s: The most time for each capture.
     """
-    from tb_perfadvisor.report.comparison import make_facts
+    from tb_perfadvisor.comparison.run_facts import make_facts
 
     results = make_results(
         [(choice.listing, choice.capture) for choice in choices],

@@ -17,8 +17,8 @@ from tb_perfadvisor.training.training import Profile, Recording, describe_traini
 
 # Histories are imported when they are needed.
 if TYPE_CHECKING:
+    from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import History
-    from tb_perfadvisor.report.comparison import RunFacts
 
 
 def history_of(
@@ -39,8 +39,8 @@ def history_of(
         progress: Called with a stage and a share of it (0-1).
         cache: What was read of event files before.
     """
+    from tb_perfadvisor.comparison.history.history import make_history
     from tb_perfadvisor.contract.model import Moment
-    from tb_perfadvisor.report.history.history import make_history
 
     logged: dict[int, Recording] = {}
     for places in dict.fromkeys(candidates):
@@ -72,7 +72,7 @@ def _logged(
         StoreError: If a store denies access, or cannot be reached.
         UnreadableProfileError: If a file cannot be opened.
     """
-    from tb_perfadvisor.report.whole_run.profiled import span_of
+    from tb_perfadvisor.comparison.whole_run.profiled import span_of
 
     profiles: dict[EventRun, list[Profile]] = defaultdict(list)
     for place in places:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.api.analyses import analyze_captures
+from tb_perfadvisor.comparison.whole_run.profiled import profile_of, span_of, whole_run_of
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.analyze import Progress
 from tb_perfadvisor.engine.config import Config
@@ -24,7 +25,6 @@ from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_sca
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.report_cache import ReportCache
-from tb_perfadvisor.report.whole_run.profiled import profile_of, span_of, whole_run_of
 from tb_perfadvisor.training.training import Training, describe_training
 
 

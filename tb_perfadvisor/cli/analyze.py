@@ -252,7 +252,7 @@ def analyze(
 
 def _suggest_comparison(root: str, captures: Sequence[Capture]) -> None:
     """Name two of the runs that are worth comparing, if there are any."""
-    from tb_perfadvisor.report.comparison.partners import suggest_partners
+    from tb_perfadvisor.contract.partners import suggest_partners
 
     runs = {capture.id: capture.run for capture in captures}
     for partners in suggest_partners(captures).values():

@@ -35,9 +35,11 @@ from tb_perfadvisor.errors import PerfAdvisorError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tb_perfadvisor.comparison.pairing import Choice, Group
+    from tb_perfadvisor.comparison.run_facts import RunFacts
+    from tb_perfadvisor.contract.model import Comparison
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Execution
-    from tb_perfadvisor.report.comparison import Choice, Comparison, Group, RunFacts
     from tb_perfadvisor.report.report_cache import ReportCache
 
 
@@ -87,10 +89,14 @@ def compare(
     cache: bool,
 ) -> None:
     """Compare runs with a base: what changed, why, and whether advice paid off."""
+    from tb_perfadvisor.comparison.pairing import pair
+    from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.execution import memory_limit, open_execution
-    from tb_perfadvisor.report.comparison import RunFacts, pair
-    from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
+    from tb_perfadvisor.report.formats.comparison.render import (
+        comparison_document,
+        render_comparison,
+    )
     from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
@@ -115,7 +121,7 @@ def compare(
     content = comparison_document(comparisons, notes)
 
     def print_text(console: Console) -> None:
-        from tb_perfadvisor.report.comparison.text import print_comparisons
+        from tb_perfadvisor.report.formats.comparison.text import print_comparisons
 
         print_comparisons(content, console)
 
@@ -134,7 +140,7 @@ def _compared(
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison per group, and a message for each capture that could not be read."""
     from tb_perfadvisor import api
-    from tb_perfadvisor.report.comparison import compare_facts
+    from tb_perfadvisor.comparison.compare import compare_facts
 
     comparisons: list[Comparison] = []
     failures: list[PerfAdvisorError] = []
@@ -174,7 +180,7 @@ def _compared(
 
 def _fail_on_regression(comparisons: list[Comparison], least_share: float) -> None:
     """Exit with status 1 on a regression; note where a regression could not have been seen."""
-    from tb_perfadvisor.report.comparison import is_regression
+    from tb_perfadvisor.comparison.compare import is_regression
 
     targets = [target for comparison in comparisons for target in comparison.targets]
     for target in targets:

@@ -99,7 +99,7 @@ class Answers:
 
     def compare(self, base: str, target: str) -> str:
         """What changed from one run to another, and whether predictions came true."""
-        from tb_perfadvisor.report.comparison.render import (
+        from tb_perfadvisor.report.formats.comparison.render import (
             comparison_document,
             render_comparison,
         )

@@ -151,13 +151,11 @@ def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
 
 def _comparison(request: Comparison, cache: ResultCache) -> bytes:
     from tb_perfadvisor.api import logged_of
+    from tb_perfadvisor.comparison.compare import compare_facts
+    from tb_perfadvisor.comparison.logged import with_logged
+    from tb_perfadvisor.comparison.pairing import distinct_names
+    from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
-    from tb_perfadvisor.report.comparison import (
-        RunFacts,
-        compare_facts,
-        distinct_names,
-        with_logged,
-    )
 
     facts = [_read(cache, key, FACTS, RunFacts) for key in request.keys]
     names = distinct_names([(run,) for run in request.runs], request.sessions)
@@ -173,10 +171,11 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
 
 def _history(request: TimeLine, cache: ResultCache) -> bytes:
     from tb_perfadvisor.api import history_of
+    from tb_perfadvisor.comparison.history.history import in_order_of_time
+    from tb_perfadvisor.comparison.pairing import distinct_names
+    from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import HistoryView, MissingRecording
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
-    from tb_perfadvisor.report.comparison import RunFacts, distinct_names
-    from tb_perfadvisor.report.history.history import in_order_of_time
 
     names = distinct_names([(run,) for run in request.runs], request.sessions)
     facts = [

@@ -24,7 +24,7 @@ from tb_perfadvisor.plugin.whole_runs import WholeRun
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.run_row import RunRow
+    from tb_perfadvisor.contract.run_row import RunRow
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
 # Zooming reads the same events repeatedly.
@@ -59,7 +59,7 @@ class Results:
 
     def row(self, entry: Entry) -> RunRow | None:
         """The row of a capture in the table of runs; None without a result."""
-        from tb_perfadvisor.report.run_row import RunRow
+        from tb_perfadvisor.contract.run_row import RunRow
 
         if not self._cache.has(entry.key):
             return None

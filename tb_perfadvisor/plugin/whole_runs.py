@@ -69,13 +69,13 @@ def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
         UnknownRunError: If the capture cannot be assigned to a run.
         PerfAdvisorError: If event files cannot be read.
     """
+    from tb_perfadvisor.comparison.whole_run.profiled import profile_name, span_of
+    from tb_perfadvisor.comparison.whole_run.view import make_training_view
     from tb_perfadvisor.contract.model import UnknownProfile
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
     from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import Report
-    from tb_perfadvisor.report.whole_run.profiled import profile_name, span_of
-    from tb_perfadvisor.report.whole_run.view import make_training_view
 
     reports = {
         profile.capture_id: msgspec.json.decode(content, type=Report)

@@ -93,14 +93,14 @@ def _analyze(options: argparse.Namespace) -> None:
     import msgspec
 
     from tb_perfadvisor.api import analyze_capture
+    from tb_perfadvisor.comparison.run_facts import make_facts
+    from tb_perfadvisor.contract.run_row import run_row
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.error_log import write_error_log
     from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import build_report
-    from tb_perfadvisor.report.comparison import make_facts
-    from tb_perfadvisor.report.run_row import run_row
     from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 
     write_error_log()

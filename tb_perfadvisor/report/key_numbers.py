@@ -31,12 +31,6 @@ def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> lis
     ]
 
 
-def sixteen_bit_share(overview: model.Overview) -> float | None:
-    """The share of compute in 16 bits; None if no kernel's precision is known."""
-    precision = overview.precision
-    return precision["16"] if precision and precision["unknown"] < 1 else None
-
-
 def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
     if overview.step_time_ns is None:
         yield model.KeyNumber(
@@ -157,7 +151,7 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
         definition="Share of the framework's operators that run on the device, by time and by "
         "count. The others run on the host, where they can slow down the step.",
     )
-    in_16_bits, precision = sixteen_bit_share(overview), overview.precision or {}
+    in_16_bits, precision = overview.sixteen_bit_share, overview.precision or {}
     yield _share(
         "16-bit-compute",
         "16-bit compute",

@@ -7,9 +7,10 @@ import importlib
 from typing import Any
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.run_row import report_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.branches import branches_of
-from tb_perfadvisor.report.formats.wording import caption_line, report_name, saving_text
+from tb_perfadvisor.report.formats.wording import caption_line, saving_text
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of
 
 _MOST_FINDINGS = 5

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from tb_perfadvisor.comparison.compare import compare_facts
+from tb_perfadvisor.comparison.run_facts import make_facts
 from tb_perfadvisor.engine.analyze import Analysis, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import Report, build_report, document
-from tb_perfadvisor.report.comparison import compare_facts, make_facts
 from tb_perfadvisor.report.formats.brief import MAX_BYTES
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt

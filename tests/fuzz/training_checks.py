@@ -10,12 +10,12 @@ import msgspec
 from rich.console import Console
 
 from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.comparison.whole_run.view import make_training_view
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
 from tb_perfadvisor.report.formats.training_text import print_trainings
-from tb_perfadvisor.report.whole_run.view import make_training_view
 from tb_perfadvisor.training.training import Training
 from tests.fuzz.command_checks import check_tools, no_logged_bugs
 from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs

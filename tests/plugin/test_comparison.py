@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.report.comparison import Comparison
+from tb_perfadvisor.contract.model import Comparison
 from tests.support.comparison_facts import facts
 from tests.support.served_tab import Behave, Tab, error_of
 from tests.support.waiting import eventually

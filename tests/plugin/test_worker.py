@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tb_perfadvisor.comparison.run_facts import RunFacts
+from tb_perfadvisor.contract.run_row import report_name
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.comparison import RunFacts
-from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.timeline.stored_events import decode_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]

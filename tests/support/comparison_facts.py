@@ -6,17 +6,18 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.engine.analyze import analyze_run
-from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import build_report
-from tb_perfadvisor.report.comparison import RunFacts, make_facts
-from tb_perfadvisor.report.comparison.run_facts import (
+from tb_perfadvisor.comparison.run_facts import (
     FindingFacts,
     OperationTime,
     OperationTimes,
+    RunFacts,
     SavingFacts,
     Setup,
+    make_facts,
 )
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report import build_report
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.report.whole_run.wording import delay_label
 from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, usual_step_ns
 from tb_perfadvisor.training.progress import Progress, find_progress
 from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.wording import delay_label
 
 S = 1_000_000_000
 Points = list[tuple[int, float]]

@@ -185,6 +185,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     serving: ServingInfo | None = None
     """None if the program annotates no steps that decode."""
 
+    @property
+    def sixteen_bit_share(self) -> float | None:
+        """The share of compute in 16 bits; None if no kernel's precision is known."""
+        precision = self.precision
+        return precision["16"] if precision and precision["unknown"] < 1 else None
+
 
 class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
     """A number for the top of a report. Numbers that do not apply to a program are not listed."""

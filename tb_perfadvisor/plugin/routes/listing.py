@@ -75,7 +75,7 @@ def _scan(sources: Sources) -> dict[str, Any]:
 
 def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
-    from tb_perfadvisor.report.comparison.partners import suggest_partners
+    from tb_perfadvisor.contract.partners import suggest_partners
 
     freeze_modules()
     partners = suggest_partners(
@@ -96,7 +96,7 @@ def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]
 
 
 def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
-    from tb_perfadvisor.report.run_row import RunRow
+    from tb_perfadvisor.contract.run_row import RunRow
 
     results = sources.results()
     row, state = results.row(entry), results.state(entry)

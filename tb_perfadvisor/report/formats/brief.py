@@ -7,10 +7,10 @@ import re
 import msgspec
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.run_row import device_name
 from tb_perfadvisor.plain_text import plain, printable_json, shell_word
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.places import costliest_place
-from tb_perfadvisor.report.run_row import device_name
 from tb_perfadvisor.version import VERSION
 
 MAX_BYTES = 4096

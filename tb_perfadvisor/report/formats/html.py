@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.run_row import run_row
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
-from tb_perfadvisor.report.run_row import run_row
 from tb_perfadvisor.rules.page import rule_page, rule_summary
 from tb_perfadvisor.rules.registry import all_rules
 

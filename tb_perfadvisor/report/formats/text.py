@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.run_row import report_name
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
@@ -25,7 +26,6 @@ from tb_perfadvisor.report.formats.wording import (
     place_line,
     recordable_checks,
     remaining_notes,
-    report_name,
     saving_text,
     source_lines,
 )

@@ -8,11 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.contract.run_row import RunRow, report_name, run_row
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.captions import framework_name
-from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
-from tb_perfadvisor.report.run_row import RunRow, run_row
 from tb_perfadvisor.units import format_duration, format_share
 
 SEVERITY_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}

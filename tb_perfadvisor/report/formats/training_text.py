@@ -12,13 +12,13 @@ from rich.text import Text
 from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
-from tb_perfadvisor.report.whole_run.wording import (
+from tb_perfadvisor.training.training import Training
+from tb_perfadvisor.training.wording import (
     delay_label,
     facts_of,
     headline_of,
     recording_sentence,
 )
-from tb_perfadvisor.training.training import Training
 from tb_perfadvisor.units import format_elapsed, format_share
 
 

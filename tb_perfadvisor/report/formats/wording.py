@@ -57,13 +57,6 @@ def marginal_text(finding: model.FindingInfo) -> str:
     return f"adds {added if saving.marginal_ns else 'nothing'} to the changes above"
 
 
-def report_name(report: model.Report) -> str:
-    """The name of a report: its run and session. The root of a logdir has no name."""
-    # If the path names a session, run and session are equal: show the name once.
-    parts = dict.fromkeys(part for part in (report.run, report.session) if part not in ("", "."))
-    return plain(" / ".join(parts)) or "."
-
-
 def caption_line(report: model.Report) -> str:
     """The caption, and a warning if the profile was not recorded but generated."""
     return plain(report.caption) + (" · synthetic profile" if report.is_synthetic else "")

@@ -1,0 +1,228 @@
+"""Compares runs with a base: whether they are faster, by how much, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.comparison.differences import differences, incomparable
+from tb_perfadvisor.comparison.explanation import explanation
+from tb_perfadvisor.comparison.finding_changes import finding_changes
+from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
+from tb_perfadvisor.comparison.memory_changes import memory_changes, memory_headline
+from tb_perfadvisor.comparison.operation_changes import StepCounts, operation_changes
+from tb_perfadvisor.comparison.run_facts import RunFacts
+from tb_perfadvisor.comparison.scaling import (
+    device_count,
+    find_scaling,
+    scaling_explanation,
+    scaling_headline,
+)
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.signals.core.causes import LABELS, Cause
+from tb_perfadvisor.units import format_duration
+
+
+def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
+    """Compare runs with a base.
+
+    Args:
+        base: The run to compare with.
+        targets: The runs to compare, in the order of the result.
+    """
+    return model.Comparison(
+        base=as_run(base), targets=[_compare_two(base, target) for target in targets]
+    )
+
+
+def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
+    """Split totals into means per step, in whole nanoseconds that sum exactly to the total mean.
+
+    Each mean is rounded down, and the nanoseconds left over go to the largest remainders, so no
+    mean is off by a nanosecond or more.
+
+    Args:
+        totals_ns: Sums over the steps.
+        count: The number of steps.
+    """
+    parts = {name: divmod(total, count) for name, total in totals_ns.items()}
+    means = {name: whole for name, (whole, _) in parts.items()}
+    left = round(sum(totals_ns.values()) / count) - sum(means.values())
+    by_remainder = sorted(parts, key=lambda name: (-parts[name][1], name))
+    for name in by_remainder[:left]:
+        means[name] += 1
+    return means
+
+
+def is_regression(target: model.ComparedTarget, least_share: float) -> bool:
+    """Whether a run is slower than the base by more than a share of its step, with confidence."""
+    low = target.change.low_share
+    return target.verdict == "slower" and low is not None and low > least_share
+
+
+def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
+    # If one has no steps, compare whole recordings: a step and a recording are not comparable.
+    has_steps = bool(base.steps and target.steps)
+    counts = StepCounts(base.steps, target.steps) if has_steps else StepCounts(1, 1)
+    before = split_per_step(base.causes, counts.base)
+    after = split_per_step(target.causes, counts.target)
+    change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
+    causes = _causes(before, after)
+    compared = model.ComparedTarget(
+        run=as_run(target),
+        verdict="no_steps",
+        headline="",
+        per="step" if has_steps else "window",
+        change=change,
+        causes=causes,
+        findings=[],
+        kernels=None,
+        operators=None,
+        warnings=differences(base, target),
+    )
+    if (obstacle := incomparable(base, target)) is not None:
+        return replace(
+            compared,
+            verdict="not_comparable",
+            causes=[],
+            headline=f"Not comparable: {obstacle}",
+            change=replace(change, speed_up=None),
+        )
+    compared = replace(compared, memory=memory_changes(base.memory, target.memory))
+    if (
+        compared.memory is not None
+        and base.memory is not None
+        and target.memory is not None
+        and base.memory.is_alone
+        and target.memory.is_alone
+    ):
+        return replace(
+            compared,
+            verdict="memory",
+            headline=memory_headline(compared.memory),
+            warnings=[warning for warning in compared.warnings if warning.id != "no-steps"],
+            findings=finding_changes(base, target, counts, {}),
+        )
+    scaling = find_scaling(base, target, change, causes) if has_steps else None
+    if scaling is not None:
+        verdict: model.Verdict = "scaled"
+        headline, reason = scaling_headline(scaling), scaling_explanation(scaling)
+    else:
+        verdict = _verdict(change) if has_steps else "no_steps"
+        headline = _headline(verdict, change, base, target)
+        reason = explanation(verdict, change.base_ns, causes)
+    return replace(
+        compared,
+        verdict=verdict,
+        scaling=scaling,
+        warnings=_warnings(compared.warnings, scaling),
+        headline=headline,
+        explanation=reason,
+        findings=finding_changes(
+            base, target, counts, {cause.cause: cause.change_ns for cause in causes}
+        ),
+        kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
+        operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
+    )
+
+
+def _warnings(
+    warnings: list[model.Difference], scaling: model.Scaling | None
+) -> list[model.Difference]:
+    """Without those that the scaling takes into account."""
+    if scaling is None:
+        return warnings
+    known = ("ranks-differ", "devices-differ", "batch-differs")
+    return [warning for warning in warnings if warning.id not in known]
+
+
+def _change(
+    base: RunFacts, target: RunFacts, base_ns: int, target_ns: int, has_steps: bool
+) -> model.Change:
+    interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
+    low, high = interval if interval is not None else (None, None)
+    change_ns = target_ns - base_ns
+    return model.Change(
+        base_ns=base_ns,
+        target_ns=target_ns,
+        change_ns=change_ns,
+        change_share=change_ns / base_ns if base_ns else None,
+        speed_up=base_ns / target_ns if target_ns else None,
+        confidence=CONFIDENCE,
+        low_ns=None if low is None else round(low * base_ns),
+        high_ns=None if high is None else round(high * base_ns),
+        low_share=low,
+        high_share=high,
+    )
+
+
+def _verdict(change: model.Change) -> model.Verdict:
+    """Faster or slower only if the whole interval lies beyond the noise."""
+    if change.low_share is None or change.high_share is None:
+        return "inconclusive"
+    if change.high_share < -NOISE_SHARE:
+        return "faster"
+    return "slower" if change.low_share > NOISE_SHARE else "inconclusive"
+
+
+def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.CauseChange]:
+    causes = [
+        model.CauseChange(
+            cause=cause.value,
+            label=LABELS[cause],
+            base_ns=before.get(cause.value, 0),
+            target_ns=after.get(cause.value, 0),
+            change_ns=after.get(cause.value, 0) - before.get(cause.value, 0),
+        )
+        for cause in Cause
+        if cause.value in before or cause.value in after
+    ]
+    return sorted(causes, key=lambda cause: (-abs(cause.change_ns), -cause.base_ns))
+
+
+def _headline(
+    verdict: model.Verdict, change: model.Change, base: RunFacts, target: RunFacts
+) -> str:
+    was, now = format_duration(change.base_ns), format_duration(change.target_ns)
+    if verdict == "no_steps":
+        return f"{now} recorded instead of {was}; without steps, speeds cannot be compared"
+    if verdict == "faster" and change.speed_up is not None:
+        return f"{change.speed_up:.2f} times as fast: {now} per step instead of {was}"
+    if verdict == "slower" and change.speed_up is not None:
+        return f"{1 / change.speed_up:.2f} times as long: {now} per step instead of {was}"
+    if change.low_ns is None:
+        side = "base" if base.steps == 1 else "target"
+        return f"{now} per step instead of {was}, but a single step of the {side} proves nothing"
+    return f"No clear change: {now} per step, {was} before"
+
+
+def as_run(facts: RunFacts) -> model.ComparedRun:
+    """The row of a run in the table of runs."""
+    steps = facts.steps
+    step_time_ns = round(facts.window_ns / steps) if steps else None
+    return model.ComparedRun(
+        id=facts.id,
+        name=facts.name,
+        session=facts.session,
+        framework=facts.setup.framework,
+        device=facts.setup.device,
+        is_synthetic=facts.is_synthetic,
+        world_size=facts.setup.world_size,
+        devices=device_count(facts.setup),
+        steps=steps,
+        step_time_ns=step_time_ns,
+        window_ns=facts.window_ns,
+        batch=facts.setup.batch,
+        tokens_per_s=facts.tokens_per_s,
+        samples_per_s=facts.samples_per_s,
+        mfu=facts.mfu,
+        device_compute_share=facts.device_compute_share,
+        device_busy_share=facts.device_busy_share,
+        sixteen_bit_share=facts.sixteen_bit_share,
+        input_wait_share=facts.input_wait_share,
+        exposed_communication_share=facts.exposed_communication_share,
+        between_steps_share=facts.between_steps_share,
+        peak_allocated_bytes=facts.peak_allocated_bytes,
+        findings=len(facts.findings),
+    )

@@ -1,0 +1,227 @@
+"""Other differences between two runs, which may make their times incomparable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from tb_perfadvisor.comparison.run_facts import OperationTimes, RunFacts, Setup, ShapeUse
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.trace.operation_names import variant_key
+from tb_perfadvisor.units import format_share
+
+FEW_STEPS = 3
+"""Fewer steps hardly show how much steps vary."""
+PRECISION_SHARE = 0.1
+"""Share of compute time. A few more or fewer casts do not change the precision."""
+COMMON_SHARE = 0.9
+"""Share of the operators' time on input shapes that both runs have. The last batch of an epoch may
+be smaller, but sequences of a different length are a different workload."""
+SAME_PROGRAM_SHARE = 0.5
+"""Share of the operators' time. If half of it is in operators that the other run lacks, one program
+was compiled, or they are different programs."""
+
+
+def differences(base: RunFacts, target: RunFacts) -> list[model.Difference]:
+    """Everything to know before attributing the change to a single cause."""
+    return [
+        model.Difference(id=id, message=message)
+        for id, message in chain(
+            _steps(base, target),
+            _work(base, target),
+            _machine(base.setup, target.setup),
+            _recording(base, target),
+        )
+    ]
+
+
+def incomparable(base: RunFacts, target: RunFacts) -> str | None:
+    """Why the ratio of two runs' times means nothing; None if it may mean something."""
+    before, after = base.setup, target.setup
+    if base.is_synthetic != target.is_synthetic:
+        return "one of the profiles is synthetic, the other was recorded"
+    if before.framework != after.framework:
+        return "the programs use different frameworks"
+    is_same_work = before.batch is not None and before.batch == after.batch
+    if (before.device is None) != (after.device is None) and not (
+        is_same_work and before.world_size == after.world_size
+    ):
+        return "one ran on the CPU, the other did not, and their steps may do different work"
+    return None
+
+
+_Found = Iterator[tuple[str, str]]
+
+
+def _steps(base: RunFacts, target: RunFacts) -> _Found:
+    if not (base.steps and target.steps):
+        without = " and ".join(side for side, facts in _sides(base, target) if not facts.steps)
+        yield (
+            "no-steps",
+            f"No steps are known in {without}, so the whole recordings are compared. This says "
+            "something about speed only if both contain the same amount of work.",
+        )
+        return
+    if base.step_source != target.step_source:
+        yield (
+            "steps-differ",
+            f"The steps come from {base.step_source} in the base and from {target.step_source} in "
+            "the target, so they may contain different amounts of work.",
+        )
+    for side, facts in _sides(base, target):
+        if facts.steps < FEW_STEPS:
+            number = "A single step" if facts.steps == 1 else f"{facts.steps} steps"
+            yield (
+                "few-steps",
+                f"{number} of {side} cannot show how much steps vary. Record ten.",
+            )
+
+
+def _work(base: RunFacts, target: RunFacts) -> _Found:
+    before, after = base.setup, target.setup
+    if before.framework != after.framework:
+        yield "framework-differs", _two("The framework", before.framework, after.framework)
+    if before.batch and after.batch and before.batch != after.batch:
+        yield (
+            "batch-differs",
+            _two("The batch", before.batch, after.batch)
+            + " Compare samples per second instead of step times.",
+        )
+    elif (message := different_shapes(base.shapes, target.shapes)) is not None:
+        yield "shapes-differ", message
+    if (shift := _precision_shift(before.precision, after.precision)) is not None:
+        yield "precision-differs", shift
+    common = _common_share(base.operators, target.operators)
+    if common is not None and common < SAME_PROGRAM_SHARE:
+        yield (
+            "program-differs",
+            f"Only {format_share(common)} of the operators' time is in operators that both runs "
+            "have. One of them is compiled, or they are different programs.",
+        )
+
+
+def _machine(before: Setup, after: Setup) -> _Found:
+    if before.device != after.device:
+        yield "device-differs", _two("The device", _device(before), _device(after))
+    elif before.devices_used != after.devices_used and None not in (
+        before.devices_used,
+        after.devices_used,
+    ):
+        yield (
+            "devices-differ",
+            _two("The number of devices used", before.devices_used, after.devices_used),
+        )
+    ranks = [setup.world_size or setup.workers for setup in (before, after)]
+    if ranks[0] != ranks[1]:
+        yield "ranks-differ", _two("The number of ranks", *ranks)
+    elif before.workers != after.workers:
+        yield "ranks-differ", _two("The number of recorded ranks", before.workers, after.workers)
+    versions = {before.version, after.version} - {""}
+    if before.framework == after.framework and len(versions) > 1:
+        yield "version-differs", _two("The recorder", before.version, after.version)
+
+
+def _recording(base: RunFacts, target: RunFacts) -> _Found:
+    before, after = base.setup, target.setup
+    options = (
+        ("Python stacks", before.has_stacks, after.has_stacks),
+        ("input shapes", before.has_shapes, after.has_shapes),
+        ("memory", before.has_memory, after.has_memory),
+    )
+    changed = [(name, was) for name, was, now in options if None not in (was, now) and was != now]
+    if changed:
+        recorded = "; ".join(
+            f"{name} only in the {'base' if was else 'target'}" for name, was in changed
+        )
+        yield (
+            "recording-differs",
+            f"The profiler recorded {recorded}. Recording more slows the host down, so compare "
+            "recordings with the same options.",
+        )
+    seen = (
+        ("waiting for input", base.input_wait_share, target.input_wait_share),
+        (
+            "communication",
+            base.exposed_communication_share,
+            target.exposed_communication_share,
+        ),
+    )
+    for what, was, now in seen:
+        if (was is None) != (now is None):
+            yield (
+                "unseen",
+                f"The {'base' if was is None else 'target'}'s profile does not show {what}. Any "
+                "such time counts as something else there.",
+            )
+    for side, facts in _sides(base, target):
+        if facts.is_truncated:
+            yield "truncated", f"A file of {side} is truncated, so its end is missing."
+    if base.is_synthetic != target.is_synthetic:
+        yield "synthetic", "One of the profiles is synthetic, the other was recorded."
+
+
+def _sides(base: RunFacts, target: RunFacts) -> tuple[tuple[str, RunFacts], tuple[str, RunFacts]]:
+    return ("the base", base), ("the target", target)
+
+
+def _two(what: str, before: object, after: object) -> str:
+    before, after = ("unknown" if value is None else value for value in (before, after))
+    return f"{what} differs: {before} in the base, {after} in the target."
+
+
+def _device(setup: Setup) -> str:
+    return "CPU" if setup.device is None else setup.device or "unknown"
+
+
+def different_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
+    """A message if the same operators have different shapes, with the costliest example."""
+    names = {use.name for use in before} & {use.name for use in after}
+    sides = [[use for use in uses if use.name in names] for uses in (before, after)]
+    for uses, other_uses in (sides, sides[::-1]):
+        known = {(use.name, use.shapes) for use in other_uses}
+        unshared = [use for use in uses if (use.name, use.shapes) not in known]
+        whole_ns, unshared_ns = (sum(use.total_ns for use in part) for part in (uses, unshared))
+        if unshared_ns > (1 - COMMON_SHARE) * whole_ns:
+            # Both lists are sorted by cost, so the first use is the most important.
+            name = unshared[0].name
+            examples = [unshared[0].shapes, next(u.shapes for u in other_uses if u.name == name)]
+            in_base, in_target = examples if uses is sides[0] else examples[::-1]
+            return (
+                f"The shapes of operators differ: only {format_share(1 - unshared_ns / whole_ns)} "
+                f"of their time is on shapes that both runs have. {name} has {in_base} in the base "
+                f"and {in_target} in the target."
+            )
+    return None
+
+
+def _precision_shift(
+    before: Mapping[str, float] | None, after: Mapping[str, float] | None
+) -> str | None:
+    """A message if the share of compute time of some precision changed."""
+    if before is None or after is None:
+        return None
+    widths = [
+        width
+        for width in before
+        if width != "unknown" and abs(before[width] - after.get(width, 0.0)) >= PRECISION_SHARE
+    ]
+    if not widths:
+        return None
+    shares = ", ".join(
+        f"{width}-bit {format_share(before[width])} → {format_share(after.get(width, 0.0))}"
+        for width in widths
+    )
+    return f"The precision differs, in shares of compute time: {shares}."
+
+
+def _common_share(before: OperationTimes | None, after: OperationTimes | None) -> float | None:
+    """The share of operator time in operators that both runs have; the smaller of both runs."""
+    if before is None or after is None or before.is_device_time != after.is_device_time:
+        return None
+    keys = [{variant_key(row.name) for row in side.rows} for side in (before, after)]
+    shares = []
+    for side, other_keys in ((before, keys[1]), (after, keys[0])):
+        whole = sum(row.total_ns for row in side.rows)
+        common = sum(row.total_ns for row in side.rows if variant_key(row.name) in other_keys)
+        shares.append(common / whole if whole else 1.0)
+    return min(shares)

@@ -1,0 +1,1 @@
+"""What each recording of a run changed."""

@@ -1,0 +1,142 @@
+"""How well a program scales: the same work per device on more devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tb_perfadvisor.comparison.differences import different_shapes
+from tb_perfadvisor.comparison.run_facts import RunFacts, Setup
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.signals.core.causes import LABELS, Cause
+from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
+from tb_perfadvisor.units import format_duration, format_share
+
+_MAX_NAMED = 3
+"""Causes in a sentence; more are not read."""
+_NAMED_SHARE = 0.01
+"""Of the time that is lost. Smaller causes change no decision."""
+
+
+def find_scaling(
+    base: RunFacts, target: RunFacts, change: model.Change, causes: Sequence[model.CauseChange]
+) -> model.Scaling | None:
+    """How a program scales from one number of devices to the other.
+
+    None if the numbers are equal or unknown, if the devices differ, or if it is unknown how much
+    work each device does in a step: the batch of each rank must be known, or the shapes must be
+    equal, and no parallelism may split the model.
+
+    Args:
+        base: A run with steps.
+        target: A run with steps, comparable with the base.
+        change: Of the step.
+        causes: The change of each cause, per step.
+    """
+    counts = device_count(base.setup), device_count(target.setup)
+    work = _work_per_device(base, target)
+    if None in counts or counts[0] == counts[1] or work is None:
+        return None
+    base_devices, target_devices = counts
+    assert base_devices is not None
+    assert target_devices is not None
+    if base.setup.device != target.setup.device or not change.base_ns or not change.target_ns:
+        return None
+    has_more = target_devices > base_devices
+    # The target's samples per second and device, as a share of the base's.
+    rate = work * change.base_ns / change.target_ns
+    low, high = (
+        None if share is None else work / (1 + share)
+        for share in (change.high_share, change.low_share)
+    )
+    efficiency = rate if has_more else 1 / rate
+    ends = (low, high) if has_more else (high and 1 / high, low and 1 / low)
+    return model.Scaling(
+        base_devices=base_devices,
+        target_devices=target_devices,
+        is_of_ranks=base.setup.device is None,
+        work_per_device=work,
+        throughput_ratio=rate * target_devices / base_devices,
+        efficiency=efficiency,
+        low_efficiency=ends[0],
+        high_efficiency=ends[1],
+        lost=_lost(causes, work if has_more else 1 / work, has_more=has_more),
+    )
+
+
+def scaled_efficiency(scaling: model.Scaling, change_share: float) -> float:
+    """The efficiency that follows from a change of the step time.
+
+    Args:
+        scaling: The numbers of devices, and the work of each.
+        change_share: Of the base's step time.
+    """
+    rate = scaling.work_per_device / (1 + change_share)
+    return rate if scaling.target_devices > scaling.base_devices else 1 / rate
+
+
+def device_count(setup: Setup) -> int | None:
+    """The devices of all ranks, or the ranks on the CPU; None if events of devices are missing."""
+    ranks = setup.world_size or setup.workers
+    if setup.device is None:
+        return ranks
+    return ranks * setup.devices_used if setup.devices_used else None
+
+
+def scaling_headline(scaling: model.Scaling) -> str:
+    """Throughput and efficiency in one sentence."""
+    kind = "rank" if scaling.is_of_ranks else "device"
+    counts = scaling.base_devices, scaling.target_devices
+    was, now = (f"{count:,} {kind}{'s' if count > 1 else ''}" for count in counts)
+    return (
+        f"{scaling.throughput_ratio:.2f} times the throughput with {now} instead of {was}: "
+        f"{format_share(scaling.efficiency)} scaling efficiency"
+    )
+
+
+def scaling_explanation(scaling: model.Scaling) -> str | None:
+    """Why a step on more devices takes longer; None if it loses nothing."""
+    lost_ns = sum(cause.change_ns for cause in scaling.lost)
+    if lost_ns <= 0:
+        return None
+    grown = [cause for cause in scaling.lost if cause.change_ns >= _NAMED_SHARE * lost_ns]
+    named = ", ".join(
+        f"{cause.label} +{format_duration(cause.change_ns)}" for cause in grown[:_MAX_NAMED]
+    )
+    longer = format_duration(lost_ns)
+    return f"A step takes {longer} longer than it would with perfect scaling: {named}."
+
+
+def _work_per_device(base: RunFacts, target: RunFacts) -> float | None:
+    """The target's samples per step and device, divided by the base's; None if unknown."""
+    before, after = base.setup, target.setup
+    if SPLITS_THE_MODEL.intersection((*before.parallelism, *after.parallelism)):
+        return None
+    if before.batch and after.batch and before.batch != after.batch:
+        return after.batch / before.batch
+    is_known = bool(base.shapes and target.shapes)
+    if different_shapes(base.shapes, target.shapes) is not None:
+        return None
+    return 1.0 if is_known or before.batch else None
+
+
+def _lost(
+    causes: Sequence[model.CauseChange], work: float, *, has_more: bool
+) -> list[model.CauseChange]:
+    """By how much each cause exceeds its share of a step that scales perfectly; the most first."""
+    few = {cause.cause: cause.base_ns if has_more else cause.target_ns for cause in causes}
+    many = {cause.cause: cause.target_ns if has_more else cause.base_ns for cause in causes}
+    return _differences({name: round(work * ns) for name, ns in few.items()}, many)
+
+
+def _differences(ideal: Mapping[str, int], real: Mapping[str, int]) -> list[model.CauseChange]:
+    lost = [
+        model.CauseChange(
+            cause=name,
+            label=LABELS[Cause(name)],
+            base_ns=ideal[name],
+            target_ns=real[name],
+            change_ns=real[name] - ideal[name],
+        )
+        for name in ideal
+    ]
+    return sorted(lost, key=lambda cause: -cause.change_ns)

@@ -1,0 +1,71 @@
+"""A capture in a table of captures: its name and its row, the same in the terminal and the tab."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.plain_text import plain
+
+_COMPILE_LOG = "torch-compile-log"
+"""The format of a report without a profile: a log of torch.compile names no device."""
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a capture is, and the change to begin with."""
+
+    framework: str
+    device: str
+    """`CPU`, or the accelerator with the number in use: `8 × NVIDIA H100`."""
+    is_synthetic: bool
+    step_time_ns: int | None
+    """Mean; null without steps."""
+    headline: str
+    first_change: str | None
+    """The title of the finding to begin with; null without findings."""
+    finding: str | None
+    """That finding in the tab's links: its rule, and a number if the rule has several findings."""
+    saves_share: float | None
+    """The share of the step that it is expected to save."""
+    severity: model.Severity | None
+
+
+def run_row(report: model.Report) -> RunRow:
+    """The row of a report."""
+    finding = report.findings[report.first.index] if report.first is not None else None
+    return RunRow(
+        framework=report.framework,
+        device=device_name(report),
+        is_synthetic=report.is_synthetic,
+        step_time_ns=report.overview.step_time_ns,
+        headline=report.headline,
+        first_change=finding.title if finding else None,
+        finding=_link(report.findings, report.first.index) if report.first is not None else None,
+        saves_share=finding.saving.share_expected if finding and finding.saving else None,
+        severity=finding.severity if finding else None,
+    )
+
+
+def report_name(report: model.Report) -> str:
+    """The name of a report: its run and session. The root of a logdir has no name."""
+    # If the path names a session, run and session are equal: show the name once.
+    parts = dict.fromkeys(part for part in (report.run, report.session) if part not in ("", "."))
+    return plain(" / ".join(parts)) or "."
+
+
+def device_name(report: model.Report) -> str:
+    """`CPU`, or the accelerator with the number in use."""
+    device = report.workers[report.reference_worker].device
+    if report.formats == [_COMPILE_LOG]:
+        return "unknown"
+    if device is None:
+        return "CPU"
+    name = device.name or device.kind.upper()
+    count = sum(worker.device.used or 0 for worker in report.workers if worker.device is not None)
+    return f"{count} × {name}" if count > 1 else name
+
+
+def _link(findings: list[model.FindingInfo], index: int) -> str:
+    rule_id = findings[index].rule_id
+    number = sum(finding.rule_id == rule_id for finding in findings[: index + 1])
+    return rule_id if number == 1 else f"{rule_id}~{number}"

@@ -1,0 +1,241 @@
+"""Wording and formatting of comparisons, shared by all text formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.trace.operation_names import short_name
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
+
+UNKNOWN = "–"
+SMALL_SHARE = 0.001
+"""Share of the base's time. Causes that changed by less are shown as one."""
+
+ACHIEVED_MEANS = "Achieved: time that disappeared where the finding saw it, for any reason."
+VARIANTS_MEAN = "~ a different variant in the target: other sizes, dtypes or numbering"
+
+
+def signed(change_ns: int) -> str:
+    """A change with its sign: `−57.5 ms`, `+8.11 ms`, `0 ns`."""
+    sign = "+" if change_ns > 0 else "−" if change_ns < 0 else ""
+    return sign + format_duration(abs(change_ns))
+
+
+def less_or_more(change_ns: int) -> str:
+    """A change in words: `57.5 ms less`."""
+    return f"{format_duration(abs(change_ns))} {'more' if change_ns > 0 else 'less'}"
+
+
+def change_text(target: model.ComparedTarget) -> str:
+    """The change and its confidence interval; empty if the runs are not comparable."""
+    change = target.change
+    if target.verdict in ("not_comparable", "memory"):
+        return ""
+    if change.change_share is None:
+        return "the base contains no work"
+    per = "per step" if target.per == "step" else "in total"
+    text = "as long as before"
+    if change.change_ns:
+        share = format_share(abs(change.change_share))
+        text = f"{less_or_more(change.change_ns)} {per} ({share})"
+    if change.low_ns is None or change.high_ns is None:
+        return text
+    return (
+        f"{text}; {change.confidence * 100:.0f} % confidence: "
+        f"{_between(change.low_ns, change.high_ns)}"
+    )
+
+
+def steps_text(target: model.ComparedTarget, base: model.ComparedRun) -> str:
+    """The numbers of steps compared; empty without steps, which a warning mentions."""
+    if target.per == "window":
+        return ""
+    return f"{target.run.steps} step{'s' if target.run.steps > 1 else ''} vs. {base.steps}"
+
+
+def _between(low_ns: int, high_ns: int) -> str:
+    near, far = (less_or_more(end_ns) for end_ns in sorted((low_ns, high_ns), key=abs))
+    if near == far:
+        return near
+    if low_ns < 0 < high_ns:
+        return f"{less_or_more(low_ns)} to {less_or_more(high_ns)}"
+    return f"{near.rpartition(' ')[0]} to {far}"
+
+
+def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
+    """Label, base time and target time of each cause; those that hardly changed as one."""
+    least_ns = SMALL_SHARE * target.change.base_ns
+    large = [cause for cause in target.causes if abs(cause.change_ns) >= least_ns] or target.causes
+    small = target.causes[len(large) :]
+    rows = [(cause.label, cause.base_ns, cause.target_ns) for cause in large]
+    if len(small) == 1:
+        rows.append((small[0].label, small[0].base_ns, small[0].target_ns))
+    elif small:
+        rows.append(
+            (
+                "Everything else",
+                sum(cause.base_ns for cause in small),
+                sum(cause.target_ns for cause in small),
+            )
+        )
+    return rows
+
+
+def finding_cells(
+    finding: model.FindingChange, verdict: model.Verdict
+) -> tuple[str, str, str, str, str]:
+    """Rule, predicted saving, its range, achieved saving, and current state.
+
+    What is gone counts as fixed only if the step got faster.
+    """
+    is_faster = verdict == "faster"
+    predicted, remaining = finding.predicted, finding.remaining
+    expected = achieved = span = UNKNOWN
+    if predicted is not None:
+        expected = format_duration(predicted.expected_ns)
+        if predicted.low_ns != predicted.high_ns:
+            span = _range(predicted.low_ns, predicted.high_ns)
+        if finding.refines is not None:
+            achieved = "counted above"
+        if finding.achieved_ns is not None:
+            achieved = format_duration(finding.achieved_ns).replace("-", "−")
+            if predicted.expected_ns and finding.achieved_ns > 0:
+                achieved += f" ({finding.achieved_ns / predicted.expected_ns * 100:.0f} %)"
+    left = format_duration(remaining.expected_ns) if remaining is not None else ""
+    state = {
+        "fixed": "fixed" if is_faster else "gone",
+        "unknown": f"{left} left" if left else "unknown",
+        "new": f"new: {left}" if left else "new",
+        "changed": f"{left} left" if left else "changed",
+        "unchanged": f"{left} left" if left else "unchanged",
+    }[finding.status]
+    return finding.rule_id, expected, span, achieved, state
+
+
+def _range(low_ns: int, high_ns: int) -> str:
+    low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
+    value, _, unit = low.rpartition(" ")
+    return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
+
+
+def operation_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
+    """Name, base time, target time and change of a kernel or operator."""
+    name = short_name(change.name) if change.family is not None else _without_type(change.name)
+    return (
+        ("~ " if change.target_name is not None else "") + plain(name),
+        "new" if change.base_ns is None else format_duration(change.base_ns),
+        "gone" if change.target_ns is None else format_duration(change.target_ns),
+        signed(change.change_ns),
+    )
+
+
+def _without_type(name: str) -> str:
+    """TensorFlow's `layer/Relu_1:Relu` without the type, which the name already contains."""
+    path, _, kind = name.rpartition(":")
+    last = path.rpartition("/")[2]
+    return path if kind and last.startswith(kind) else name
+
+
+def shortened(name: str, width: int) -> str:
+    """A name cut to a width: a path keeps its end, a template its beginning."""
+    if len(name) <= width:
+        return name
+    return f"…{name[1 - width :]}" if "/" in name else f"{name[: width - 1]}…"
+
+
+class Column(Struct, frozen=True):
+    """A column of the table of runs."""
+
+    heading: str
+    cell: Callable[[model.ComparedRun], str | None]
+    """None when unknown."""
+
+
+def _share(field: str) -> Callable[[model.ComparedRun], str | None]:
+    def cell(run: model.ComparedRun) -> str | None:
+        value = getattr(run, field)
+        return None if value is None else format_share(value)
+
+    return cell
+
+
+_DEVICES = Column("Devices", lambda run: None if run.devices is None else f"{run.devices:,}")
+_RANKS = Column("Ranks", _DEVICES.cell)
+_COLUMNS = (
+    Column(
+        "Step", lambda run: None if run.step_time_ns is None else format_duration(run.step_time_ns)
+    ),
+    _DEVICES,
+    Column(
+        "Recorded",
+        lambda run: None if run.steps or not run.window_ns else format_duration(run.window_ns),
+    ),
+    Column("Input wait", _share("input_wait_share")),
+    Column("Compute", _share("device_compute_share")),
+    Column("MFU", _share("mfu")),
+    Column(
+        "Tokens/s", lambda run: None if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}"
+    ),
+    Column(
+        "Samples/s", lambda run: None if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
+    ),
+    Column(
+        "Memory",
+        lambda run: (
+            None if run.peak_allocated_bytes is None else format_bytes(run.peak_allocated_bytes)
+        ),
+    ),
+    Column("16-bit", _share("sixteen_bit_share")),
+    Column("Comm.", _share("exposed_communication_share")),
+    Column("Step gaps", _share("between_steps_share")),
+    Column("Busy", _share("device_busy_share")),
+)
+COLUMNS_MEAN = (
+    "Input wait, exposed communication, step gaps, device compute and device busy are shares of "
+    "the step; 16-bit is a share of compute. Tokens/s and samples/s are per rank."
+)
+
+
+def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
+    """The columns with at least one known value, the most important first.
+
+    Devices, or ranks on the CPU, are counted only if their numbers differ. If nothing is known,
+    only the step has a column.
+    """
+    is_scaled = len({run.devices for run in runs}) > 1
+    counted = _RANKS if all(run.device is None for run in runs) else _DEVICES
+    known = [
+        counted if column is _DEVICES else column
+        for column in _COLUMNS
+        if any(column.cell(run) for run in runs) and (is_scaled or column is not _DEVICES)
+    ]
+    return known or [_COLUMNS[0]]
+
+
+def memory_cells(row: model.LineChange) -> tuple[str, str, str, str]:
+    """Line, base, target and change of what a line of the program holds at the peak."""
+    sizes = (
+        UNKNOWN if size is None else format_bytes(size)
+        for size in (row.base_bytes, row.target_bytes)
+    )
+    before, after = sizes
+    sign = "+" if row.change_bytes > 0 else "−"
+    line = row.line or "before the history, or an unknown line"
+    return line, before, after, f"{sign}{format_bytes(abs(row.change_bytes))}"
+
+
+def speed_up(target: model.ComparedTarget) -> str:
+    """The base's time divided by the target's, with `≈` if the change is not clear.
+
+    With another number of devices: the target's throughput divided by the base's.
+    """
+    if target.scaling is not None:
+        return f"{target.scaling.throughput_ratio:.2f}×"
+    if target.change.speed_up is None or target.verdict in ("no_steps", "memory", "not_comparable"):
+        return UNKNOWN
+    approximately = "" if target.verdict in ("faster", "slower") else "≈ "
+    return f"{approximately}{target.change.speed_up:.2f}×"

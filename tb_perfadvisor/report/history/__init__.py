@@ -1,1 +1,0 @@
-"""The recordings of one run over time: what each changed, and whether advice came true."""
