@@ -27,7 +27,10 @@ from tb_perfadvisor.ingest.xplane.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.interpret.run_links import HostRuns
-from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import threads_of_api_lines
+from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import (
+    threads_of_api_lines,
+    threads_of_plugin_lines,
+)
 from tb_perfadvisor.ingest.xplane.interpret.tpu_operations import TpuOperations
 from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
     ClockChanges,
@@ -163,7 +166,9 @@ class _Reader:
         for plane in self._planes(is_host):
             self._inspect_lines(plane)
             self._has_shapes |= "shape" in plane.stat_names
-            threads = threads_of_api_lines(plane) if has_gpu else {}
+            threads = threads_of_plugin_lines(plane)
+            if has_gpu:
+                threads |= threads_of_api_lines(plane)
             add_memory(self._assembler, plane, limits, first_device, threads)
             has_tpu = bool(self._places) and not has_gpu
             context = HostContext(has_device, has_tpu, threads, table, self._runs)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import kind_of_name
+from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import LIBRARY_CALL
 from tb_perfadvisor.trace import EventKind
 from tests.support.xspaces import Drawing, Reference, kinds, row_of
 
@@ -272,6 +273,26 @@ def test_calls_on_a_separate_line_join_their_thread() -> None:
     track = int(trace.events.track[call])
     assert trace.text(int(trace.tracks.label[track])) == "py_xla_execute/2"
     assert trace.name(int(trace.events.parent[call])) == "fusion.2"
+
+
+@pytest.mark.parametrize(("contexts", "thread"), [((7, 8), "python"), ((7, 9), "main/41")])
+def test_calls_inside_a_plugin_join_the_thread_that_called_it(
+    contexts: tuple[int, int], thread: str
+) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    drawing.plane("/device:TPU:0", device_type_string="TPU v6 lite")
+    python, plugin = drawing.line(host, "python"), drawing.line(host, "main/41")
+    for start, called, entered in zip((0, 100), (7, 8), contexts, strict=True):
+        drawing.event(host, python, "PjRtCApiLoadedExecutable::Execute", start, 50)
+        call = {"_pt": LIBRARY_CALL, "_p": called}
+        drawing.event(host, python, "PJRT_LoadedExecutable_Execute linkage", start + 5, 1, **call)
+        entry = {"_ct": LIBRARY_CALL, "_c": entered}
+        drawing.event(host, plugin, "PJRT_LoadedExecutable_Execute", start + 10, 30, **entry)
+    drawing.event(host, plugin, "DoEnqueueProgram", 20, 10, run_id=1, device_ordinal=0)
+    trace = drawing.read()
+    launch = row_of(trace, "DoEnqueueProgram")
+    assert trace.text(int(trace.tracks.label[trace.events.track[launch]])) == thread
 
 
 def test_memory_in_use_is_the_heap_and_the_stack() -> None:

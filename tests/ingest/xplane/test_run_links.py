@@ -84,6 +84,24 @@ def test_runs_are_linked_by_their_number() -> None:
     assert launches(loop.read()) == [f"DoEnqueueProgram {1000 * n + 100}" for n in range(4)]
 
 
+def test_runs_with_a_context_that_no_launch_has_are_linked_by_their_number() -> None:
+    # libtpu with kernel profiling on a v6e: the context of the run is on the device alone.
+    loop = Loop()
+    for number in range(4):
+        loop.launch(number, run_id=number + 5, device_ordinal=0)
+        loop.run(number, run_id=number + 5, _ct=TPU_LAUNCH, _c=7_601_881_240_092_641_834 + number)
+    assert launches(loop.read()) == [f"DoEnqueueProgram {1000 * n + 100}" for n in range(4)]
+
+
+def test_runs_are_linked_by_the_context_where_both_sides_have_it() -> None:
+    # Another process on the host launched the run with the same number.
+    loop = Loop()
+    for number in range(4):
+        loop.launch(number, run_id=8 - number, device_ordinal=0, _pt=TPU_LAUNCH, _p=number + 1)
+        loop.run(number, run_id=number + 5, _ct=TPU_LAUNCH, _c=number + 1)
+    assert launches(loop.read()) == [f"DoEnqueueProgram {1000 * n + 100}" for n in range(4)]
+
+
 def test_without_launches_the_calls_of_the_function_are_linked_in_order_of_run_id() -> None:
     loop = Loop()
     for number in (2, 0, 3, 1):

@@ -1,7 +1,8 @@
 """Links runs of programs on a TPU to the host calls that launched them, and compares the clocks.
 
 A launch (`DoEnqueueProgram`) and its run have a context in common, or else the number of the run
-(`run_id`), which each device counts for itself. If no launch has a number, the calls of jitted
+(`run_id`), which each device counts for itself. Either side may carry a context that the other
+lacks, so the key that both have links them. If no launch has a number, the calls of jitted
 functions are linked instead: the n-th call of `f` launched the n-th run of `jit_f` by `run_id`.
 
 A launch precedes its run, and a run precedes the event that reports its end and the return of a
@@ -103,14 +104,14 @@ class HostRuns:
             modules: The device's line of runs.
             device: The device's index.
         """
-        contexts = _contexts(modules, "_ct", "_c", np.full(len(modules), -1))
-        if (contexts >= 0).any():
-            return contexts
-        run = _run_numbers(modules, np.full(len(modules), device))
+        nothing = np.full(len(modules), -1, dtype=np.int64)
         launched = np.concatenate([_NONE, *(number for number, _ in self._launches)])
-        if is_in(run, launched).any():
-            return run
-        return self._numbers_of_calls(modules) if not launched.size else np.full(len(run), -1)
+        if not launched.size:
+            return self._numbers_of_calls(modules)
+        context = _contexts(modules, "_ct", "_c", nothing)
+        run = _run_numbers(modules, np.full(len(modules), device))
+        by_run = np.where(is_in(run, launched), run, nothing)
+        return np.where(is_in(context, launched), context, by_run)
 
     def _numbers_of_calls(self, modules: Line) -> Int64:
         """The numbers of calls, for functions whose n-th run follows their n-th call."""

@@ -1,5 +1,8 @@
 """Finds the threads of runtime calls that a tracer wrote to separate lines.
 
+A framework calls a PJRT plugin (libtpu) on its own thread. The plugin has a tracer of its own,
+which writes what happens inside to another line. Both sides of the call carry the same context.
+
 ROCm's tracer writes the calls to lines such as `Host Threads/2356`, whose numbers are not those of
 the calling threads. The calls lie inside the executions of their thread, and inside the range with
 the name of the same XLA operation.
@@ -8,6 +11,7 @@ the name of the same XLA operation.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -18,13 +22,45 @@ from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
+# The type of the contexts of calls into a plugin (tsl/profiler/lib/context_types.h).
+LIBRARY_CALL: Final = 14
+
 _API_LINE: Final = "Host Threads/"
-# Less than 1, because the enclosing event of the first calls may not be recorded.
+# Less than 1, because the caller's side of the first calls may not be recorded.
 _MIN_ENCLOSED_SHARE: Final = 0.9
 _RUN: Final = re.compile(
     r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
     r"|DevicePut|PjitFunction\("
 )
+
+
+def threads_of_plugin_lines(plane: Plane) -> dict[int, tuple[int, str]]:
+    """Find the thread of each line of a plugin's tracer.
+
+    Returns:
+        (thread, label) of the calling thread, by the id of the plugin's line.
+    """
+    caller_of: dict[int, Line] = {}
+    entered: list[tuple[Line, Int64]] = []
+    for threads in plane.events.in_batches(plane.lines):
+        is_call = threads.numbers("_pt") == LIBRARY_CALL
+        for line, place in threads.with_any(is_call):
+            calls = threads.numbers("_p")[place][is_call[place]]
+            caller_of |= dict.fromkeys(calls.tolist(), line)
+        is_entry = threads.numbers("_ct") == LIBRARY_CALL
+        for line, place in threads.with_any(is_entry):
+            entered.append((line, threads.numbers("_c")[place][is_entry[place]]))
+    found: dict[int, tuple[int, str]] = {}
+    for line, contexts in entered:
+        callers = Counter(
+            (caller.id, caller.name)
+            for context in contexts.tolist()
+            if (caller := caller_of.get(context)) is not None and caller.id != line.id
+        )
+        for thread, count in callers.most_common(1):
+            if count >= _MIN_ENCLOSED_SHARE * len(contexts):
+                found[line.id] = thread
+    return found
 
 
 def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
