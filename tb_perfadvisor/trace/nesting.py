@@ -54,29 +54,64 @@ def enclosing_rows(
     keys = track.astype(np.uint16) if is_small else track
     order = np.argsort(keys, kind="stable").astype(np.int32)
     tracks = track[order]
-    # Index -1 stands for no event, and encloses everything.
-    ends = np.append(end_ns[order], np.iinfo(np.int64).max)
-    needed = ends[:-1] if needed_ns is None else needed_ns[order]
-    # A candidate that ends too early is replaced by its own candidate. The events between the two
-    # end even earlier, so none of them can enclose the event.
-    candidate = np.arange(-1, count - 1, dtype=np.int32)
+    ends = end_ns[order]
+    needed = ends if needed_ns is None else needed_ns[order]
     # Most events have no enclosing event: they end after all earlier ones on their track.
     reach = np.empty_like(needed)
     changes = np.flatnonzero(tracks[1:] != tracks[:-1]) + 1
     bounds = np.concatenate(([0], changes, [count]))
     for first, last in pairwise(bounds.tolist()):
         np.maximum.accumulate(ends[first:last], out=reach[first:last])
-    candidate[np.flatnonzero(reach[:-1] < needed[1:]) + 1] = -1
-    candidate[bounds[:-1]] = -1
+    is_enclosed = np.append(False, reach[:-1] >= needed[1:])
+    is_enclosed[bounds[:-1]] = False
     del reach
-    short = np.flatnonzero(candidate >= 0).astype(np.int32)
-    short = short[ends[candidate[short]] < needed[short]]
-    while short.size:
-        candidate[short] = candidate[candidate[short]]
-        short = short[ends[candidate[short]] < needed[short]]
-    is_enclosed = candidate >= 0
-    parent[order[is_enclosed]] = order[candidate[is_enclosed]]
+    enclosed = np.flatnonzero(is_enclosed).astype(np.int32)
+    # The nearest earlier event that ends late enough is on the same track, because one there does.
+    parent[order[enclosed]] = order[_last_reaching(ends, enclosed, needed[enclosed])]
     return parent
+
+
+def _last_reaching(ends: Int64, before: Int32, needed: Int64) -> Int32:
+    """The last index before each of some indices whose value is large enough; one must exist.
+
+    Looks at the largest values of blocks of 1, 2, 4, … neighbors: at larger and larger ones to
+    the left until one is large enough, then at smaller and smaller ones inside it. So the work is
+    the logarithm of the distance, whatever lies between.
+
+    Args:
+        ends: The values; shape (n,).
+        before: Shape (queries,).
+        needed: The least value wanted; shape (queries,).
+
+    Returns:
+        Shape (queries,).
+    """
+    found: Int32 = before - np.int32(1)
+    at = np.flatnonzero(ends[found] < needed)  # the event just before encloses most others
+    if not at.size:
+        return found
+    largest = [ends]
+    waiting, block = at, found[at]
+    reached: list[tuple[NDArray[np.intp], Int32]] = []
+    while waiting.size:
+        # Left of an odd block is the other half of its parent; left of an even one, another parent.
+        hits = np.flatnonzero(
+            (block & 1 == 1) & (largest[-1][np.maximum(block - 1, 0)] >= needed[waiting])
+        )
+        reached.append((waiting[hits], block[hits] - np.int32(1)))
+        waiting, block = np.delete(waiting, hits), np.delete(block, hits) >> 1
+        pairs = largest[-1][: largest[-1].size // 2 * 2].reshape(-1, 2)
+        largest.append(pairs.max(axis=1))
+    searched, block = reached.pop()
+    while reached:
+        values = largest[len(reached) - 1]
+        right = 2 * block + np.int32(1)
+        block = right - (values[right] < needed[searched])
+        others, other_blocks = reached.pop()
+        searched = np.concatenate((searched, others))
+        block = np.concatenate((block, other_blocks)).astype(np.int32)
+    found[searched] = block
+    return found
 
 
 def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
@@ -102,6 +137,27 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
         target[rows] = next_target
         rows = rows[(next_target >= 0) & ~is_mark[next_target]]
     return target
+
+
+def outermost(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
+    """For each event, the outermost marked event around it, or the event itself.
+
+    Args:
+        parent: Shape (events,).
+        is_mark: Shape (events,).
+
+    Returns:
+        Shape (events,), rows; -1 for none.
+    """
+    innermost = nearest(parent, is_mark)
+    marks = np.flatnonzero(is_mark).astype(np.int32)
+    above = np.where(parent[marks] >= 0, innermost[parent[marks]], -1)
+    target = np.full(len(parent), -1, dtype=np.int32)
+    target[marks] = np.where(above >= 0, above, marks)
+    # Each pass doubles the distance, so the number of passes is the logarithm of the depth.
+    while not np.array_equal(further := target[target[marks]], target[marks]):
+        target[marks] = further
+    return np.where(innermost >= 0, target[innermost], -1).astype(np.int32)
 
 
 def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:

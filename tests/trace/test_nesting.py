@@ -9,9 +9,12 @@ from tb_perfadvisor.trace.nesting import (
     MAX_DEPTH,
     enclosing_rows,
     nearest,
+    outermost,
     too_deep,
     with_enclosing,
 )
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tests.support.line_counts import lines_run
 
 
 def test_small_example() -> None:
@@ -73,6 +76,20 @@ def test_deep_stack_followed_by_an_event_in_its_outermost_frame() -> None:
     assert parents.tolist() == [*range(-1, depth - 1), 0]
 
 
+def test_passes_grow_with_the_logarithm_of_the_depth() -> None:
+    # One event around all; n nested in it; n that begin inside all of these and end after them.
+    def crossing(n: int) -> tuple[Int64, Int64, Int32]:
+        start = np.concatenate([[0], 1 + np.arange(2 * n)])
+        end = np.concatenate([[100 * n], 4 * n - np.arange(n), 10 * n + np.arange(n)])
+        return start, end, np.zeros(2 * n + 1, dtype=np.int32)
+
+    # The nested ones lie in one another, and all that cross them lie in the outermost.
+    assert enclosing_rows(*crossing(3)).tolist() == [-1, 0, 1, 2, 0, 0, 0]
+    small, large = (lines_run(lambda n=n: enclosing_rows(*crossing(n))) for n in (100, 6_400))
+    # Six doublings. Each adds one pass up and one down, of at most fifteen lines each.
+    assert small < large <= small + 6 * 2 * 15
+
+
 def test_the_innermost_marked_ancestor_counts() -> None:
     # 0 > 1 > 2 > 3 and 4 alone; 0 and 2 are marked.
     parent = np.array([-1, 0, 1, 2, -1], dtype=np.int32)
@@ -81,6 +98,22 @@ def test_the_innermost_marked_ancestor_counts() -> None:
     assert nearest(parent, np.zeros(5, dtype=np.bool_)).tolist() == [-1] * 5
     empty = np.empty(0, dtype=np.int32)
     assert nearest(empty, empty.astype(np.bool_)).tolist() == []
+
+
+@given(st.data())
+def test_the_outermost_marked_ancestor(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 20))
+    parent = [data.draw(st.integers(-1, row - 1)) for row in range(count)]
+    marked = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    expected = []
+    for row in range(count):
+        found = -1
+        while row >= 0:
+            found = row if marked[row] else found
+            row = parent[row]
+        expected.append(found)
+    columns = np.array(parent, dtype=np.int32), np.array(marked, dtype=np.bool_)
+    assert outermost(*columns).tolist() == expected
 
 
 def test_all_events_around_some_events() -> None:
