@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from tb_perfadvisor.signals.workload.fit import Fit
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
@@ -68,6 +70,19 @@ class Series(Struct, frozen=True):
 Evidence = Events | Span | Table | Series
 
 
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+_Amount = TypeVar("_Amount", int, float)
+
+
+def ordered_range(
+    low: _Amount, expected: _Amount, high: _Amount, most: _Amount
+) -> tuple[_Amount, _Amount, _Amount]:
+    """Bounds and an estimate between 0 and `most`, none larger than the next."""
+    high = min(max(high, 0), most)
+    expected = min(max(expected, 0), high)
+    return min(max(low, 0), expected), expected, high
+
+
 class Saving(Struct, frozen=True):
     """Wall-clock time that a change would save, as totals over the used steps.
 
@@ -96,12 +111,16 @@ class Saving(Struct, frozen=True):
     estimate, so its summary should say what it may save at most."""
 
     def __post_init__(self) -> None:
-        """Refuse an estimate that is no range or exceeds the time that it claims."""
-        if not 0 <= self.low_ns <= self.expected_ns <= self.high_ns:
-            raise ValueError(f"not a range: {self.low_ns}, {self.expected_ns}, {self.high_ns}")
-        inside_ns = self.high_ns - self.outside_claims_ns
-        if inside_ns > self.claimed_ns:
-            raise ValueError(f"saves {inside_ns} ns of {self.claimed_ns} ns claimed")
+        """Keep the estimate a range within the time that it claims, whatever a file holds.
+
+        The three come from different events, which contradict each other in a damaged file. Then
+        what is claimed limits `high_ns`, which limits `expected_ns`, which limits `low_ns`.
+        """
+        most_ns = self.claimed_ns + self.outside_claims_ns
+        low, expected, high = ordered_range(self.low_ns, self.expected_ns, self.high_ns, most_ns)
+        force_setattr(self, "low_ns", low)
+        force_setattr(self, "expected_ns", expected)
+        force_setattr(self, "high_ns", high)
 
     @property
     def claimed_ns(self) -> int:
@@ -130,9 +149,13 @@ class LargerBatch(Struct, frozen=True):
     high_share: float
 
     def __post_init__(self) -> None:
-        """Refuse an estimate that is no range."""
-        if not 0 <= self.low_share <= self.expected_share <= self.high_share < 1:
-            raise ValueError(f"not a range: {self}")
+        """Keep the estimate a range below 1, as that of a `Saving`."""
+        low, expected, high = ordered_range(
+            self.low_share, self.expected_share, self.high_share, _BELOW_ONE
+        )
+        force_setattr(self, "low_share", low)
+        force_setattr(self, "expected_share", expected)
+        force_setattr(self, "high_share", high)
 
 
 class Finding(Struct, frozen=True):

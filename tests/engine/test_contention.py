@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
 from tb_perfadvisor.engine.savings.contention import widen
 from tb_perfadvisor.rules.base import Category, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
@@ -111,8 +109,9 @@ def test_captures_with_a_device_are_not_widened() -> None:
     assert widened(on_device, "input") == (ms(4), ms(8), ms(8), 0)
 
 
-def test_a_high_end_beyond_claims_and_rest_is_refused() -> None:
-    claims = signals(STEPS).attribution.intervals[Cause.INPUT]
-    Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(1))
-    with pytest.raises(ValueError, match="claimed"):
-        Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(0.5))
+def test_the_high_end_is_limited_by_claims_and_rest() -> None:
+    claims = signals(STEPS).attribution.intervals[Cause.INPUT]  # 8 ms
+    wide = Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(1))
+    assert wide.high_ns == ms(9)
+    narrow = Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(0.5))
+    assert narrow.high_ns == ms(8.5)

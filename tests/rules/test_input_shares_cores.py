@@ -185,6 +185,10 @@ def test_an_operator_ends_with_its_slowest_thread() -> None:
     assert finding.saving.high_ns == int(2 * each_ns)
 
 
+def test_workers_on_no_cores_tell_nothing() -> None:
+    assert find(InputSharesCores, with_workers(16_000, cores=0, threads=2)) == ()
+
+
 def test_workers_beside_a_step_with_one_thread_take_nothing() -> None:
     # 16 of 40 ms on the second core.
     assert find(InputSharesCores, with_workers(16_000, cores=2, threads=1)) == ()

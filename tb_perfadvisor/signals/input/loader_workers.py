@@ -14,12 +14,14 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 
 _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
+# At least one, and numbers whose sums fit into 64 bits. Names of events can be made up.
+_COUNT, _SIZE = r"[1-9]\d{0,5}", r"\d{1,12}"
 # Written by tb_perfadvisor.instrument.loader_workers.
 _MARK = re.compile(
-    r"^DataLoader worker \d+ of (?P<workers>\d+) on (?P<cores>\d+) cores beside (?P<threads>\d+)"
-    r" threads: (?P<wall>\d+) us, CPU (?P<cpu>\d+) us, (?P<files>\d+) files,"
-    r" (?P<bytes>-?\d+) bytes(?:, (?P<samples>-?\d+) samples, system (?P<system>-?\d+) us,"
-    r" collate (?P<collate>-?\d+) us)?$"
+    rf"^DataLoader worker \d+ of (?P<workers>{_COUNT}) on (?P<cores>{_COUNT}) cores"
+    rf" beside (?P<threads>{_COUNT}) threads: (?P<wall>{_SIZE}) us, CPU (?P<cpu>{_SIZE}) us,"
+    rf" (?P<files>{_SIZE}) files, (?P<bytes>-?{_SIZE}) bytes(?:, (?P<samples>-?{_SIZE}) samples,"
+    rf" system (?P<system>-?{_SIZE}) us, collate (?P<collate>-?{_SIZE}) us)?$"
 )
 
 

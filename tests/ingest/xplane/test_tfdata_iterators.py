@@ -116,3 +116,21 @@ def test_a_function_inside_the_executor_of_the_step() -> None:
     drawing.event(host, pool, "model/MatMul:MatMul", 70, 20)
     found = kinds(drawing.read())
     assert (found["decode/Mul:Mul"], found["model/MatMul:MatMul"]) == ("INPUT_WORK", "OPERATOR")
+
+
+def test_a_budget_of_no_cores_is_unknown() -> None:
+    trace = reread(
+        draw(
+            TEXT,
+            legend={
+                "R": iterator("Root::Prefetch", **(FACTS | {"cores": 0})),
+                "M": iterator("Root::Prefetch::Map", iterator=6, cores=1),
+                "f": function_run(-3),
+                "E": function_run(-3, "ExecutorState::Process"),
+                "x": function_run(4, "ExecutorState::Process"),
+                "o": operator("model/MatMul:MatMul"),
+            },
+            framework="tensorflow",
+        )
+    )
+    assert trace.iterators.cores.tolist() == [-1, -1, -1, 1]

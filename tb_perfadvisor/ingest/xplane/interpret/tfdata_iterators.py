@@ -95,9 +95,9 @@ class Iterators:
         is_call, id_ = is_call[selected], id_[selected]
         place = kept[selected]
 
-        def whole(stat: str, largest: int = _MAX_INT32) -> Int64:
+        def whole(stat: str, least: int = 0) -> Int64:
             values: Int64 = threads.numbers(stat)[place]
-            return np.where((values >= 0) & (values <= largest) & is_call, values, -1)
+            return np.where((values >= least) & (values <= _MAX_INT32) & is_call, values, -1)
 
         def size(stat: str) -> Int64:
             megabytes = whole(stat)
@@ -118,7 +118,7 @@ class Iterators:
             buffer_size=np.maximum(whole("buffer_limit"), whole("buffer_size")),
             buffered=whole("buffered_elements"),
             buffered_bytes=size("buffered_bytes_MB"),
-            cores=whole("cpu_budget"),
+            cores=whole("cpu_budget", least=1),
             threads=whole("threadpool_size"),
             memory_bytes=size("ram_budget_megabytes"),
         )
