@@ -103,6 +103,31 @@ def kineto_nested_frames(count: int, folder: Path) -> None:
     _kineto([*frames, *_work(1000)], folder)
 
 
+def kineto_work_in_deep_frames(count: int, folder: Path) -> None:
+    """Operators, launches and kernels inside a thousand nested Python functions."""
+    frames = (
+        _host(
+            f"train.py({level}): f{level}",
+            level / 1_000,
+            10 * count + 2_000 - level,
+            cat="python_function",
+            args={"Python id": level, "Python parent id": level - 1},
+        )
+        for level in range(1_000)
+    )
+    work = ({**event, "ts": event["ts"] + 10} for event in _work(count // 3))
+    _kineto([*frames, *work], folder)
+
+
+def kineto_crossing(count: int, folder: Path) -> None:
+    """Nested operators, then as many that begin inside all of them and end outside."""
+    half = count // 2
+    around = _host("aten::linear", 0, 20 * count)
+    nested = (_host("aten::add", 1 + at, 4 * count - 2 * at) for at in range(half))
+    crossing = (_host("aten::mul", 1 + half + at, 10 * count) for at in range(half))
+    _kineto([*_work(100), around, *nested, *crossing], folder)
+
+
 def kineto_overlapping(count: int, folder: Path) -> None:
     """Operators of one thread that overlap and are not nested."""
     events = (_host("aten::add", 10 * at, 10 * count) for at in range(count))
@@ -253,6 +278,40 @@ def kineto_collectives(count: int, folder: Path) -> None:
     _kineto(events(), folder, world=8)
 
 
+def kineto_roles(count: int, folder: Path) -> None:
+    """All-reduces, each in an annotation and a process group that say what it is for."""
+
+    def events() -> Iterator[dict[str, Any]]:
+        for number, event in enumerate(_work(count)):
+            if event["cat"] == "kernel":
+                event["name"] = _ALL_REDUCE
+                event["args"] |= {
+                    "Collective name": "allreduce",
+                    "In msg nelems": 1024,
+                    "dtype": "Float",
+                    "Group size": 2,
+                    "Process Group Name": str(number),
+                    "Process Group Description": f"tp:{number}",
+                }
+            elif event["cat"] == "cpu_op":
+                event["name"] = f"FSDP::part_{number}"
+            yield event
+
+    _kineto(events(), folder, world=8)
+
+
+def kineto_backward_threads(count: int, folder: Path) -> None:
+    """Forward operators of as many threads, and backward operators that refer to as many."""
+
+    def events() -> Iterator[dict[str, Any]]:
+        for number, event in enumerate(_work(count, thread=lambda at: 100 + at)):
+            if event["cat"] == "cpu_op":
+                event["args"] |= {"Sequence number": number, "Fwd thread id": number % 2 * number}
+            yield event
+
+    _kineto(events(), folder)
+
+
 def kineto_memory(count: int, folder: Path) -> None:
     """Allocations, each freed at the end."""
 
@@ -315,6 +374,8 @@ LARGEST: dict[Write, int] = {
     kineto_events: 10**6,
     kineto_nested: 10**6,
     kineto_nested_frames: 10**6,
+    kineto_work_in_deep_frames: 10**5,
+    kineto_crossing: 10**6,
     kineto_overlapping: 10**6,
     kineto_names: 10**6,
     kineto_annotations: 10**6,
@@ -329,6 +390,8 @@ LARGEST: dict[Write, int] = {
     kineto_copies: 10**5,
     kineto_steps: 10**5,
     kineto_collectives: 10**5,
+    kineto_roles: 10**5,
+    kineto_backward_threads: 10**5,
     kineto_memory: 10**6,
     kineto_fetches: 10**5,
     kineto_unmarked: 10**6,

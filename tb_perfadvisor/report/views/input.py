@@ -10,7 +10,7 @@ from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.input.loader_workers import mean_of_known, worker_batches
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import stall_parts
-from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of
+from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of, parents_of_paths
 from tb_perfadvisor.signals.recording.visibility import shows_input
 from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
@@ -184,18 +184,15 @@ def _summed(stages: tuple[OperatorTotal, ...]) -> list[InputIterator]:
             for place, value in enumerate((stage.count, stage.total_ns, stage.self_ns)):
                 total[place] += value
     paths = sorted(sums, key=lambda path: (path.count("::"), path))
-    place_of = {path: place for place, path in enumerate(paths)}
+    parents = parents_of_paths([(0, path) for path in paths])
     found = []
-    for path in paths:
-        above = path.rpartition("::")[0]
-        while above and above not in place_of:
-            above = above.rpartition("::")[0]
+    for path, parent in zip(paths, parents, strict=True):
         calls, whole_ns, own_ns = sums[path]
         found.append(
             InputIterator(
                 path=path,
                 kind=kind_of(path),
-                parent=place_of.get(above),
+                parent=parent if parent >= 0 else None,
                 calls=calls,
                 total_ns=whole_ns,
                 self_ns=own_ns,

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 
 
@@ -72,8 +72,9 @@ class RedundantAllReduce(Rule):
             return
         step = last_before(steps.start_ns, signals.trace.events.start_ns[collectives.row])
         is_redundant = np.zeros(len(collectives), dtype=bool)
-        for index in distinct(step[all_reduces]).tolist():
-            in_step = np.flatnonzero(all_reduces & (step == index))
+        candidates = np.flatnonzero(all_reduces)
+        for _, places in places_by_value(step[candidates]):
+            in_step = candidates[places]
             if len(in_step) % rounds:
                 return  # rounds differ, so something besides gradients is reduced
             is_redundant[in_step[: len(in_step) - len(in_step) // rounds]] = True

@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
-_BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
+_BOUNDS = r"\[(\d{1,18}):(\d{1,18})(?::\d+)?\]"
 
 _REMEDIES = (
     Remedy(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.core.causes import COMPUTE, OF_PRECISION
 from tb_perfadvisor.trace import EventKind, Precision, Trace
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
@@ -54,8 +54,9 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
         types[trace.operators.row] = trace.operators.dtypes
         text = types[operator]  # row -1 reads the extra last slot: unknown
         width = np.zeros(len(text), dtype=np.uint8)
-        for index in distinct(text[text >= 0]).tolist():
-            width[text == index] = width_of_types(trace.strings[index])
+        for index, places in places_by_value(text):
+            if index >= 0:
+                width[places] = width_of_types(trace.strings[index])
         precision = precision.copy()
         precision[is_unnamed] = width
     return precision

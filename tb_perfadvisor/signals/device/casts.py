@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.tables import Int32
 
 _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
@@ -90,9 +90,8 @@ def _xla_converts(trace: Trace, rows: Int32) -> tuple[NDArray[np.bool_], NDArray
     """Whether events are XLA converts, and whether these do nothing else."""
     op = trace.operations(rows)
     is_convert, is_pure = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
-    for number in distinct(op[op >= 0]).tolist():
-        if _hlo_names().match(trace.text(int(trace.hlo.name[number]))):
-            executions = op == number
+    for number, executions in places_by_value(op):
+        if number >= 0 and _hlo_names().match(trace.text(int(trace.hlo.name[number]))):
             is_convert[executions] = True
             is_pure[executions] = _is_pure_convert(trace.text(int(trace.hlo.text[number])))
     return is_convert, is_pure

@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.trace.nesting import outermost
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _NEVER = np.iinfo(np.int64).max
@@ -164,24 +165,20 @@ def _enclosing(trace: Trace, track: Int32, at_ns: Int64) -> Int32:
         slot = last_before(events.start_ns[rows], at_ns[on_track])
         enclosing[on_track] = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
     end = events.end_ns
-    while True:
-        # If the last event to begin is over, an event around it may still be open.
-        is_over = (enclosing >= 0) & (end[enclosing] < at_ns)
-        if not is_over.any():
-            return enclosing
-        enclosing = np.where(is_over, events.parent[enclosing], enclosing)
+    # If the last event to begin is over, an event around it may still be open.
+    climbing = np.flatnonzero((enclosing >= 0) & (end[enclosing] < at_ns))
+    while climbing.size:
+        enclosing[climbing] = events.parent[enclosing[climbing]]
+        climbing = climbing[enclosing[climbing] >= 0]
+        climbing = climbing[end[enclosing[climbing]] < at_ns[climbing]]
+    return enclosing
 
 
 def _outermost_operators(trace: Trace, rows: Int32) -> Int32:
     """The outermost operator at or around each event; -1 for none; shape (n,)."""
     events = trace.events
-    outermost = np.full(len(rows), -1, dtype=np.int32)
-    ancestor = rows
-    while (ancestor >= 0).any():
-        is_operator = (ancestor >= 0) & (events.kind[ancestor] == EventKind.OPERATOR)
-        outermost = np.where(is_operator, ancestor, outermost)
-        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
-    return outermost
+    found = outermost(events.parent, events.kind == EventKind.OPERATOR)
+    return np.where(rows >= 0, found[rows], -1).astype(np.int32)
 
 
 def phases_of(trace: Trace, rows: Int32) -> NDArray[np.str_]:
@@ -200,18 +197,15 @@ def _phases(trace: Trace, rows: Int32, operator: Int32) -> NDArray[np.int8]:
     """
     events = trace.events
     index = {phase: number for number, phase in enumerate(Phase)}
-    marks = np.full(len(events) + 1, -1, dtype=np.int8)
-    marks[:-1][events.kind == EventKind.INPUT_WAIT] = index[Phase.INPUT]
-    marks[:-1][is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = index[Phase.OPTIMIZER]
+    marks = np.full(len(events), -1, dtype=np.int8)
+    marks[events.kind == EventKind.INPUT_WAIT] = index[Phase.INPUT]
+    marks[is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = index[Phase.OPTIMIZER]
     is_backward = is_in(events.name, _in_gradient_tape(trace))
     is_backward |= is_in(events.name, _with_prefix(trace, _BACKWARD))
-    marks[:-1][is_backward] = index[Phase.BACKWARD]
+    marks[is_backward] = index[Phase.BACKWARD]
     phases = np.where(operator >= 0, index[Phase.FORWARD], index[Phase.OTHER]).astype(np.int8)
-    ancestor = rows
-    while (ancestor >= 0).any():
-        mark = marks[ancestor]
-        phases = np.where((ancestor >= 0) & (mark >= 0), mark, phases)
-        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
+    marked = np.where(rows >= 0, outermost(events.parent, marks >= 0)[rows], -1)
+    phases[marked >= 0] = marks[marked[marked >= 0]]
     return phases
 
 

@@ -29,6 +29,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
+from tb_perfadvisor.trace.nesting import outermost
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -193,13 +194,10 @@ def _outermost_forward(signals: Signals, operators: Int32) -> Int32:
     sequence = trace.by_event(trace.operators.row, trace.operators.sequence, -1)
     is_autograd = _are_named(signals, _AUTOGRAD)
     is_forward = (sequence >= 0) & ~is_autograd & (events.kind == EventKind.OPERATOR)
-    outermost = np.full(len(operators), -1, dtype=np.int32)
-    around = operators.astype(np.int32)
-    while (around >= 0).any():
-        around = np.where((around >= 0) & ~is_autograd[around], around, -1)
-        outermost = np.where((around >= 0) & is_forward[around], around, outermost)
-        around = np.where(around >= 0, events.parent[around], -1)
-    return outermost
+    within = np.where(is_autograd, np.int32(-1), events.parent)
+    within[(within >= 0) & is_autograd[within]] = -1
+    found = outermost(within, is_forward)
+    return np.where(operators >= 0, found[operators], -1).astype(np.int32)
 
 
 def _within_window(signals: Signals, rows: Int32, operators: Int32) -> Recomputation:

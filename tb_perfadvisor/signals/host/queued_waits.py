@@ -116,10 +116,11 @@ def _calls_at(signals: Signals, at_ns: Int64) -> Int32:
     slot = last_before(events.start_ns[rows], at_ns)
     call = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
     # The latest call before the moment may have returned, but not those around it.
-    is_over = (call >= 0) & (events.end_ns[call] <= at_ns)
-    while is_over.any():
-        call = np.where(is_over, events.parent[call], call)
-        is_over = (call >= 0) & (events.end_ns[call] <= at_ns)
+    climbing = np.flatnonzero((call >= 0) & (events.end_ns[call] <= at_ns))
+    while climbing.size:
+        call[climbing] = events.parent[call[climbing]]
+        climbing = climbing[call[climbing] >= 0]
+        climbing = climbing[events.end_ns[call[climbing]] <= at_ns[climbing]]
     is_call = np.isin(events.kind[call], _CALLS)
     found: Int32 = np.where((call >= 0) & is_call, call, -1).astype(np.int32)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +34,24 @@ def kind_of(path: str) -> str:
     return _VERSION.sub("", path.rsplit("::", 1)[-1])
 
 
+def parents_of_paths(paths: Sequence[tuple[int, str]]) -> list[int]:
+    """The place of the nearest chain of the same pipeline that each one continues; -1 for none.
+
+    Args:
+        paths: Distinct pairs of a pipeline's number and a chain, such as `Root::Map`.
+    """
+    parts = [(number, *path.split("::")) for number, path in paths]
+    parents = [-1] * len(paths)
+    above: list[int] = []
+    # Sorted, each chain comes directly before those that continue it.
+    for place in sorted(range(len(paths)), key=parts.__getitem__):
+        while above and parts[place][: len(parts[above[-1]])] != parts[above[-1]]:
+            above.pop()
+        parents[place] = above[-1] if above else -1
+        above.append(place)
+    return parents
+
+
 def iterator_calls(trace: Trace) -> tuple[Int32, Int32]:
     """Rows of iterator calls, and their entries in the iterator table; -1 for none."""
     names = trace.events.name
@@ -58,12 +77,7 @@ def nodes_of(trace: Trace, rows: Int32, entry: Int32) -> Nodes:
     for pair in sorted(set(pairs), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
         known[pair] = len(known)
     of_row = np.array([known[pair] for pair in pairs], dtype=np.int32)[key_of_row]
-    parents = []
-    for number, path in known:
-        above = path.rpartition("::")[0]
-        while above and (number, above) not in known:
-            above = above.rpartition("::")[0]
-        parents.append(known.get((number, above), -1))
+    parents = parents_of_paths(list(known))
     repeats = np.zeros(len(known), dtype=np.int64)
     count = int(iterator.max(initial=0)) + 1
     np.add.at(repeats, distinct(of_row * np.int64(count) + iterator) // count, 1)

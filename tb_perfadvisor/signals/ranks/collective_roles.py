@@ -23,7 +23,8 @@ from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, places_by_value
+from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -206,7 +207,7 @@ class _Search:
         self._set(self.role == 0, Role.UNKNOWN, "")
         return CollectiveRoles(self.role, self.evidence, tuple(self.texts))
 
-    def _set(self, chosen: Mask, role: Role, text: str) -> None:
+    def _set(self, chosen: Mask | NDArray[np.int64], role: Role, text: str) -> None:
         self.role[chosen] = _ROLES.index(role)
         self.evidence[chosen] = self.texts.setdefault(text, len(self.texts))
 
@@ -218,35 +219,57 @@ class _Search:
 
     def _by_enclosing(self, patterns: tuple[tuple[Role, str], ...], text: str) -> None:
         """Assign the role of the innermost enclosing event whose name has one."""
-        events, strings = self.trace.events, self.trace.strings
-        around = np.where(self.role == 0, self.innermost, -1)
-        while (around >= 0).any():
-            names = np.where(around >= 0, events.name[around], -1)
-            for name in distinct(names[names >= 0]).tolist():
-                role = _role_of(strings[name], patterns)
-                if role is not Role.UNKNOWN:
-                    chosen = (names == name) & self._fits(role)
-                    self._set(chosen, role, text.format(f"`{_shown(strings[name])}`"))
-            around = np.where((around >= 0) & (self.role == 0), events.parent[around], -1)
+        events = self.trace.events
+        open_rows = np.flatnonzero((self.role == 0) & (self.innermost >= 0))
+        if not open_rows.size:
+            return
+        named = distinct(events.name[with_enclosing(events.parent, self.innermost[open_rows])])
+        role_of_name = np.zeros(len(self.trace.strings), dtype=np.uint8)
+        for name in named.tolist():
+            role_of_name[name] = _ROLES.index(_role_of(self.trace.strings[name], patterns))
+        has_role = role_of_name[events.name] > 0
+        around = nearest(events.parent, has_role)
+        above = np.where(events.parent >= 0, around[events.parent], -1)
+        # One pass for each event around whose role does not fit the operation.
+        enclosing = around[self.innermost[open_rows]]
+        while (is_inside := enclosing >= 0).any():
+            open_rows, enclosing = open_rows[is_inside], enclosing[is_inside]
+            names = events.name[enclosing]
+            fits = self._assign(open_rows, names, role_of_name, text)
+            open_rows, enclosing = open_rows[~fits], above[enclosing[~fits]]
 
     def _by_text(self, column: Int32, patterns: tuple[tuple[Role, str], ...], text: str) -> None:
-        free = self.role == 0
-        for index in distinct(column[free & (column >= 0)]).tolist():
-            name = self.trace.strings[index]
-            role = _role_of(name, patterns)
-            if role is not Role.UNKNOWN:
-                chosen = free & (column == index) & self._fits(role)
-                self._set(chosen, role, text.format(f"`{_shown(name)}`"))
+        rows = np.flatnonzero((self.role == 0) & (column >= 0))
+        role_of_name = np.zeros(len(self.trace.strings), dtype=np.uint8)
+        for name in distinct(column[rows]).tolist():
+            role_of_name[name] = _ROLES.index(_role_of(self.trace.strings[name], patterns))
+        self._assign(rows, column[rows], role_of_name, text)
+
+    def _assign(
+        self, rows: NDArray[np.intp], names: Int32, role_of_name: NDArray[np.uint8], text: str
+    ) -> Mask:
+        """Assign the roles of names to collectives whose operation fits; returns to which."""
+        roles = role_of_name[names]
+        fits = roles > 0
+        for role, operations in _OPERATIONS.items():
+            of_role = np.flatnonzero(roles == _ROLES.index(role))
+            fits[of_role] = np.isin(self.operation[rows[of_role]], list(operations))
+        self.role[rows[fits]] = roles[fits]
+        for name, places in places_by_value(names[fits]):
+            shown = text.format(f"`{_shown(self.trace.strings[name])}`")
+            self.evidence[rows[fits][places]] = self.texts.setdefault(shown, len(self.texts))
+        return fits
 
     def _like_others(self) -> None:
         """Collectives without a launch are for what all others of their kind are for."""
         first, kind = group_rows(self.table.operation, self.table.group)
         is_open = (self.role == 0) & (self.innermost < 0)
-        for index in distinct(kind[is_open]).tolist():
-            known = distinct(self.role[(kind == index) & ~is_open]).tolist()
-            if len(known) == 1 and known[0]:
+        for index, places in places_by_value(kind):
+            opened = places[is_open[places]]
+            known = distinct(self.role[places[~is_open[places]]]).tolist()
+            if opened.size and len(known) == 1 and known[0]:
                 text = f"like the other {self.operation[first[index]]}s"
-                self._set(is_open & (kind == index), _ROLES[known[0]], text)
+                self._set(opened, _ROLES[known[0]], text)
 
     def _by_ddp(self) -> None:
         """All-reduces without a launch are gradients if the program runs DDP."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 
 
 class Dimension(Enum):
@@ -72,8 +72,9 @@ def dimension_of_collectives(signals: Signals) -> NDArray[np.uint8]:
     if trace.source.framework == "pytorch":
         return dimension
     axes = np.where(dimension == 0, trace.collectives.description, -1)
-    for index in distinct(axes[axes >= 0]).tolist():
-        dimension[axes == index] = DIMENSIONS.index(dimension_of_axes(trace.strings[index]))
+    for index, places in places_by_value(axes):
+        if index >= 0:
+            dimension[places] = DIMENSIONS.index(dimension_of_axes(trace.strings[index]))
     return dimension
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -17,13 +16,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.core.placement import innermost_marked
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 LATE: Final = 0.1
@@ -103,16 +103,8 @@ def _around(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> Int32:
 def _climb(trace: Trace, rows: Int32, matches: Callable[[str], bool]) -> Int32:
     """The innermost event at or around each event whose name matches; -1 for none; shape (n,)."""
     events = trace.events
-    known = cache(matches)
-    found = np.full(len(rows), -1, dtype=np.int32)
-    around = rows.astype(np.int32)
-    while (around >= 0).any():
-        names = np.where(around >= 0, events.name[around], -1)
-        hits = [name for name in distinct(names[names >= 0]).tolist() if known(trace.strings[name])]
-        is_hit = np.isin(names, hits)
-        found = np.where(is_hit, around, found)
-        around = np.where((around >= 0) & ~is_hit, events.parent[around], -1)
-    return found
+    hits = [name for name in distinct(events.name).tolist() if matches(trace.strings[name])]
+    return innermost_marked(events.parent, rows.astype(np.int32), is_in(events.name, hits))
 
 
 def _differing(trace: Trace, gathers: NDArray[np.int32], hooks: NDArray[np.int32]) -> int:

@@ -10,7 +10,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.compile_log import CompileLog
 
-_PROCESS = re.compile(r"\((\d+)\)$")
+_PROCESS = re.compile(r"\((\d{1,19})\)$")
 """At the end of a process's name in Kineto's traces: `python (31901)`."""
 
 

@@ -9,6 +9,7 @@ from tb_perfadvisor.signals.work.operator_work import work_of_operator
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -20,6 +21,7 @@ class WorkOwners:
         table = trace.operators
         self._slot = trace.by_event(table.row, np.arange(len(table.row), dtype=np.int32), -1)
         self._known: dict[int, Work | None] = {}
+        self._owner: dict[int, int] = {}
         self._forward: dict[int, Work] | None = None
 
     def work(self, row: int) -> Work:
@@ -52,15 +54,21 @@ class WorkOwners:
 
     def _convolution_around(self, row: int) -> int:
         """The innermost convolution with known work at or around an operator; -1 for none."""
-        while row >= 0 and "conv" in self._trace.name(row):
+        passed = []
+        while row >= 0 and row not in self._owner and "conv" in self._trace.name(row):
+            passed.append(row)
             if row not in self._known:
                 self._evaluate(np.array([row], dtype=np.int32))
             if self._known[row] is None:
                 self._known[row] = self._work_of_forward(row)
             if self._known[row] is not None:
-                return row
+                self._owner[row] = row
+                break
             row = int(self._trace.events.parent[row])
-        return -1
+        # Remembered, so that each event is passed once, however many are nested.
+        owner = self._owner.get(row, -1)
+        self._owner.update(dict.fromkeys(passed, owner))
+        return owner
 
     def _evaluate(self, rows: Int32) -> None:
         trace, table, slot = self._trace, self._trace.operators, self._slot[rows]
@@ -103,10 +111,10 @@ class WorkOwners:
         rows = rows[is_in(names, backward)]
         self._evaluate(rows)
         works = {}
+        linked = nearest(events.parent, events.forward >= 0)
         for row in rows.tolist():
-            work, node = self._known[row], row
-            while node >= 0 and events.forward[node] < 0:
-                node = int(events.parent[node])
+            work = self._known[row]
+            node = int(linked[row])
             if work is None or work.matmul is None or not work.matmul.flop or node < 0:
                 continue
             passes = work.flop / work.matmul.flop

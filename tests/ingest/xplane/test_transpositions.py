@@ -131,3 +131,18 @@ def test_endless_chains_and_missing_instructions_are_no_reason() -> None:
     added(entry, 9, "copy", 1, shape="16,8")
     assert not transposed(entry)
     assert not transposed(computation(1, 9))
+
+
+def test_a_conversion_of_itself_explains_nothing() -> None:
+    entry = computation(1, 9)
+    added(entry, 1, "convert", 1, shape="512,1024")
+    added(entry, 2, "add", 1, shape="512,1024")
+    added(entry, 9, "copy", 2, shape="512,1024")
+    assert not transposed(entry)
+
+
+def test_an_element_of_nothing_explains_nothing() -> None:
+    entry = computation(1, 9)
+    added(entry, 1, "get-tuple-element", shape="512,1024")
+    added(entry, 9, "copy", 1, shape="512,1024")
+    assert not transposed(entry)

@@ -12,7 +12,7 @@ from tb_perfadvisor.signals.input.tfdata_functions import (
     python_functions,
     stall_parts,
 )
-from tb_perfadvisor.signals.input.tfdata_nodes import kind_of
+from tb_perfadvisor.signals.input.tfdata_nodes import kind_of, parents_of_paths
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator, operator
 from tb_perfadvisor.trace import EventKind, Trace
@@ -281,3 +281,14 @@ def test_the_bottleneck_of_a_recorded_step_is_the_slow_map(corpus: Path) -> None
     assert pipelines.function_ns[node] > 160 * 2_000_000
     stall = signals.attribution.intervals[Cause.INPUT]
     assert total_ns(join(*pipelines.stall)) / total_ns(stall) > 0.99
+
+
+def test_chains_continue_the_nearest_recorded_one() -> None:
+    paths = ["Root", "Root::Map", "Root::Map2", "Root::Map::Batch::Zip", "Other::Map", "Root::Map"]
+    numbered = [*((0, path) for path in paths[:-1]), (1, paths[-1])]
+    # `Root::Map::Batch` was not recorded; the second pipeline has no other chain.
+    assert parents_of_paths(numbered) == [-1, 0, 0, 1, -1, -1]
+
+
+def test_a_name_of_separators_takes_no_longer_than_it_is_long() -> None:
+    assert parents_of_paths([(0, "::" * 500_000), (0, "A")]) == [-1, -1]

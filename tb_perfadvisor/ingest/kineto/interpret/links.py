@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, unique_inverse
 from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
 Int64 = NDArray[np.int64]
@@ -79,6 +79,10 @@ def forward_links(
     return row[known[backward[same]]], row[known[forward[same]]]
 
 
+_MAX_REPLICAS = 64
+"""Forward threads of one process, and threads that count: one for each of its devices."""
+
+
 def _forward_lines(
     sequence: Int64, forward_thread: Int64, thread: NDArray[np.int32], start_ns: Int64
 ) -> NDArray[np.int32]:
@@ -95,11 +99,17 @@ def _forward_lines(
         return np.zeros(thread.size, dtype=np.int32)
     first_ns = np.full(threads.size, np.iinfo(np.int64).max)
     np.minimum.at(first_ns, slot, start_ns[~is_backward])
-    in_order = threads[np.argsort(first_ns, kind="stable")].tolist()
+    # Only the busiest threads, in their order: each is compared with each backward thread.
+    busiest = np.argsort(-np.bincount(slot), kind="stable")[:_MAX_REPLICAS]
+    in_order = threads[busiest[np.argsort(first_ns[busiest], kind="stable")]].tolist()
     numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in in_order}
     assigned: set[int] = set()
-    for number in distinct(forward_thread[is_backward]).tolist():
-        members = is_backward & (forward_thread == number)
+    line[is_backward] = -1
+    backward = np.flatnonzero(is_backward)
+    for count, (_, places) in enumerate(places_by_value(forward_thread[backward])):
+        if count >= _MAX_REPLICAS:
+            break
+        members = backward[places]
         wanted = distinct(sequence[members])
         best = max(
             in_order,

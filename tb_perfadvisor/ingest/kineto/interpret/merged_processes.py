@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kineto.decode.columns import Collected
 from tb_perfadvisor.ingest.merged_ranks import is_merged, rank_in
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 
 _OFFSET = 2**40
 """Correlation ids have at most 32 bits, and some tools add more."""
@@ -35,5 +35,5 @@ def by_rank(ids: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64
 
 def rows_by_rank(rank: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
     """The rows of each rank."""
-    for value in distinct(rank).tolist():
-        yield np.flatnonzero(rank == value)
+    for _, rows in places_by_value(rank):
+        yield rows

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.decode.events import Events
 from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace import Assembler, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
@@ -73,10 +73,9 @@ def _add(
     size = np.maximum(events.numbers("allocation_bytes")[rows], 0)
     in_use = np.where(allocated >= 0, allocated + reserved, -1)
     is_limited = (allocated >= 0) & (available >= 0) & (in_use >= 0)
-    for index in distinct(device[is_limited]).tolist():
-        of_device = is_limited & (device == index)
-        limit = int((in_use + available)[of_device].max())
-        limits[index] = max(limits.get(index, 0), limit)
+    limit = (in_use + available)[is_limited]
+    for index, places in places_by_value(device[is_limited]):
+        limits[index] = max(limits.get(index, 0), int(limit[places].max()))
     assembler.add_memory(
         events.start_ns[rows],
         device=device,

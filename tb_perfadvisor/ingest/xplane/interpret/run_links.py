@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.decode.events import Events, Line, Lines
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
@@ -87,10 +87,11 @@ class HostRuns:
         order = np.lexsort((-end, start))
         calls, start, end = calls[order], start[order], end[order]
         is_outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
-        for row in distinct(line.row[calls[is_outermost]]).tolist():
+        outermost = calls[is_outermost]
+        for row, places in places_by_value(line.row[outermost]):
             match = _CALL.match(line.names[row])
             function = _NOT_IN_NAMES.sub("_", str(match["function"]) if match else "").strip("_")
-            own = calls[is_outermost & (line.row[calls] == row)]
+            own = outermost[places]
             number = self._functions.setdefault(function, len(self._functions))
             earlier = self._calls.get(function, _NONE)
             of_call = _BY_CALL + (number << _DEVICE_BITS) + len(earlier) + np.arange(len(own))

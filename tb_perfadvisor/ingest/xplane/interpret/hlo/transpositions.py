@@ -49,6 +49,7 @@ class Transpositions:
         """
         self._computations = computations
         self._entry = _by_id(entry)
+        self._by_name = {each.name: each for each in self._entry.values()}
         self._root_id = int(entry.root_id)
         self._users: dict[int, list[Any]] = defaultdict(list)
         for instruction in entry.instructions:
@@ -61,7 +62,7 @@ class Transpositions:
         Args:
             name: The name of the copy.
         """
-        copy = next((c for c in self._entry.values() if c.name == name.encode()), None)
+        copy = self._by_name.get(name.encode())
         if copy is None or not copy.operand_ids:
             return False
         origin = self._origin(self._entry, int(copy.operand_ids[0]))
@@ -103,7 +104,8 @@ class Transpositions:
             elif opcode in (b"fusion", b"get-tuple-element"):
                 index = -1
                 if opcode == b"get-tuple-element":
-                    index, fusion = int(instruction.tuple_index), by_id.get(operands[0])
+                    index = int(instruction.tuple_index)
+                    fusion = by_id.get(operands[0]) if operands else None
                     if fusion is None or fusion.opcode != b"fusion":
                         return _Origin(instruction, is_transposed)
                     instruction = fusion
@@ -131,7 +133,9 @@ class Transpositions:
             operand = by_id.get(id_)
             if operand is not None and list(operand.shape.dimensions) == sizes:
                 source = operand
-                while source is not None and source.opcode == b"convert" and source.operand_ids:
+                for _ in range(_MAX_CHAIN):
+                    if source is None or source.opcode != b"convert" or not source.operand_ids:
+                        break
                     source = by_id.get(int(source.operand_ids[0]))
                 if source is not None and source.opcode not in _CONSTANT:
                     return id_
