@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.note import Note
 
 _NVIDIA_PARAMETERS = Path("/proc/driver/nvidia/params")
 _TOOLKITS = Path("/usr/local")

@@ -13,7 +13,7 @@ from tb_perfadvisor.cli.terminal import EXIT_USAGE, printing, show_progress, ter
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.captures import Capture, Listing
-    from tb_perfadvisor.trace import Note
+    from tb_perfadvisor.note import Note
 
 # Of many similar files, list only the first.
 _MAX_FILES = 4
@@ -166,7 +166,7 @@ def _problems(file: Path) -> list[str]:
 
 
 def _logdir_notes(listing: Listing) -> list[Note]:
-    from tb_perfadvisor.trace import Note
+    from tb_perfadvisor.note import Note
 
     notes = [
         Note("scan-incomplete", "warning", f"The scan is incomplete: {gap}.", "")

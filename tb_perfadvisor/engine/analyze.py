@@ -16,9 +16,10 @@ from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding, first_f
 from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.recording.start_up import is_start_up
-from tb_perfadvisor.trace import Note, Run
+from tb_perfadvisor.trace import Run
 from tb_perfadvisor.whatif import most_saved_ns
 
 SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.recording.compile_log import compile_log
-from tb_perfadvisor.trace import Note
 
 ONLY_LOG = Note(
     "compile-log",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.engine.compile_log_notes import ONLY_LOG, on_compile_log
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.engine.stated_results import on_stated_results
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
@@ -18,7 +19,7 @@ from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace import EventKind, Note, Source, Trace
+from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.units import format_duration
 
 FEW_STEPS = 3

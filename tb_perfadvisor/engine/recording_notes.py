@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
 from tb_perfadvisor.signals.core.steps.steps import EARLIER_WORK
@@ -15,7 +16,7 @@ from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace import EventKind, Note
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.recording.visibility import shows_input
-from tb_perfadvisor.trace import Note, Precision, StatedResults
+from tb_perfadvisor.trace import Precision, StatedResults
 from tb_perfadvisor.units import format_duration, format_share
 
 _STEP_DIFFERENCE = 0.05

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.files.access import open_file
-from tb_perfadvisor.trace import Note, Source
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.compile_log import CompileLog
 
 _MOST_LOGS = 16

@@ -28,8 +28,9 @@ from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name
-from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
+from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor.trace import EventKind, Note, Trace
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.parts import part_of
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
-
 from tb_perfadvisor.environment import profile_plugin_notes, recording_notes
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import (
@@ -17,23 +15,14 @@ from tb_perfadvisor.ingest.profile_tab import (
     remembers_no_tools,
 )
 from tb_perfadvisor.ingest.xplane.integrity import check_integrity
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name, shell_word
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot
-from tb_perfadvisor.plugin.log_directories import Root
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.plugin.log_directories import Surroundings
 
 _NAMED = 3
 # Checking more would take too long.
 _MAX_CHECKED = 500
-
-
-class Surroundings(Struct, frozen=True):
-    """How TensorBoard was started."""
-
-    logdir: str
-    """`--logdir` as given."""
-    roots: tuple[Root, ...]
-    has_profile_plugin: bool
 
 
 def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
@@ -80,12 +69,6 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
     notes += [*_broken(xplanes), *_exports(exports, surroundings)]
     notes += _profile_tab(xplanes, surroundings) if xplanes else []
     return [*notes, *recording_notes()]
-
-
-def shows_in_profile_tab(surroundings: Surroundings) -> bool:
-    """Whether the Profile tab finds any run: it reads only --logdir, without expanding `~`."""
-    logdir = surroundings.logdir
-    return surroundings.has_profile_plugin and bool(logdir) and not logdir.startswith("~")
 
 
 def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]:

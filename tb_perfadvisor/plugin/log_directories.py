@@ -1,4 +1,4 @@
-"""Log directories, and the names of runs and captures in them."""
+"""The log directories that TensorBoard was started with, and names of runs and captures in them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ class Root(Struct, frozen=True):
         """A name for the tab that does not reveal the path."""
         name = self.group or re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] or self.path
         return printable_name(name)
+
+
+class Surroundings(Struct, frozen=True):
+    """How TensorBoard was started."""
+
+    logdir: str
+    """`--logdir` as given."""
+    roots: tuple[Root, ...]
+    has_profile_plugin: bool
+
+    @property
+    def shows_in_profile_tab(self) -> bool:
+        """Whether the Profile tab finds any run: it reads only --logdir, without expanding `~`."""
+        return self.has_profile_plugin and bool(self.logdir) and not self.logdir.startswith("~")
 
 
 def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:

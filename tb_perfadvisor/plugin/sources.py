@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from tensorboard.plugins import base_plugin
@@ -12,13 +12,10 @@ from tensorboard.plugins import base_plugin
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.code import Code
-from tb_perfadvisor.plugin.log_directories import roots_of
+from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
 from tb_perfadvisor.plugin.worker import REPORT
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.plugin.doctor import Surroundings
 
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
@@ -97,17 +94,13 @@ class Sources:
 
     def surroundings(self) -> Surroundings:
         """How TensorBoard was started."""
-        from tb_perfadvisor.plugin.doctor import Surroundings
-
         # Look it up here: the mapping gets plugins that load after this one.
         has_profile = "profile" in (self._plugins or {})
         return Surroundings(self._logdir, self.catalog.roots, has_profile)
 
     def profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
         """The run and host that the Profile tab shows a capture under, if it does."""
-        from tb_perfadvisor.plugin.doctor import shows_in_profile_tab
-
-        if not shows_in_profile_tab(self.surroundings()):
+        if not self.surroundings().shows_in_profile_tab:
             return None, None
         return profile_target(entry.capture.files[0].path) or (None, None)
 

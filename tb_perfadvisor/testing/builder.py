@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.testing import symbols
 from tb_perfadvisor.testing.placing import Placed, Track, assemble
 from tb_perfadvisor.testing.symbols import Symbol
@@ -31,7 +32,6 @@ from tb_perfadvisor.trace import (
     EventKind,
     Framework,
     KernelFamily,
-    Note,
     Precision,
     Run,
     Source,

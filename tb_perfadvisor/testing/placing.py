@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.testing import symbols
 from tb_perfadvisor.testing.symbols import Symbol
-from tb_perfadvisor.trace import Assembler, Device, EventKind, Note, Source, Trace, TrackKind
+from tb_perfadvisor.trace import Assembler, Device, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 
 _STRINGS = {

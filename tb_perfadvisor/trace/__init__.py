@@ -9,7 +9,6 @@ from tb_perfadvisor.trace.kinds import (
     Precision,
     TrackKind,
 )
-from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.recorded_totals import (
     Aspect,
     KernelTotal,
@@ -50,7 +49,6 @@ __all__ = [
     "KernelTotal",
     "LazyTraces",
     "MemoryTable",
-    "Note",
     "OperatorTable",
     "OperatorTotal",
     "Precision",

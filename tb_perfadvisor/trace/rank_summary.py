@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tb_perfadvisor.trace.note import Note
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
 Stream = tuple[str, str, int]

@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
-from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals

@@ -5,8 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.comparison.run_facts import MAX_NAMES, RunFacts
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, xla_op
-from tb_perfadvisor.trace import Note, Totals
+from tb_perfadvisor.trace import Totals
 from tests.support.comparison_facts import facts_of
 
 # Each step: 4 ms of fetching of which the device waits 5 (with the launch), 5 ms of compute.

@@ -4,11 +4,12 @@ from typing import Any
 
 from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
-from tb_perfadvisor.trace import EventKind, Framework, Note, Trace
+from tb_perfadvisor.trace import EventKind, Framework, Trace
 
 
 def notes_of(trace: Trace) -> dict[str, Note]:

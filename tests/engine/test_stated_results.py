@@ -7,9 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.stated_results import on_stated_results
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
-from tb_perfadvisor.trace import Note, StatedResults, Trace
+from tb_perfadvisor.trace import StatedResults, Trace
 
 # Two steps of 10 ms, 4 of which are input.
 EVENTS = """

@@ -10,8 +10,8 @@ import tb_perfadvisor.ingest.discovery as discovery
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
 from tb_perfadvisor.plugin import catalog
 from tb_perfadvisor.plugin.catalog import Catalog
-from tb_perfadvisor.plugin.doctor import Surroundings, diagnose
-from tb_perfadvisor.plugin.log_directories import Root
+from tb_perfadvisor.plugin.doctor import diagnose
+from tb_perfadvisor.plugin.log_directories import Root, Surroundings
 from tests.support.waiting import eventually
 
 KINETO = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", '

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import environment
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.plugin import doctor
 from tb_perfadvisor.plugin.catalog import Catalog
-from tb_perfadvisor.plugin.log_directories import Root
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.plugin.log_directories import Root, Surroundings
 from tests.support.waiting import eventually
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
@@ -40,7 +40,7 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
         catalog = Catalog((Root(str(tmp_path), ""),))
         catalog.refresh(wait_s=10)
         eventually(lambda: not catalog.is_scanning)
-        surroundings = doctor.Surroundings(str(tmp_path), catalog.roots, has_profile)
+        surroundings = Surroundings(str(tmp_path), catalog.roots, has_profile)
         notes = doctor.diagnose(catalog.snapshot, surroundings)
         by_id = {note.id: note for note in notes}
         assert len(by_id) == len(notes)

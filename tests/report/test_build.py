@@ -7,10 +7,11 @@ import pytest
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
-from tb_perfadvisor.trace import Note, Trace
+from tb_perfadvisor.trace import Trace
 
 # Two steps of 10 ms. The device waits 4 ms in each while the thread fetches.
 SLOW = """

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.trace import Note
 from tb_perfadvisor.whatif import (
     Fix,
     NotReplayable,

@@ -10,7 +10,8 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.compile_log.collector import Collector
 from tb_perfadvisor.ingest.compile_log.records import read_records
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.trace import Assembler, EventKind, Note, Source, Trace, TrackKind
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.compile_log import CompileLog
 
 

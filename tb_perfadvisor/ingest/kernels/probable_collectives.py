@@ -13,7 +13,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace import EventKind, KernelFamily, Note, Trace, TrackKind
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import EventKind, KernelFamily, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.tables import CollectiveTable, Float64, Int32
 from tb_perfadvisor.units import format_duration

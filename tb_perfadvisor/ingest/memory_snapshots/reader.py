@@ -11,7 +11,8 @@ from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
 from tb_perfadvisor.ingest.memory_snapshots.documents import read_json
 from tb_perfadvisor.ingest.memory_snapshots.pickled import Bytes, read_pickle
-from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Assembler, Device, Source, Trace
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
 
 _PICKLE = b"\x80"

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.tf_tools.contents import MAX_STEPS, Contents, Figure, Part, StepSums
 from tb_perfadvisor.ingest.tf_tools.naming import ToolFile
-from tb_perfadvisor.trace import Aspect, Note
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Aspect
 from tb_perfadvisor.units import NS_PER_MS, format_duration
 
 # Files round, and some exclude cores or steps from their mean. A larger difference means different

@@ -16,16 +16,8 @@ from tb_perfadvisor.ingest.tf_tools.layout import add_steps
 from tb_perfadvisor.ingest.tf_tools.merge import Merged, Result, merge
 from tb_perfadvisor.ingest.tf_tools.naming import tool_file
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
-from tb_perfadvisor.trace import (
-    Aspect,
-    Assembler,
-    Note,
-    Precision,
-    Source,
-    StatedResults,
-    Totals,
-    Trace,
-)
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Aspect, Assembler, Precision, Source, StatedResults, Totals, Trace
 from tb_perfadvisor.units import NS_PER_MS, format_bytes, format_share
 
 # The profiler limits its output: the largest known results are a few megabytes.

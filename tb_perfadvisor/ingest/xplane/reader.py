@@ -37,7 +37,8 @@ from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
     add_tpu_plane,
     has_operations,
 )
-from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Assembler, Device, Source, Trace
 from tb_perfadvisor.units import format_duration
 
 _ENVIRONMENT: Final = "Task Environment"

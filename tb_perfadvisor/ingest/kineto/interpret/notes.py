@@ -6,7 +6,7 @@ from typing import Any
 
 from tb_perfadvisor.ingest.kineto.decode.columns import Collected
 from tb_perfadvisor.ingest.kineto.decode.document import Document
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.note import Note
 
 
 def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:

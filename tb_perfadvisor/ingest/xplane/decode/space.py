@@ -14,7 +14,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.containers import container_of
 from tb_perfadvisor.ingest.xplane.decode import wire
 from tb_perfadvisor.ingest.xplane.decode.file_reader import Field, FileReader
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.note import Note
 
 # Fields of XSpace.
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, operator, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol
-from tb_perfadvisor.trace import EventKind, Note, Trace
+from tb_perfadvisor.trace import EventKind, Trace
 
 
 def steps_of(trace: Trace) -> Steps:

@@ -1,4 +1,4 @@
-"""Remarks on a profile."""
+"""Remarks on a profile, and on the machine that shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NoteSeverity = Literal["info", "warning", "error"]
 
 
 class Note(Struct, frozen=True):
-    """A remark on the profile itself, as opposed to a finding about the program."""
+    """A remark on the profile itself or its surroundings, as opposed to a finding."""
 
     id: str
     severity: NoteSeverity
