@@ -4,6 +4,7 @@
 # make test             everything a change must pass
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
 # make test-corpus      tests on the real profiles in the folder PERFADVISOR_CORPUS
+# make test-map         records which tests run each module, for `make quick`
 # make changelog        the changelog's next section; VERSION=... writes it
 #
 # Each target installs what it needs into .venv. You need Python 3.10 or later, and Node for the
@@ -19,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 # Tests start many processes: none of them should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick rule test checks lint contracts types changed generated frontend unit \
+.PHONY: demo quick rule test checks lint contracts types changed test-map generated frontend unit \
         test-frameworks test-corpus frontend-deps browser-deps frameworks changelog clean
 
 demo: $(VENV)/.demo
@@ -99,6 +100,9 @@ contracts: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+test-map: $(VENV)/.dev
+	$(BIN)/python -m scripts.record_test_map
 
 changed: $(VENV)/.dev
 	$(BIN)/python scripts/changed_tests.py -n logical

@@ -25,6 +25,7 @@ EXTRAS = {
     "tpu": ["jax>=0.8", "libtpu>=0.0.30"],
     "test": [
         "pytest>=8.1",
+        "pytest-cov>=5.0",  # which tests run a module
         "pytest-xdist>=3.5",
         "distributed>=2023.6",
         "hypothesis>=6.100",
