@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.ingest.captures import COMPILE_LOG_FORMAT
 from tb_perfadvisor.plain_text import plain
-
-_COMPILE_LOG = "torch-compile-log"
-"""The format of a report without a profile: a log of torch.compile names no device."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +54,8 @@ def report_name(report: model.Report) -> str:
 def device_name(report: model.Report) -> str:
     """`CPU`, or the accelerator with the number in use."""
     device = report.workers[report.reference_worker].device
-    if report.formats == [_COMPILE_LOG]:
-        return "unknown"
+    if report.formats == [COMPILE_LOG_FORMAT]:
+        return "unknown"  # the log names no device
     if device is None:
         return "CPU"
     name = device.name or device.kind.upper()

@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from tb_perfadvisor.ingest.files.tree import FileEntry
 
+COMPILE_LOG_FORMAT = "torch-compile-log"
+"""The format of captures that are no profile, but a log of torch.compile."""
+
 
 class ProfileFile(FileEntry, frozen=True):
     """One file of a capture."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tb_perfadvisor.ingest.chrome.format import CHROME
 from tb_perfadvisor.ingest.compile_log.format import COMPILE_LOG
 from tb_perfadvisor.ingest.format import Format, Sniffed
+from tb_perfadvisor.ingest.json_trace.recognition import describe_foreign
 from tb_perfadvisor.ingest.kineto.format import KINETO
-from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
 from tb_perfadvisor.ingest.other_recorders import by_content
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS

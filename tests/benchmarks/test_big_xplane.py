@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import big_xplane
-from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import EventKind, Source, Trace
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.work.achievable_time import BOUNDS

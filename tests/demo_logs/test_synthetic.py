@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes

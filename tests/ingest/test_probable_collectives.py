@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.writers import write_kineto, write_xplane

@@ -17,10 +17,10 @@ _CHECK = """
 import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xplane.decode.planes import outline, read_plane
-from tb_perfadvisor.ingest.xplane.decode.space import read_space
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xspace.decode.planes import outline, read_plane
+from tb_perfadvisor.ingest.xspace.decode.space import read_space
 from tb_perfadvisor.trace import Source
 data = open(sys.argv[1], "rb").read()
 theirs = xplane_pb2.XSpace.FromString(data)

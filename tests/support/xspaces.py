@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import EventKind, Source, Trace
 
 SOURCE = Source(path="run/host.xplane.pb", format="", run="run", session="s", host="h")

@@ -13,7 +13,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
-from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane
+from tb_perfadvisor.ingest.xspace.reader import looks_like_xplane
 from tb_perfadvisor.output_files import write_file
 
 _HEAD_BYTES = 4096

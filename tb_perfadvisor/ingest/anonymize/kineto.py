@@ -11,14 +11,14 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.kineto.decode.document import Text, open_document
-from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, role_of
-from tb_perfadvisor.ingest.kineto.decode.schema import Envelope, decoded, is_present
-from tb_perfadvisor.ingest.kineto.other_formats import (
+from tb_perfadvisor.ingest.json_trace.document import Text, open_document
+from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.json_trace.recognition import (
     ASCEND_PROCESS,
     ascend_error,
     foreign_error,
 )
+from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, role_of
 
 _ANNOTATIONS: Final = ("user_annotation", "gpu_user_annotation")
 _FRAMES: Final = "python_function"

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
-from tb_perfadvisor.ingest.xplane.decode.hlo_proto import decode_program
-from tb_perfadvisor.ingest.xplane.decode.metadata import USED_OF_KINDS
-from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
+from tb_perfadvisor.ingest.xspace.decode.metadata import USED_OF_KINDS
+from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
 
 _STREAM: Final = re.compile(r"Stream #")
 _HLO_PROTO: Final = "Hlo Proto"

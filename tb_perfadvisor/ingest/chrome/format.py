@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.format import (
     host_capture,
     reader_of_one_file,
 )
-from tb_perfadvisor.ingest.kineto.format import has_kineto_marks
+from tb_perfadvisor.ingest.json_trace.recognition import has_kineto_marks
 from tb_perfadvisor.ingest.trace_names import stem_of
 
 _TRACE = re.compile(r"trace\.json(?:\.gz)?$")

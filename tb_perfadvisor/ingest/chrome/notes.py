@@ -10,8 +10,8 @@ import numpy as np
 
 from tb_perfadvisor.ingest.chrome.columns import Collected
 from tb_perfadvisor.ingest.chrome.processes import Place, has_no_work
-from tb_perfadvisor.ingest.kineto.decode.document import Document
-from tb_perfadvisor.ingest.kineto.interpret.notes import damage_notes
+from tb_perfadvisor.ingest.json_trace.document import Document
+from tb_perfadvisor.ingest.json_trace.notes import damage_notes
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Device
 

@@ -20,9 +20,9 @@ from tb_perfadvisor.ingest.chrome.processes import collective_rows_of
 from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
 from tb_perfadvisor.ingest.chrome.space import encode_space
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.kineto.decode.document import Text, open_document
-from tb_perfadvisor.ingest.kineto.other_formats import foreign_error
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.json_trace.document import Text, open_document
+from tb_perfadvisor.ingest.json_trace.recognition import foreign_error
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Source, Trace
 
 

@@ -25,7 +25,7 @@ from tb_perfadvisor.ingest.chrome.encoding import (
 )
 from tb_perfadvisor.ingest.chrome.processes import Place
 from tb_perfadvisor.ingest.chrome.schema import TEXTS
-from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
 
 # Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xplane.decode.schema`.
 _PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4

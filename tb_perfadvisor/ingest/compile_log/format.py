@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.captures import Capture, directory_of, make_capture, profile_file
+from tb_perfadvisor.ingest.captures import (
+    COMPILE_LOG_FORMAT,
+    Capture,
+    directory_of,
+    make_capture,
+    profile_file,
+)
 from tb_perfadvisor.ingest.compile_log.records import starts_a_log
 from tb_perfadvisor.ingest.format import (
     Format,
@@ -20,8 +26,6 @@ from tb_perfadvisor.ingest.format import (
 )
 from tb_perfadvisor.ingest.trace_names import rank_of_name, stem_of
 
-NAME = "torch-compile-log"
-
 _CLAIMED = re.compile(r"(?:^|/)dedicated_log_torch_trace_[^/]*\.log(?:\.gz)?$")
 _RANK = re.compile(rb'"rank": (\d{1,7})[,}]')
 _HASH_OF_NAME = re.compile(r"_(?:rank_\d+_)?[a-z0-9_]{8}$")
@@ -31,7 +35,7 @@ def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
     if not starts_a_log(head):
         return None
     rank = _RANK.search(head)
-    return Sniffed(NAME, rank=int(rank[1]) if rank else None)
+    return Sniffed(COMPILE_LOG_FORMAT, rank=int(rank[1]) if rank else None)
 
 
 def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
@@ -74,7 +78,7 @@ def _captures(directory: str, logs: Sequence[FoundFile]) -> list[Capture]:
         make_capture(
             directory,
             _HASH_OF_NAME.sub("", stem) if len(group) > 1 else stem,
-            NAME,
+            COMPILE_LOG_FORMAT,
             [profile_file(log.entry, _rank(log)) for log in group],
         )
         for group in groups
@@ -94,7 +98,7 @@ def _reader() -> Reader:
 
 
 COMPILE_LOG = Format(
-    name=NAME,
+    name=COMPILE_LOG_FORMAT,
     label="log of torch.compile",
     claims=lambda path: _CLAIMED.search(path) is not None,
     sniff=_sniff,

@@ -20,9 +20,10 @@ from tb_perfadvisor.ingest.format import (
     Sniffed,
     reader_of_one_file,
 )
-from tb_perfadvisor.ingest.kineto.other_formats import (
+from tb_perfadvisor.ingest.json_trace.recognition import (
     ascend_error,
     has_foreign_marks,
+    has_kineto_marks,
     is_ascend_profile,
 )
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, session_label
@@ -32,22 +33,9 @@ from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, sessi
 _MAX_SPAN_NS = 600 * 10**9
 
 _TRACE = re.compile(r"trace\.json(?:\.gz)?$")
-_CATEGORIES = re.compile(
-    rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|kernel|Kernel'
-    rb"|cuda_runtime|cuda_driver|Runtime|gpu_memcpy|Memcpy|gpu_memset|Memset|gpu_user_annotation"
-    rb'|mtia_ccp_events|xpu_runtime|privateuse1_runtime)"'
-)
-_HEADER = re.compile(rb'"schemaVersion"\s*:')
-_KEYS = re.compile(rb'"(?:deviceProperties|traceEvents)"\s*:|"ph"\s*:')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _INFO = re.compile(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
 _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,7})')
-
-
-def has_kineto_marks(head: bytes) -> bool:
-    """Whether the beginning of a file has categories or the header that only Kineto writes."""
-    has_header = _HEADER.search(head) is not None and _KEYS.search(head) is not None
-    return has_header or _CATEGORIES.search(head) is not None
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:

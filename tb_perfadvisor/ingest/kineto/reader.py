@@ -10,11 +10,17 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.json_trace.document import Document, Text, open_document
+from tb_perfadvisor.ingest.json_trace.recognition import (
+    ASCEND_PROCESS,
+    ascend_error,
+    foreign_error,
+    foreign_events_error,
+)
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.decode.columns import Collected, Collector
-from tb_perfadvisor.ingest.kineto.decode.document import Document, Text, open_document
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
 from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
 from tb_perfadvisor.ingest.kineto.interpret.collective_calls import describe_by_calls
@@ -41,12 +47,6 @@ from tb_perfadvisor.ingest.kineto.interpret.merged_processes import (
     rows_by_rank,
 )
 from tb_perfadvisor.ingest.kineto.interpret.notes import notes_of
-from tb_perfadvisor.ingest.kineto.other_formats import (
-    ASCEND_PROCESS,
-    ascend_error,
-    foreign_error,
-    foreign_events_error,
-)
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.captures import (
+    COMPILE_LOG_FORMAT,
     Capture,
     ProfileFile,
     directory_of,
     make_capture,
     profile_file,
 )
-from tb_perfadvisor.ingest.compile_log.format import NAME as COMPILE_LOG
 from tb_perfadvisor.ingest.format import (
     Format,
     FoundFile,
@@ -58,7 +58,7 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
             place
             for place, capture in enumerate(captures)
             if directory in (capture.run, directory_of(capture.files[0].path))
-            and capture.format != COMPILE_LOG
+            and capture.format != COMPILE_LOG_FORMAT
         ]
         if len(beside) == 1 and _is_of(captures[beside[0]], snapshots):
             (place,) = beside

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from tb_perfadvisor.ingest.xplane.decode.schema import INT64, TEXT, MessageTable, build_messages
+from tb_perfadvisor.ingest.protobuf_messages import INT64, TEXT, MessageTable, build_messages
 
 _DOUBLE: Final = descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE
 _BYTES: Final = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES

@@ -1,1 +1,1 @@
-"""Reads XSpace profiles (`*.xplane.pb`) of TensorFlow, JAX and PyTorch/XLA."""
+"""Files of XSpaces, `HOST.xplane.pb`, of TensorFlow, JAX and PyTorch/XLA."""

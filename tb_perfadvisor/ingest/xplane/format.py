@@ -30,7 +30,7 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
 
 
 def _reader() -> Reader:
-    from tb_perfadvisor.ingest.xplane.reader import read_xplane
+    from tb_perfadvisor.ingest.xspace.reader import read_xplane
 
     return reader_of_one_file(read_xplane)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xplane.decode.space import read_space
+from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xspace.decode.space import read_space
 
 _MAX_COMPLAINTS = 4
 

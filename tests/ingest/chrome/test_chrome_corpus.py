@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.testing.writers.chrome import export_space

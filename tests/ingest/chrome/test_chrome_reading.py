@@ -11,7 +11,7 @@ import pytest
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome import columns
 from tb_perfadvisor.ingest.chrome.schema import FLOATS, INTEGERS, TEXTS
-from tb_perfadvisor.ingest.xplane.decode.metadata import ITERATOR_STATS, USED_STATS
+from tb_perfadvisor.ingest.xspace.decode.metadata import ITERATOR_STATS, USED_STATS
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files import compression
-from tb_perfadvisor.ingest.kineto.decode import document
+from tb_perfadvisor.ingest.json_trace import document
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
 from tests.support.kineto_files import event, kernel, named, read, to_bytes

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze, load
-from tb_perfadvisor.ingest.xplane.decode.hlo_proto import HloProto, decode_program
-from tb_perfadvisor.ingest.xplane.interpret.hlo.planned_memory import planned_memory
+from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto, decode_program
+from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.device.program_memory import MemoryPart, program_memory
 from tb_perfadvisor.testing import draw, run_of

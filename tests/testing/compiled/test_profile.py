@@ -6,7 +6,7 @@ from io import BytesIO
 
 import numpy as np
 
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule, write_compiled
 from tb_perfadvisor.trace import EventKind, KernelFamily, Source, Trace
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.ingest.kineto.decode.numbers import to_nanoseconds
+from tb_perfadvisor.ingest.json_trace.numbers import to_nanoseconds
+from tb_perfadvisor.ingest.json_trace.threads import thread_key
 from tb_perfadvisor.ingest.kineto.decode.schema import Event
-from tb_perfadvisor.ingest.kineto.decode.value_indices import thread_key
 
 
 class OpenEvents:

@@ -11,18 +11,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
+from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers, to_nanoseconds
+from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
 from tb_perfadvisor.ingest.kineto.decode.begin_end_events import OpenEvents
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, is_known
-from tb_perfadvisor.ingest.kineto.decode.numbers import to_floats, to_integers, to_nanoseconds
-from tb_perfadvisor.ingest.kineto.decode.schema import ABSENT, Arguments, Event, decoded
+from tb_perfadvisor.ingest.kineto.decode.schema import Arguments, Event
 from tb_perfadvisor.ingest.kineto.decode.value_indices import (
     Categories,
     Products,
     Texts,
-    Threads,
     indices,
     raw_indices,
-    thread_key,
 )
 from tb_perfadvisor.trace.generated_code import is_generated
 

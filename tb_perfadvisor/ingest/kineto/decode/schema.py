@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-ABSENT = msgspec.Raw()
+from tb_perfadvisor.ingest.json_trace.envelope import ABSENT
 
 # At least 2^43 (8 796 093 022 208) microseconds, with a fraction.
 _LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
@@ -121,43 +121,3 @@ class ExactEvent(Event, gc=False):
 def event_type(head: bytes) -> type[Event]:
     """The type to decode events to, according to the starts of the first events."""
     return ExactEvent if _LONG_START.search(head) else Event
-
-
-class Envelope(msgspec.Struct, gc=False):
-    """The top level of a file; `Raw` fields are decoded later, or not at all."""
-
-    traceEvents: msgspec.Raw = ABSENT  # noqa: N815 - the file's spelling
-    schemaVersion: Any = None  # noqa: N815
-    deviceProperties: msgspec.Raw = ABSENT  # noqa: N815
-    computeProperties: msgspec.Raw = ABSENT  # noqa: N815
-    """The name of `deviceProperties` in the first versions."""
-    distributedInfo: msgspec.Raw = ABSENT  # noqa: N815
-    baseTimeNanoseconds: Any = None  # noqa: N815
-    traceName: msgspec.Raw = ABSENT  # noqa: N815
-    trace_id: Any = None
-    host_name: Any = None
-    record_shapes: Any = None
-    with_stack: Any = None
-    profile_memory: Any = None
-    cuda_runtime_version: Any = None
-    hip_runtime_version: Any = None
-    perfadvisor_synthetic: Any = None
-    # Keys of other formats, which only serve to tell what the file is.
-    nodes: msgspec.Raw = ABSENT
-    displayTimeUnit: Any = None  # noqa: N815
-    metadata: msgspec.Raw = ABSENT
-
-
-def is_present(raw: msgspec.Raw | bytes) -> bool:
-    """Whether a `Raw` field is in the file and not null."""
-    return bytes(raw) not in (b"", b"null")
-
-
-def decoded(raw: msgspec.Raw | bytes) -> Any:
-    """The value of a `Raw` field; None if it is absent or not JSON."""
-    if not is_present(raw):
-        return None
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

@@ -5,16 +5,16 @@ Each map is a dictionary that adds missing values, so that a known value costs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
+from tb_perfadvisor.ingest.json_trace.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, role_of
-from tb_perfadvisor.ingest.kineto.decode.numbers import to_integers
-from tb_perfadvisor.ingest.kineto.decode.schema import ABSENT, decoded
 from tb_perfadvisor.trace.assembler import Interned
 
 
@@ -82,43 +82,6 @@ class Categories(Interned):
     def roles(self) -> NDArray[np.uint8]:
         """`Role` of each category; shape (categories,)."""
         return np.array(self._roles, dtype=np.uint8)
-
-
-class Threads(dict[tuple[Any, Any], int]):
-    """Maps (pid, tid) to indices; `17` and `"17"` are equal, because old files mix them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys_in_order = Interned()
-        """The normalized pairs, in order of index."""
-
-    def __missing__(self, pair: tuple[Any, Any]) -> int:
-        """Normalize a new pair."""
-        index = self[pair] = self.keys_in_order[thread_key(*pair)]
-        return index
-
-    def indices(self, pairs: Iterable[tuple[Any, Any]]) -> NDArray[np.int32]:
-        """The index of each pair; shape (n,)."""
-        pairs = list(pairs)
-        try:
-            return np.fromiter(map(self.__getitem__, pairs), np.int32, len(pairs))
-        except TypeError:
-            keys = (thread_key(*pair) for pair in pairs)
-            return np.fromiter(map(self.__getitem__, keys), np.int32, len(pairs))
-
-
-def thread_key(pid: Any, tid: Any) -> tuple[Any, Any]:
-    """The normal form of a process and a thread."""
-    return _identifier(pid), _identifier(tid)
-
-
-def _identifier(value: Any) -> Any:
-    if isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else ""
 
 
 def _string(value: Any) -> str | None:

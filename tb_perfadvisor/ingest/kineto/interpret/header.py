@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.json_trace.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.decode.columns import Collected
-from tb_perfadvisor.ingest.kineto.decode.numbers import to_integers
-from tb_perfadvisor.ingest.kineto.decode.schema import Envelope, decoded, is_present
 from tb_perfadvisor.ingest.trace_names import rank_of_name
 from tb_perfadvisor.trace import Device, Source
 from tb_perfadvisor.trace.integer_groups import distinct

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from tb_perfadvisor.ingest.xplane.interpret.run_links import TPU_LAUNCH
+from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.trace import Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 

@@ -1,0 +1,343 @@
+"""Decodes a file in Chrome's trace format in slices, even if it is damaged.
+
+The file is never entirely in memory. It is read and inflated in slices, which end between two
+events, and the Python objects of one slice are freed before the next is decoded. A slice that the
+strict decoder rejects is repaired. Events that cannot be repaired are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+import msgspec
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.json_trace.envelope import Envelope, is_present
+from tb_perfadvisor.ingest.json_trace.repair import SPACES, repair_json
+
+E = TypeVar("E", bound=msgspec.Struct)
+
+HEAD_BYTES = 1_000_000
+"""How much of a file is used to detect its format."""
+
+# Small enough for the objects of a slice to stay in the processor's caches. With larger slices, a
+# third of the time goes into allocating and freeing memory.
+_SLICE_BYTES = 250_000
+# Searched for a cut if there is none in a slice and a quarter, because an event is long.
+_WINDOW_BYTES = 5_000_000
+# A cut may be between two objects inside an event's args; then the next one is tried.
+_MAX_CUTS_TRIED = 8
+# A header with the process groups of ten thousand ranks takes a few megabytes, an event with a deep
+# stack a few hundred kilobytes. Larger ones are not from a trace, and must not fill the memory.
+_MAX_HEADER_BYTES = 64_000_000
+_MAX_EVENT_BYTES = 32_000_000
+# Each bracket may be the end of a damaged last event; limits the bytes decoded in these attempts.
+_MAX_EFFORT_BYTES = 50_000_000
+_BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
+_BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
+_CLOSING = re.compile(rb"\]")
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+# The bracket that closes the array, before the next key, the end of the object or of the file.
+_END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*\Z|\Z)')
+_SPACE = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Text:
+    """The inflated text of a file; keeps its beginning for detecting the format.
+
+    Args:
+        inflated: The file.
+    """
+
+    def __init__(self, inflated: Inflated) -> None:
+        """Read the beginning."""
+        self.inflated = inflated
+        first = inflated.read(HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)
+        self.head = first[:HEAD_BYTES]
+        """The first bytes, without byte-order mark; at most `HEAD_BYTES`."""
+        self.unread = first
+        """The text that was read but not yet taken."""
+        self.is_at_end = len(first) < HEAD_BYTES - len(_BYTE_ORDER_MARK)
+
+    def fill(self, size: int) -> None:
+        """Read until `unread` has this many bytes or the file ends."""
+        missing = size - len(self.unread)
+        if missing > 0 and not self.is_at_end:
+            added = self.inflated.read(missing)
+            self.is_at_end = len(added) < missing
+            self.unread += added
+
+    def take(self, size: int) -> bytes:
+        """Remove the next bytes from `unread` and return them."""
+        taken, self.unread = self.unread[:size], self.unread[size:]
+        return taken
+
+
+class Document(Generic[E]):
+    """A file: its top level, and its events in chunks.
+
+    Attributes:
+        envelope: The top level. Keys after the events are filled in once all chunks were read.
+        malformed: Number of events dropped so far.
+        repaired: Number of chunks repaired so far.
+    """
+
+    def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
+        """Start at the first event; use `open_document` to create one."""
+        self.envelope = envelope
+        self.malformed = 0
+        self.repaired = 0
+        self._text = text
+        self._where = where
+        self._is_cut_off = False
+        self._is_at_end = False
+        self._event = msgspec.json.Decoder(event)
+        self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the text read so far ended too early."""
+        return self._is_cut_off or self._text.inflated.is_truncated
+
+    def chunks(self) -> Iterator[list[E]]:
+        """All events, a slice at a time.
+
+        Raises:
+            UnreadableProfileError: If an event is too long.
+        """
+        while not self._is_at_end:
+            if events := self._next_slice():
+                yield events
+
+    def _next_slice(self) -> list[E]:
+        text = self._text
+        text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
+        search_from = _SLICE_BYTES
+        for _ in range(_MAX_CUTS_TRIED):
+            cut = _BETWEEN_OBJECTS.search(text.unread, search_from)
+            if cut is None and not text.is_at_end:
+                text.fill(_WINDOW_BYTES)
+                cut = _BETWEEN_OBJECTS.search(text.unread, search_from)
+            if cut is None:
+                break
+            try:
+                events = self._decoded(memoryview(text.unread)[: cut.start() + 1])
+            except _UNREADABLE:
+                search_from = cut.end()
+                continue
+            text.take(cut.end())
+            return events
+        last = self._last_slice()
+        return self._salvage_slice() if last is None else last
+
+    def _last_slice(self) -> list[E] | None:
+        """The events before the array's end; None if the end is not in the text read so far."""
+        text = self._text
+        for end in islice(_END_OF_ARRAY.finditer(text.unread), _MAX_CUTS_TRIED):
+            try:
+                events = self._decoded(memoryview(text.unread)[: end.start(1)])
+            except _UNREADABLE:
+                continue
+            text.take(end.end(1))
+            self._read_tail()
+            return events
+        return None
+
+    def _salvage_slice(self) -> list[E]:
+        """The readable events of a damaged slice, or of the last one."""
+        text = self._text
+        last = 0
+        for cut in _BETWEEN_EVENTS.finditer(text.unread):
+            last = cut.end()
+            if last > _SLICE_BYTES:
+                return self._strict_or_salvaged(text.take(last))
+        if not last and not text.is_at_end:
+            return self._read_more()
+        events = self._strict_or_salvaged(text.take(last))
+        if not self._ends_in(text.unread, events) and text.is_at_end:
+            self._is_cut_off = self._is_at_end = True
+            events.extend(self._complete(text.take(len(text.unread))))
+        return events
+
+    def _read_more(self) -> list[E]:
+        """Read more text, because not even one event is complete."""
+        size = len(self._text.unread)
+        if size > _MAX_EVENT_BYTES:
+            raise UnreadableProfileError(
+                f"an event is longer than {_MAX_EVENT_BYTES:,} bytes.",
+                where=self._where,
+                hint="The file is damaged: record the trace again.",
+            )
+        self._text.fill(2 * size)
+        return []
+
+    def _ends_in(self, piece: bytes, events: list[E]) -> bool:
+        """Whether a piece starts with a damaged last event and the array's end.
+
+        The event may contain brackets itself: the first one that completes the event is used.
+        """
+        effort = 0
+        for closing in _CLOSING.finditer(piece):
+            stop = len(piece[: closing.start()].rstrip().removesuffix(b",").rstrip())
+            effort += stop
+            if effort > _MAX_EFFORT_BYTES:
+                break
+            try:
+                values = _VALUES.decode(b"[" + repair_json(piece[:stop]) + b"]")
+            except _UNREADABLE:
+                continue
+            events.extend(self._readable(values))
+            self._text.take(closing.end())
+            self._read_tail()
+            return True
+        return False
+
+    def _decoded(self, piece: bytes | memoryview) -> list[E]:
+        events: list[E] = self._events.decode(b"".join((b"[", piece, b"]")))
+        return events
+
+    def _salvage(self, piece: bytes) -> list[E]:
+        """Repair a damaged piece that ends between two events; returns its readable events."""
+        repaired = repair_json(piece)
+        self.repaired += repaired != piece.translate(SPACES)
+        try:
+            return self._decoded(repaired)
+        except _UNREADABLE:
+            pass
+        return list(self._readable(_values(repaired)))
+
+    def _readable(self, values: Iterable[bytes | msgspec.Raw]) -> Iterator[E]:
+        """Decode values to events; counts the values that are not events."""
+        for value in values:
+            try:
+                yield self._event.decode(value)
+            except _UNREADABLE:
+                self.malformed += 1
+
+    def _complete(self, tail: bytes) -> list[E]:
+        """The last event of a file that is cut off directly after it."""
+        text = repair_json(tail).strip(b", ")
+        if not text.startswith(b"{"):
+            return []
+        try:
+            return [self._event.decode(text)]
+        except _UNREADABLE:
+            return []
+
+    def _strict_or_salvaged(self, piece: bytes) -> list[E]:
+        piece = piece.rstrip().removesuffix(b",")
+        if not piece.strip():
+            return []
+        try:
+            return self._decoded(piece)
+        except _UNREADABLE:
+            return self._salvage(piece)
+
+    def _read_tail(self) -> None:
+        """Fill in the envelope from the keys after the events."""
+        self._is_at_end = True
+        self._text.fill(_MAX_HEADER_BYTES)
+        tail = self._text.take(len(self._text.unread)).lstrip(_SPACE)
+        if not tail:
+            return
+        trailer = _envelope_of(b"{" + tail.removeprefix(b","))
+        if trailer is None:
+            self._is_cut_off |= not tail.startswith(b"}")
+            return
+        for name in Envelope.__struct_fields__:
+            value = getattr(trailer, name)
+            is_given = is_present(value) if isinstance(value, msgspec.Raw) else value is not None
+            if is_given:
+                setattr(self.envelope, name, value)
+
+
+def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | None:
+    """Find the events of a file.
+
+    Args:
+        text: The file, from its first byte.
+        event: What each entry of `traceEvents` is decoded to.
+        where: The file's path, for errors.
+
+    Returns:
+        The document; None if the file is not JSON of this form.
+    """
+    text.unread = text.unread.lstrip(_SPACE)
+    while not text.unread and not text.is_at_end:
+        text.fill(HEAD_BYTES)
+        text.unread = text.unread.lstrip(_SPACE)
+    if text.unread.startswith(b"["):
+        text.take(1)
+        return Document(text, Envelope(), event, where)
+    if not text.unread.startswith(b"{"):
+        return None
+    size = HEAD_BYTES
+    while True:
+        text.fill(size)
+        envelope = _take_header(text)
+        if envelope is not None:
+            return Document(text, envelope, event, where)
+        if text.is_at_end or size >= _MAX_HEADER_BYTES:
+            break
+        size *= 4
+    whole = _envelope_of(text.unread) if text.is_at_end else None
+    if whole is None or is_present(whole.traceEvents):
+        return None
+    text.take(len(text.unread))
+    return Document(text, whole, event, where)
+
+
+def _take_header(text: Text) -> Envelope | None:
+    """Take the keys before the events, and the opening bracket of the array."""
+    damaged = None
+    for match in _EVENTS_KEY.finditer(text.unread):
+        header = text.unread[: match.start()].rstrip().removesuffix(b",") + b"}"
+        try:
+            envelope = _ENVELOPE.decode(header)
+        except _UNREADABLE:
+            # The key is nested, or the header is damaged. If no other key fits, use the first.
+            damaged = damaged or (match.end(), header)
+            continue
+        text.take(match.end())
+        return envelope
+    if damaged is None:
+        return None
+    end, header = damaged
+    text.take(end)
+    return _envelope_of(header) or Envelope()
+
+
+def _envelope_of(data: bytes) -> Envelope | None:
+    for attempt in (data, repair_json(data)):
+        try:
+            return _ENVELOPE.decode(attempt)
+        except _UNREADABLE:
+            continue
+    return None
+
+
+def _values(piece: bytes) -> Iterator[bytes | msgspec.Raw]:
+    """The values of a piece: by decoding, or else by what looks like an event."""
+    start = 0
+    for stop, following in _cuts(piece):
+        try:
+            yield from _VALUES.decode(b"[" + piece[start:stop] + b"]")
+        except _UNREADABLE:
+            yield piece[start:stop]
+        start = following
+
+
+def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
+    """The end of each piece that looks like an event, and the start of the next."""
+    for cut in _BETWEEN_EVENTS.finditer(piece):
+        yield cut.start() + 1, cut.end()
+    yield len(piece), len(piece)

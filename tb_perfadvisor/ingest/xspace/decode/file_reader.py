@@ -1,0 +1,120 @@
+"""Reads parts of a file, so that a large plane is never entirely in memory."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.xspace.decode import wire
+
+_MAX_HEADER_BYTES: Final = 2 * wire.MAX_VARINT_BYTES
+_WINDOW_BYTES: Final = 8 << 10
+_FIELD_NUMBER_LIMIT: Final = 2**29
+_FIXED_BYTES: Final = {wire.FIXED64: 8, wire.FIXED32: 4}
+
+
+class Field(Struct, frozen=True):
+    """A field of a message, without its payload."""
+
+    at: int
+    """Its position in the file."""
+    number: int
+    wire_type: int
+    value: int
+    """The signed value of a varint; 0 for other types."""
+    begin: int
+    """The start of its payload."""
+    end: int
+
+
+class FileReader:
+    """Reads parts of a stream."""
+
+    def __init__(self, stream: BinaryIO, *, where: str) -> None:
+        """Determine the size of the stream; a stream that is not seekable is read entirely.
+
+        Args:
+            stream: The stream.
+            where: The file's name, for errors.
+        """
+        # Local files and fsspec's files have `readinto`; other streams may not.
+        can_seek = stream.seekable() and hasattr(stream, "readinto")
+        self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
+        self.where = where
+        self.size: int = self._stream.seek(0, os.SEEK_END)
+        self._block = bytearray()
+        self._window_at = 0
+        self._window = b""
+
+    def read(self, begin: int, end: int) -> bytes:
+        """The bytes from `begin` to `end`, both inside the file.
+
+        Raises:
+            UnreadableProfileError: If the file has become shorter.
+        """
+        if end - begin > _WINDOW_BYTES:
+            return self._read(begin, end)
+        # Fields follow one another: read some more for the next ones.
+        at = begin - self._window_at
+        if at < 0 or at + end - begin > len(self._window):
+            self._window = self._read(begin, min(begin + _WINDOW_BYTES, self.size))
+            self._window_at, at = begin, 0
+        return self._window[at : at + end - begin]
+
+    def _read(self, begin: int, end: int) -> bytes:
+        self._stream.seek(begin)
+        data: bytes = self._stream.read(end - begin)
+        self._check(len(data), end - begin)
+        return data
+
+    def _check(self, count: int, wanted: int) -> None:
+        if count < wanted:
+            raise UnreadableProfileError(
+                "the file became shorter while it was read.",
+                where=self.where,
+                hint="Wait until the profiler has finished writing, then try again.",
+            )
+
+    def block(self, begin: int, end: int) -> wire.Bytes:
+        """The bytes as a padded buffer, which the next call overwrites.
+
+        All blocks share one buffer, because new memory pages cost as much as decoding a block.
+        """
+        size = end - begin
+        if len(self._block) < size + len(wire.PADDING):
+            self._block = bytearray(size + len(wire.PADDING))
+        view = memoryview(self._block)
+        self._stream.seek(begin)
+        self._check(self._stream.readinto(view[:size]), size)
+        view[size : size + len(wire.PADDING)] = wire.PADDING
+        return np.frombuffer(self._block, dtype=np.uint8, count=size + len(wire.PADDING))
+
+    def text(self, field: Field) -> str:
+        """The payload of a field as text."""
+        return self.read(field.begin, field.end).decode("utf-8", "replace")
+
+    def field(self, at: int, end: int) -> Field | None:
+        """The field at a position of a message that ends at `end`; None at the end and if damaged.
+
+        Groups count as damage, because no profiler writes them.
+        """
+        head = self.read(at, min(at + _MAX_HEADER_BYTES, end))
+        tag, payload = wire.varint(head, 0)
+        number, wire_type = tag >> 3, tag & 7
+        if not 0 < number < _FIELD_NUMBER_LIMIT:
+            return None
+        value, after = 0, payload + _FIXED_BYTES.get(wire_type, 0)
+        if wire_type in (wire.VARINT, wire.DELIMITED):
+            value, after = wire.varint(head, payload)
+        if wire_type == wire.DELIMITED:
+            value, payload, after = 0, after, after + value
+        is_known = wire_type in (wire.VARINT, wire.DELIMITED) or wire_type in _FIXED_BYTES
+        if not is_known or payload < 0 or after < 0 or at + after > end:
+            return None
+        signed = (value + 2**63) % 2**64 - 2**63
+        return Field(at, number, wire_type, signed, at + payload, at + after)

@@ -1,0 +1,114 @@
+"""The messages of XLA programs (`HloProto`).
+
+Field numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto`; only used fields are
+declared.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from tb_perfadvisor.ingest.protobuf_messages import INT64, TEXT, build_messages
+
+HloProto: Final = build_messages(
+    "tb_perfadvisor.hlo",
+    {
+        "Tile": (("dimensions", 1, INT64, True),),
+        "Layout": (
+            ("minor_to_major", 1, INT64, True),
+            ("tiles", 6, "Tile", True),
+            ("memory_space", 8, INT64, False),
+        ),
+        "Shape": (
+            ("element_type", 2, INT64, False),
+            ("dimensions", 3, INT64, True),
+            ("tuple_shapes", 4, "Shape", True),
+            ("layout", 5, "Layout", False),
+        ),
+        "OpMetadata": (
+            ("op_name", 2, TEXT, False),
+            ("source_file", 3, TEXT, False),
+            ("source_line", 4, INT64, False),
+        ),
+        "WindowDimension": (
+            ("size", 1, INT64, False),
+            ("stride", 2, INT64, False),
+            ("base_dilation", 6, INT64, False),
+        ),
+        "Window": (("dimensions", 1, "WindowDimension", True),),
+        "ConvolutionDimensions": (
+            ("kernel_input_feature", 3, INT64, False),
+            ("kernel_output_feature", 4, INT64, False),
+            ("kernel_spatial", 6, INT64, True),
+            ("input_batch", 7, INT64, False),
+            ("input_feature", 8, INT64, False),
+            ("output_batch", 9, INT64, False),
+            ("output_feature", 10, INT64, False),
+            ("input_spatial", 11, INT64, True),
+            ("output_spatial", 12, INT64, True),
+        ),
+        "DotDimensions": (
+            ("lhs_contracting", 1, INT64, True),
+            ("rhs_contracting", 2, INT64, True),
+            ("lhs_batch", 3, INT64, True),
+            ("rhs_batch", 4, INT64, True),
+        ),
+        "PrecisionConfig": (("operand_precision", 1, INT64, True),),
+        "Instruction": (
+            ("name", 1, TEXT, False),
+            ("opcode", 2, TEXT, False),
+            ("shape", 3, "Shape", False),
+            ("metadata", 7, "OpMetadata", False),
+            ("parameter_number", 9, INT64, False),
+            ("fusion_kind", 11, TEXT, False),
+            ("tuple_index", 13, INT64, False),
+            ("window", 15, "Window", False),
+            ("convolution_dimensions", 16, "ConvolutionDimensions", False),
+            ("custom_call_target", 28, TEXT, False),
+            ("dot_dimensions", 30, "DotDimensions", False),
+            ("id", 35, INT64, False),
+            ("operand_ids", 36, INT64, True),
+            ("called_computation_ids", 38, INT64, True),
+            ("feature_group_count", 50, INT64, False),
+            ("precision_config", 51, "PrecisionConfig", False),
+            ("batch_group_count", 58, INT64, False),
+            ("comparison_direction", 63, TEXT, False),
+        ),
+        "Computation": (
+            ("instructions", 2, "Instruction", True),
+            ("id", 5, INT64, False),
+            ("root_id", 6, INT64, False),
+        ),
+        "Module": (
+            ("computations", 3, "Computation", True),
+            ("entry_computation_id", 6, INT64, False),
+        ),
+        "BufferAllocation": (
+            ("size", 2, INT64, False),
+            ("is_thread_local", 3, INT64, False),
+            ("is_argument", 5, INT64, False),
+            ("argument_number", 6, INT64, False),
+            ("maybe_live_out", 7, INT64, False),
+            ("color", 8, INT64, False),
+            ("is_constant", 12, INT64, False),
+        ),
+        "BufferAssignment": (("buffer_allocations", 3, "BufferAllocation", True),),
+        "Proto": (
+            ("hlo_module", 1, "Module", False),
+            ("buffer_assignment", 3, "BufferAssignment", False),
+        ),
+    },
+    is_raw=True,
+)["Proto"]
+
+
+def decode_program(data: bytes) -> Any:
+    """Decode an HloProto; an empty one if it is damaged."""
+    message = HloProto()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return HloProto()
+    return message

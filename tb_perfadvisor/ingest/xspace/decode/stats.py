@@ -1,0 +1,332 @@
+"""Decodes the stats of events and of event kinds to columns."""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xspace.decode import wire
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_KEY: Final = 1  # field of XStat with the id of the name
+
+_KEY_TAG: Final = _KEY << 3 | wire.VARINT
+_ONE, _THREE, _EIGHT, _NINE, _FIFTEEN, _SIXTEEN, _TWENTY_THREE = map(
+    np.uint64, (1, 3, 8, 9, 15, 16, 23)
+)
+_LOW_SEVEN, _HIGH_SEVEN = np.uint64(0x7F), np.uint64(0x7F << 7)
+
+
+class StatField(IntEnum):
+    """The fields of XStat with values of different types."""
+
+    DOUBLE = 2
+    UINT64 = 3
+    INT64 = 4
+    TEXT = 5
+    BYTES = 6
+    REFERENCE = 7
+    """The id of a stat whose name is the value."""
+
+
+_WIRE_TYPE_OF_VALUE: Final = np.full(256, 255, dtype=np.uint8)
+_WIRE_TYPE_OF_VALUE[[StatField.UINT64, StatField.INT64, StatField.REFERENCE]] = wire.VARINT
+_WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
+_WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
+# Texts stored directly in stats.
+_INLINE: Final = (StatField.TEXT, StatField.BYTES)
+
+
+class StatPart(Struct, frozen=True):
+    """The values of a stat of one type in a chunk of events or event kinds; shape (n,) each."""
+
+    first: int
+    """The first event of the chunk, from which owners are counted."""
+    owner: Int32
+    """The event that has the value."""
+    field: StatField
+    value: NDArray[np.uint64]
+    """The bits of a number, the id of a reference or the index of a text."""
+
+
+StatColumn = Sequence[StatPart]
+"""One stat of many events, in parts as decoded. The last value of an event counts."""
+
+
+def of_type(column: StatColumn, *fields: StatField) -> list[StatPart]:
+    """The parts with values of the given types."""
+    return [part for part in column if part.field in fields]
+
+
+class Texts:
+    """The distinct texts and bytes stored directly in stats."""
+
+    def __init__(self) -> None:
+        self.raw: list[bytes] = []
+        self._index: dict[bytes, int] = {}
+
+    def row(self, index: int) -> str:
+        """The text at an index."""
+        return self.raw[index].decode("utf-8", "replace")
+
+    def index(self, raw: bytes) -> int:
+        """The index of a text; adds new texts."""
+        index = self._index.get(raw)
+        if index is None:
+            index = self._index[raw] = len(self.raw)
+            self.raw.append(raw)
+        return index
+
+    def add(self, buffer: wire.Bytes, begin: Int64, size: Int64) -> Int64:
+        """The index of each text in a buffer."""
+        hashes = _hashes(buffer, begin, size)
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        data = buffer.data
+        index_of_group = np.empty(first.size, dtype=np.int64)
+        for slot in np.argsort(first).tolist():  # in order of appearance
+            at = int(begin[first[slot]])
+            raw = data[at : at + int(size[first[slot]])].tobytes()
+            index_of_group[slot] = self.index(raw)
+        indices: Int64 = index_of_group[group.reshape(-1)]
+        return indices
+
+
+# A random odd factor, so that nobody can craft a file in which two texts have the same hash.
+_FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
+_MAX_HASHED_BYTES: Final = 256
+
+
+def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]:
+    """A hash of each piece of the buffer; long pieces have distinct hashes even if equal."""
+    hashes: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
+    is_long = size > _MAX_HASHED_BYTES
+    hashes[is_long] = begin[is_long].view(np.uint64)
+    rows = np.flatnonzero((size > 0) & ~is_long)
+    at, left = begin[rows], size[rows]
+    while rows.size:
+        word = wire.words_at(buffer, at, left)
+        hashes[rows] = (hashes[rows] ^ word ^ (hashes[rows] >> np.uint64(32))) * _FACTOR
+        has_more = left > 8
+        rows, at, left = rows[has_more], at[has_more] + 8, left[has_more] - 8
+    return hashes
+
+
+def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
+    """Decode lengths of up to two bytes.
+
+    Args:
+        word: The eight bytes from each field's tag on.
+        at: The positions of the tags.
+
+    Returns:
+        The length, the position of the payload, and the payload's first bytes. A length of more
+        than two bytes is returned as a number beyond any buffer.
+    """
+    is_long = (word >> _FIFTEEN) & _ONE
+    size = (word >> _EIGHT) & _LOW_SEVEN
+    begin = at + 2
+    if not is_long.any():
+        return size.view(np.int64), begin, word >> _SIXTEEN
+    size |= ((word >> _NINE) & _HIGH_SEVEN) * is_long
+    size |= (word & is_long << _TWENTY_THREE) << _TWENTY_THREE
+    begin += is_long.view(np.int64)
+    return size.view(np.int64), begin, word >> _SIXTEEN + (is_long << _THREE)
+
+
+def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
+    """The varint of up to three bytes at the start of each word, and its size; 0 if it is longer.
+
+    This is all that is decoded of unused stats, which are the majority.
+    """
+    one = np.uint32(1)
+    word = payload.astype(np.uint32)
+    first, second = (word >> np.uint32(7)) & one, (word >> np.uint32(15)) & one
+    second &= first
+    third = (word >> np.uint32(23)) & second
+    key = word & np.uint32(0x7F)
+    key |= ((word >> one) & np.uint32(0x3F80)) * first
+    key |= ((word >> np.uint32(2)) & np.uint32(0x1FC000)) * second
+    return key.view(np.int32), (one + first + second) * (one - third)
+
+
+class StatDecoder:
+    """Collects the used stats of many messages, part by part."""
+
+    def __init__(self, ids: IdIndex, names: Sequence[str], texts: Texts) -> None:
+        """Create a decoder.
+
+        Args:
+            ids: The ids of the stats to decode.
+            names: The name of each stat.
+            texts: Receives the texts stored in stats.
+        """
+        self._ids = ids
+        self._names = names
+        self._texts = texts
+        self._parts: dict[str, list[StatPart]] = {}
+
+    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
+        """Decode the plain stats at the start of messages.
+
+        A plain stat has a key, followed by a single value if the stat is used. Nearly all are.
+
+        Args:
+            spans: Messages from their first stat on.
+            tag: The tag of stats, of one byte.
+            first: The number of the first message, from which owners are counted.
+
+        Returns:
+            The messages with remaining fields, and where these start.
+        """
+        every = wire.words(spans.buffer)
+        row = np.flatnonzero(spans.begin < spans.end)
+        at, end = spans.begin[row], spans.end[row]
+        odd_rows, odd_places = [], []
+        for _ in range(wire.MAX_FIELDS):
+            if not row.size:
+                break
+            # The stat's tag, its length in a byte or two, the key's tag, the key.
+            word = every[at]
+            size, begin, payload = _lengths(word, at)
+            rest = begin + size
+            is_plain = word.astype(np.uint8) == tag
+            is_plain &= payload.astype(np.uint8) == _KEY_TAG
+            key, key_size = _keys(payload >> _EIGHT)
+            is_plain &= rest <= end
+            is_plain &= key_size > 0
+            slot = self._ids.rows(key)
+            wanted = np.flatnonzero(is_plain & (slot < len(self._ids)))
+            if wanted.size:
+                value_at = begin[wanted] + key_size[wanted]
+                value_at += 1
+                value = wire.fields_at(spans.buffer, wanted, value_at)
+                is_whole = value.rest == rest[wanted]
+                if not is_whole.all():
+                    is_plain[wanted[~is_whole]] = False
+                    value, wanted = value.select(is_whole), wanted[is_whole]
+                self._keep(spans.buffer, first, row[wanted], slot[wanted], value)
+            if not is_plain.all():
+                odd_rows.append(row[~is_plain])
+                odd_places.append(at[~is_plain])
+            continues = is_plain & (rest < end)
+            if continues.all():
+                at = rest
+            else:
+                row, at, end = row[continues], rest[continues], end[continues]
+        none = np.empty(0, dtype=np.int64)
+        return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
+
+    def add(self, owner: Int64, spans: wire.Spans, first: int = 0) -> None:
+        """Decode stats of any form; the last key and value of each count.
+
+        Args:
+            owner: The event of each stat.
+            spans: XStat messages.
+            first: The event from which owners are counted.
+        """
+        key = np.zeros(len(spans), dtype=np.int64)
+        values = []
+        for part in wire.walk(spans):
+            is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
+            key[part.row[is_key]] = part.value[is_key].view(np.int64)
+            values.append(part.select(part.number != _KEY))
+        slot = self._ids.rows(key)
+        for part in values:
+            wanted = part.select(slot[part.row] < len(self._ids))
+            self._keep(spans.buffer, first, owner[wanted.row], slot[wanted.row], wanted)
+
+    def _keep(
+        self, buffer: wire.Bytes, first: int, owner: Int64, slot: Int32, values: wire.Fields
+    ) -> None:
+        # Ignore values of another wire type than in the schema.
+        is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
+        for stat in distinct(slot[is_value]).tolist():
+            of_stat = is_value & (slot == stat)
+            fields = distinct(values.number[of_stat]).tolist()
+            for field in map(StatField, fields):
+                rows = np.flatnonzero(
+                    of_stat & (values.number == field) if len(fields) > 1 else of_stat
+                )
+                value = values.value[rows]
+                if field in _INLINE:
+                    length = value.view(np.int64)
+                    value = self._texts.add(buffer, values.begin[rows], length).view(np.uint64)
+                part = StatPart(first, owner[rows].astype(np.int32), field, value)
+                self._parts.setdefault(self._names[stat], []).append(part)
+
+    def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
+        """The columns of the decoded stats, by name.
+
+        Args:
+            kept: Mask of the owners to keep, which are renumbered.
+        """
+        columns: dict[str, StatColumn] = dict(self._parts)
+        self._parts = {}
+        if kept is None:
+            return columns
+        number = np.append(0, np.cumsum(kept)).astype(np.int32)
+        return {
+            name: [_renumbered(part, kept, number) for part in column]
+            for name, column in columns.items()
+        }
+
+
+def _renumbered(part: StatPart, kept: NDArray[np.bool_], number: Int32) -> StatPart:
+    """The values of the kept owners; `number` has the kept owners before each one."""
+    is_kept = kept[part.first :][part.owner]
+    first = number[part.first]
+    owner = number[part.first :][part.owner[is_kept]] - first
+    return StatPart(int(first), owner, part.field, part.value[is_kept])
+
+
+class EventStats:
+    """The stats of the events of a plane, by name."""
+
+    def __init__(self, decoded: Iterable[Mapping[str, StatColumn]]) -> None:
+        """Join what several decoders found, each in other events.
+
+        Args:
+            decoded: Columns by name; their owners are sorted within each part.
+        """
+        columns: dict[str, list[StatPart]] = {}
+        for found in decoded:
+            for name, column in found.items():
+                columns.setdefault(name, []).extend(column)
+        for column in columns.values():
+            column.sort(key=_first)
+        self._columns = columns
+
+    def within(self, stat: str, begin: int, end: int) -> StatColumn:
+        """A stat of the events from `begin` to `end`, with owners counted from `begin`."""
+        column = self._columns.get(stat)
+        if not column:
+            return ()
+        # The parts of a chunk have the same first event; the chunk may begin before `begin`.
+        before = max(bisect_right(column, begin, key=_first) - 1, 0)
+        least = bisect_left(column, column[before].first, key=_first)
+        most = bisect_left(column, end, key=_first)
+        parts = [_cut(part, begin, end) for part in column[least:most]]
+        return [part for part in parts if part.owner.size]
+
+
+def _first(part: StatPart) -> int:
+    return part.first
+
+
+def _cut(part: StatPart, begin: int, end: int) -> StatPart:
+    # In the type of the owners, because others would be converted for each search.
+    edges = np.array([begin - part.first, end - part.first]).astype(part.owner.dtype)
+    low, high = np.searchsorted(part.owner, edges).tolist()
+    owner, value = part.owner[low:high], part.value[low:high]
+    if part.first >= begin:
+        return StatPart(part.first - begin, owner, part.field, value)
+    return StatPart(0, owner - np.int32(begin - part.first), part.field, value)

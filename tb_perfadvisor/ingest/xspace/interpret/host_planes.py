@@ -1,0 +1,338 @@
+"""Interprets host planes: the events of each thread.
+
+The name of an event mostly determines its kind, so each distinct name is classified once. Stats
+then override the kind by name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xspace.decode.events import Line, Lines
+from tb_perfadvisor.ingest.xspace.decode.planes import Plane
+from tb_perfadvisor.ingest.xspace.interpret.detail_texts import parse_shapes
+from tb_perfadvisor.ingest.xspace.interpret.hlo_operations import HloOperations
+from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
+from tb_perfadvisor.ingest.xspace.interpret.tfdata_iterators import Iterators
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.intervals import contains, union
+from tb_perfadvisor.trace.tables import Int64
+
+# Events of the tracer itself, and events that other tables contain.
+_DROPPED: Final = re.compile(
+    r"ThreadpoolListener::(Record|StartRegion|StopRegion)$|Memory(Allocation|Deallocation)$"
+)
+
+# Frames that fetch the next batch, as the Python tracer names them.
+_FETCHING_FRAME: Final = re.compile(
+    r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
+    r"(__next__|next|get_next|_next_internal)$"
+)
+# Functions of the program that make a batch, by what people call them. In a JAX program nothing
+# else tells them from other code between two steps.
+_DATA: Final = r"(mini_?)?batch|data|sample|example|input|token|sequence|image|pair|shard|epoch"
+_BATCH_MAKING_FRAME: Final = re.compile(
+    r"\$(builtins next$|[^:]*\.py:\d+ ("
+    rf"_*(get|make|load|read|fetch|draw|sample|prepare|create|build|gen(erate)?|produce|next|random"
+    rf"|preprocess|augment|collate|decode|tokenize|shuffle|stack|iter(ate)?|yield)_(\w+_)?({_DATA})"
+    rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
+    r"|stream)|batch|augment(ed)?|collate(_fn)?|next_batch|__next__)$)"
+)
+_NEXT: Final = re.compile(r"\$builtins next$")
+_WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
+
+# The first pattern that matches at the start of the name decides.
+_KINDS: Final = (
+    (
+        r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
+        r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch"
+        # Grain's iterators annotate themselves (grain/_src/python/dataset/stats.py).
+        r"|\w*DatasetIterator\.__next__$"
+        r"|enumerate\(DataLoader\)#",
+        EventKind.INPUT_WAIT,
+    ),
+    (
+        r"Iterator::|InstantiatedCapturedFunction::"
+        r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
+        r"(Produce|Consume)$"
+        r"|\w*MapDataset\.__getitem__$|Prefetch\._getitem$",
+        EventKind.INPUT_WORK,
+    ),
+    (
+        # JAX: tracing, lowering, compiling. XLA: the compilers' entry points.
+        r"trace_to_jaxpr|lower_jaxpr|lower_sharding_computation|backend_compile"
+        r"|tf\.function-graph_building|XlaCompil|XLA::TPU lowering and optimization"
+        r"|[\w:]*Compiler::|[\w:]*::(Compile|CompileAndLoad|RunBackend|RunHloPasses)$"
+        r"|(Compile|CompileAndLoad)$",
+        EventKind.COMPILE,
+    ),
+    (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
+    (
+        r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
+        r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",
+        EventKind.LAUNCH,
+    ),
+    (
+        r"((cu|cuda|hip)(Mem(Alloc|Free|Host|Pool|Create|Map|Unmap|Release)|Malloc|Free"
+        r"|Host(Alloc|Malloc|Free|Register|Unregister)|Array(Create|Destroy))\w*)$"
+        r"|DeferredTpuAllocator::Allocate$|DeviceMemAllocator::Alloc$",
+        EventKind.ALLOCATE,
+    ),
+    (r"((cu|cuda|hip|roc)[A-Z]\w*)$", EventKind.RUNTIME),
+    (
+        r"[\w:]*(::Await|BlockHostUntilDone|BlockHostUntilReady|BlockUntilReady)$"
+        r"|np\.asarray\(jax\.Array\)$|block_until_ready",
+        EventKind.SYNCHRONIZE,
+    ),
+    (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
+    (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
+    (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
+    # A function that runs as an op; the ops of its body are recorded separately.
+    (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
+    # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
+    (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
+    (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
+    # PyTorch's operators, which PyTorch/XLA may record.
+    (r"aten::\w+$|autograd::engine::evaluate_function: ", EventKind.OPERATOR),
+)
+# A single pattern, whose last group tells which alternative matched.
+_KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
+_COLLECTIVE_OP: Final = re.compile(
+    r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
+    r"|collective-broadcast)\b"
+)
+# Kinds by name that stats and threads override.
+_IS_TENTATIVE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
+_JITTED_CALL: Final = re.compile(r"PjitFunction\(")
+# Making a batch may convert and move arrays.
+_LIBRARY_CALL: Final = re.compile(
+    r"PjitFunction\((convert_element_type|stage|concatenate|stack|asarray|astype|reshape|_multi_slice"
+    r"|broadcast_in_dim|expand_dims|squeeze|_squeeze|true_divide|divide|multiply|subtract|add|take"
+    r"|_take|gather|_where|pad|_pad|_uniform|_normal|_normal_real|_randint|_threefry_\w+)\)$"
+)
+# Taking the next element of a list takes less: it shows no input pipeline.
+_SHORTEST_FETCH_NS: Final = 10_000
+# Threads with a single purpose.
+_INPUT_THREAD: Final = re.compile(r"tf_data_")
+_COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
+
+
+class HostContext(Struct, frozen=True):
+    """Facts about a host that its plane does not contain."""
+
+    has_device: bool
+    has_tpu: bool
+    thread_of_line: dict[int, tuple[int, str]]
+    """The actual (thread, label) of a line's events, by line id."""
+    operations: HloOperations
+    runs: HostRuns
+
+
+def kind_of_name(name: str, *, has_device: bool) -> EventKind:
+    """The kind of an event on a host thread, by name."""
+    if name.startswith("$"):
+        if _FETCHING_FRAME.match(name):
+            return EventKind.INPUT_WAIT
+        return EventKind.SYNCHRONIZE if _WAITING_FRAME.match(name) else EventKind.PYTHON
+    match = _KIND.match(name)
+    if match is None:
+        return EventKind.ANNOTATION
+    kind = _KINDS[int(str(match.lastgroup)[1:])][1]
+    if kind == EventKind.OPERATOR and not has_device and ":Collective" in name:
+        return EventKind.HOST_COLLECTIVE
+    return kind
+
+
+def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> None:
+    """Add every thread of a host plane."""
+    names = plane.metadata.names
+    by_name = np.array(
+        [kind_of_name(name, has_device=context.has_device) for name in names], dtype=np.uint8
+    )
+    is_dropped = np.array([bool(_DROPPED.match(name)) for name in names])
+    string = assembler.intern_all(names)
+    iterators = Iterators(plane)
+    for threads in plane.events.in_batches(plane.lines):
+        _add_threads(assembler, threads, by_name, is_dropped, string, context, iterators)
+
+
+def _add_threads(
+    assembler: Assembler,
+    threads: Lines,
+    by_name: NDArray[np.uint8],
+    is_dropped: NDArray[np.bool_],
+    string: NDArray[np.int32],
+    context: HostContext,
+    iterators: Iterators,
+) -> None:
+    is_kept = ~is_dropped[threads.row]
+    kept = np.flatnonzero(is_kept)
+    if not kept.size:
+        return
+    name = string[threads.row]
+    kind = by_name[threads.row]
+    correlation = threads.numbers("correlation_id")
+    is_call = (correlation >= 0) & _IS_TENTATIVE[kind]
+    # Older TensorFlow versions name a call after the kernel that it launches.
+    kind[is_call] = EventKind.LAUNCH
+
+    _mark_eager_calls(assembler, threads, kind, name)
+    collective = _mark_thunks(threads, kind)
+    _mark_traced_calls(threads, kind)
+    for line, place in threads.with_any(threads.named(_JITTED_CALL)):
+        _mark_compiling_calls(line, kind[place])
+        _mark_batch_making(line, kind[place])
+    _mark_single_purpose(threads, kind)
+    # Operators of user functions run on any thread.
+    kind[(kind == EventKind.OPERATOR) & iterators.in_functions(threads)] = EventKind.INPUT_WORK
+
+    # Few threads have steps or TPU launches.
+    step: Int64 | int = -1
+    number = threads.numbers("step_num")
+    is_step = number >= 0
+    if is_step.any():
+        kind[is_step] = EventKind.STEP
+        step = np.where(is_step, np.minimum(number, 2**31 - 1), -1)[kept]
+
+    if context.has_tpu:
+        correlation = context.runs.add(threads, kind, correlation)
+    track = np.full(len(threads), -1, dtype=np.int32)
+    for line, place in threads.with_any(is_kept):
+        thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
+        track[place] = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+    kind = kind[kept]
+    events = assembler.add_events(
+        threads.start_ns[kept],
+        threads.duration_ns[kept],
+        kind=kind,
+        name=name[kept],
+        track=track[kept],
+        step=step,
+        correlation=correlation[kept],
+    )
+    iterators.add(assembler, threads, kept, events)
+    is_operator = kind == EventKind.OPERATOR
+    # Without a device, thunks on the CPU are the operations.
+    if not context.has_device:
+        operation = context.operations.rows_of(threads)[kept]
+        linked = np.flatnonzero((operation >= 0) & is_operator)
+        assembler.add_hlo_events(events[linked], operation[linked])
+    of_collective, operations = collective
+    of_collective = of_collective[kept]
+    rows = np.flatnonzero(of_collective >= 0)
+    if rows.size:
+        named = assembler.intern_all(operations)
+        assembler.add_collectives(events[rows], operation=named[of_collective[rows]])
+    index, shapes = threads.texts("shape")
+    index = index[kept]
+    rows = np.flatnonzero((index >= 0) & is_operator)
+    if rows.size:
+        parsed = [parse_shapes(text) for text in shapes]
+        slot = index[rows]
+        assembler.add_operators(
+            events[rows],
+            shapes=assembler.intern_all([dimensions for dimensions, _ in parsed])[slot],
+            dtypes=assembler.intern_all([dtypes for _, dtypes in parsed])[slot],
+        )
+
+
+def _mark_eager_calls(
+    assembler: Assembler, threads: Lines, kind: NDArray[np.uint8], name: NDArray[np.int32]
+) -> None:
+    """Classify `EagerExecute` by its stat: an operator, a fetch or a function call."""
+    index, texts = threads.texts("eager_op")
+    if not texts:
+        return
+    # The last entry is for events without the stat (index -1).
+    is_fetch = np.array([*(text.startswith("IteratorGetNext") for text in texts), False])[index]
+    is_eager = np.array([*map(bool, texts), False])[index] & (kind != EventKind.INPUT_WAIT)
+    # A function call includes waits, so it is not an operator.
+    is_function = threads.numbers("is_func") > 0
+    kind[is_eager & is_fetch] = EventKind.INPUT_WAIT
+    kind[is_eager & ~is_fetch & ~is_function] = EventKind.OPERATOR
+    names = assembler.intern_all([f"EagerExecute: {text}" for text in texts])
+    name[is_eager] = names[index[is_eager]]
+
+
+def _mark_thunks(threads: Lines, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
+    """Classify XLA operations on host threads (thunks on the CPU).
+
+    Returns:
+        For every event the index into the collectives (-1 for none), and the collectives.
+    """
+    index, texts = threads.texts("hlo_op")
+    if not texts:
+        return index, []
+    matches = [_COLLECTIVE_OP.match(text) for text in texts]
+    operations = [match[1] if match else "" for match in matches]
+    is_collective = np.array([*map(bool, matches), False], dtype=bool)[index]
+    is_thunk = (index >= 0) & _IS_TENTATIVE[kind]
+    kind[is_thunk] = EventKind.OPERATOR
+    kind[is_thunk & is_collective] = EventKind.HOST_COLLECTIVE
+    return np.where(is_thunk & is_collective, index, -1), operations
+
+
+def _mark_compiling_calls(line: Line, kind: NDArray[np.uint8]) -> None:
+    """Classify calls of JAX's jitted functions that trace or compile as compilation.
+
+    Tracing is Python code that records little of itself. So everything counts from the call, which
+    misses the cache of compiled programs, to its return.
+    """
+    compiling = kind == EventKind.COMPILE
+    if not compiling.any():
+        return
+    calls = np.flatnonzero(line.named(_JITTED_CALL) & (kind == EventKind.ANNOTATION))
+    if not calls.size:
+        return
+    start, end = line.start_ns[calls], (line.start_ns + line.duration_ns)[calls]
+    order = np.lexsort((-end, start))
+    calls, start, end = calls[order], start[order], end[order]
+    # Functions called while another one is traced belong to it.
+    is_outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
+    compiles_at = np.sort(line.start_ns[compiling])
+    compiles = np.searchsorted(compiles_at, end) > np.searchsorted(compiles_at, start)
+    kind[calls[is_outermost & compiles]] = EventKind.COMPILE
+
+
+def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
+    """Classify Python frames that make batches between calls of jitted functions as fetches.
+
+    A frame that calls a jitted function of the program, or waits for one, does the step's work.
+    """
+    frames = line.named(_BATCH_MAKING_FRAME) & (kind == EventKind.PYTHON)
+    called = line.named(_JITTED_CALL)
+    if not frames.any() or not called.any():
+        return
+    start, end = line.start_ns, line.start_ns + line.duration_ns
+    own = called & ~line.named(_LIBRARY_CALL)
+    step_at = np.sort(start[own | (kind == EventKind.SYNCHRONIZE)])
+    working = union(start[called], end[called])
+    frames &= np.searchsorted(step_at, end) == np.searchsorted(step_at, start)
+    frames &= ~contains(working, start) & (line.duration_ns >= _SHORTEST_FETCH_NS)
+    # An iterator that names itself inside of `next()` tells more.
+    wait_at = np.sort(start[kind == EventKind.INPUT_WAIT])
+    has_wait = np.searchsorted(wait_at, end) > np.searchsorted(wait_at, start)
+    frames &= ~(has_wait & line.named(_NEXT))
+    kind[frames] = EventKind.INPUT_WAIT
+
+
+def _mark_single_purpose(threads: Lines, kind: NDArray[np.uint8]) -> None:
+    """Classify what threads do whose names say that they compile or prepare input."""
+    compiles = [bool(_COMPILE_THREAD.match(line.name)) for line in threads.lines]
+    kind[threads.of_lines(compiles) & (kind == EventKind.ANNOTATION)] = EventKind.COMPILE
+    prepares = [bool(_INPUT_THREAD.match(line.name)) for line in threads.lines]
+    kind[threads.of_lines(prepares) & _IS_TENTATIVE[kind]] = EventKind.INPUT_WORK
+
+
+def _mark_traced_calls(threads: Lines, kind: NDArray[np.uint8]) -> None:
+    """Classify `tf.function` calls that traced as compilation, if tracing has no own events."""
+    index, texts = threads.texts("tf_function_call")
+    if not texts or "tf.function-graph_building" in threads.names:
+        return
+    is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
+    kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE
