@@ -34,11 +34,10 @@ def explanation(
     if shrunk.change_ns >= -least_ns:
         return f"{grown.label} grew by {more}." if verdict == "slower" else None
     less = format_duration(-shrunk.change_ns)
-    text = f"{shrunk.label} fell by {less}, but {_uncapitalized(grown.label)} grew by {more}."
+    # "Python" is a name.
+    is_name = grown.cause == Cause.PYTHON.value
+    label = grown.label if is_name else grown.label[:1].lower() + grown.label[1:]
+    text = f"{shrunk.label} fell by {less}, but {label} grew by {more}."
     if shrunk.cause == Cause.INPUT.value and grown.cause in _ON_HOST:
         return f"{text} {_SHARED_CORES}."
     return text
-
-
-def _uncapitalized(label: str) -> str:
-    return label if label[1:2].isupper() else label[:1].lower() + label[1:]

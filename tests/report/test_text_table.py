@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -63,6 +64,18 @@ def test_a_narrow_terminal_lists_the_rows(width: int) -> None:
     assert text.count("• ") == 2
     assert "Times: 1,235 · Time: 70.4 ms" in text
     assert "Median" not in text
+
+
+def test_a_cell_that_repeats_the_subject_is_left_out_of_the_list() -> None:
+    columns = [
+        TableColumn(key="name", label="Kernel", unit=""),
+        TableColumn(key="operator", label="Operator", unit=""),
+        TableColumn(key="module", label="Module", unit=""),
+    ]
+    rows: list[list[Any]] = [["gemm", "gemm", "up"], ["silu", "mlp", "mlp"]]
+    lines = shown(TableEvidence(title="", columns=columns, rows=rows, truncated=0), 18)
+    text = " ".join(" ".join(lines).split())
+    assert text == "• gemm · Module: up • silu · Operator: mlp · Module: mlp"
 
 
 def test_rows_left_out_are_counted() -> None:

@@ -49,6 +49,33 @@ def test_iterators_that_work_ahead_are_left_alone(last: str) -> None:
     assert find(TfdataNoPrefetch, SLOW, legend=legend, framework="tensorflow") == ()
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        *("Model", "Options", "MaxIntraOpParallelism", "PrivateThreadPool", "Finalize"),
+        *("AssertNext", "AssertCardinality", "FiniteTake", "FiniteSkip", "Take", "Skip"),
+        *("Repeat", "FiniteRepeat", "ForeverRepeat"),
+    ],
+)
+def test_iterators_that_only_pass_elements_on_are_not_the_last_transformation(last: str) -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDoo....|DDDDoo....|
+        main   |RRRR......|RRRR......|
+        main   |PPPP......|PPPP......|
+        main   |MMMM......|MMMM......|
+        gpu 7  |.....KKKKK|.....KKKKK|
+    """
+    legend = {
+        "R": CHAIN["R"],
+        "P": iterator(f"Root::{last}", iterator=2, parent=1),
+        "M": iterator(f"Root::{last}::Map", iterator=3, parent=2),
+    }
+    (finding,) = find(TfdataNoPrefetch, trace, legend=legend, framework="tensorflow") or ()
+    assert "ends in Map" in finding.summary
+
+
 def test_saves_at_most_the_rest_of_the_step() -> None:
     # 7 ms of input and 3 ms of work: working ahead leaves 4 ms of waiting.
     trace = """

@@ -88,6 +88,18 @@ def test_path_covers_each_step_exactly() -> None:
     assert end - start > CALL + 80_000
 
 
+def test_of_two_decisive_reasons_the_devices_counts() -> None:
+    # The second kernel is launched at 5,000 + 46,000 and may start 7,000 later. The first one ends
+    # at 7,000 + 50,000, and 1,000 later the stream is free: at 58,000, too. That it takes 1,000 is
+    # seen before the third kernel, which is launched well ahead.
+    steps = [(Launch(7, 50_000), Work(46_000), Launch(7, 20_000), Launch(7, 9_000), Sync())] * 3
+    path = path_of(play(steps, repeats=2).trace)
+    kinds = [PathKind(kind).name for kind in path.kind[:4].tolist()]
+    assert kinds == ["LAUNCH", "WORK", "GAP", "WORK"]
+    ends_ns = path.end_ns[:4] - path.start_ns[0]
+    assert ends_ns.tolist() == [7_000, 57_000, 58_000, 78_000]
+
+
 def test_no_path_without_links() -> None:
     found = critical_path(
         Signals(

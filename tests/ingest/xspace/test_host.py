@@ -195,6 +195,19 @@ def test_frames_that_make_batches_between_steps_of_jax_are_fetches(
     assert (kinds(drawing.read())[frame] == "INPUT_WAIT") == is_input
 
 
+@pytest.mark.parametrize(("length_ns", "is_input"), [(9_999, False), (10_000, True)])
+def test_a_frame_shorter_than_ten_microseconds_fetches_nothing(
+    length_ns: int, *, is_input: bool
+) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    for start in (0, 100_000):
+        drawing.event(host, line, "$data.py:40 __next__", start, length_ns)
+        drawing.event(host, line, "PjitFunction(step)", start + 30_000, 50_000)
+    assert (kinds(drawing.read())["$data.py:40 __next__"] == "INPUT_WAIT") == is_input
+
+
 @pytest.mark.parametrize("inside", ["PjitFunction(step)", "np.asarray(jax.Array)"])
 def test_frames_that_run_or_await_steps_are_no_fetches(inside: str) -> None:
     drawing = Drawing()
