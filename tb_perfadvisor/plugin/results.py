@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
@@ -24,7 +25,6 @@ from tb_perfadvisor.plugin.whole_runs import WholeRun
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.contract.run_row import RunRow
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
 # Zooming reads the same events repeatedly.
@@ -59,8 +59,6 @@ class Results:
 
     def row(self, entry: Entry) -> RunRow | None:
         """The row of a capture in the table of runs; None without a result."""
-        from tb_perfadvisor.contract.run_row import RunRow
-
         if not self._cache.has(entry.key):
             return None
         row = self._rows.get(entry.key)

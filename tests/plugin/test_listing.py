@@ -2,12 +2,10 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.plugin import short_pauses
 from tests.support.served_tab import BASE, KINETO, Tab
 from tests.support.waiting import eventually
 
@@ -180,14 +178,3 @@ def test_a_link_to_a_file_elsewhere_shows_a_profile_and_nothing_else(
     assert sum(capture["format"] == "kineto" for capture in answer.json["captures"]) == 2
     assert "run/secret.pt.trace.json" in [file["path"] for file in answer.json["rejected"]]
     assert "hunter2" not in answer.text + tab.get("api/v1/doctor").text
-
-
-def test_modules_are_exempt_from_garbage_collection_once(
-    tab: Tab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frozen: list[bool] = []
-    monkeypatch.setattr(short_pauses.gc, "freeze", lambda: frozen.append("numpy" in sys.modules))
-    short_pauses.freeze_modules.cache_clear()
-    for _ in range(2):
-        tab.get("api/v1/captures")
-    assert frozen == [True]

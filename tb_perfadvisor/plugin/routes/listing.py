@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from werkzeug import wrappers
 
+from tb_perfadvisor.contract.partners import suggest_partners
+from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.responses import TOKEN, respond
-from tb_perfadvisor.plugin.short_pauses import freeze_modules
 from tb_perfadvisor.plugin.sources import Sources
 
 
@@ -75,9 +76,6 @@ def _scan(sources: Sources) -> dict[str, Any]:
 
 def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
-    from tb_perfadvisor.contract.partners import suggest_partners
-
-    freeze_modules()
     partners = suggest_partners(
         [
             msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run)
@@ -96,8 +94,6 @@ def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]
 
 
 def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
-    from tb_perfadvisor.contract.run_row import RunRow
-
     results = sources.results()
     row, state = results.row(entry), results.state(entry)
     if row is not None:
