@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import nan, prod
 
 from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.multiplications import product_of

@@ -6,8 +6,8 @@ import re
 from math import inf
 
 from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns

@@ -8,8 +8,8 @@ import re
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import product_time_ns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _PIECE = (
