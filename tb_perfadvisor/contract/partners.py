@@ -16,7 +16,7 @@ _AFTER = frozenset({"fixed", "fast", "faster", "after", "new", "opt", "optimized
 _WORDS = re.compile(r"[^\W_]+")
 _DEVICES = r"(?:ranks?|gpus?|tpus?|chips?|devices?|nodes?|hosts?)"
 # `8rank`, `gpus4`.
-_COUNT = re.compile(rf"(?:(\d{1, 9})x?{_DEVICES}|{_DEVICES}(\d{1, 9}))")
+_COUNT = re.compile(rf"(?:(\d{{1,9}})x?{_DEVICES}|{_DEVICES}(\d{{1,9}}))")
 _MAX_PARTNERS = 4
 """More are a list to read, and the page of comparisons has it."""
 
