@@ -15,13 +15,14 @@ from tb_perfadvisor.api.analyses import (
 )
 from tb_perfadvisor.api.comparisons import (
     compare,
+    compare_found,
     facts_of_all,
     logged_of,
     with_distinct_names,
     with_scalars,
 )
 from tb_perfadvisor.api.histories import history_of
-from tb_perfadvisor.api.loading import load, nothing_found
+from tb_perfadvisor.api.loading import load, nothing_found, only_capture_of
 from tb_perfadvisor.api.training import describe_runs, with_whole_runs
 
 __all__ = [
@@ -31,12 +32,14 @@ __all__ = [
     "analyze_capture",
     "analyze_captures",
     "compare",
+    "compare_found",
     "describe_runs",
     "facts_of_all",
     "history_of",
     "load",
     "logged_of",
     "nothing_found",
+    "only_capture_of",
     "with_distinct_names",
     "with_scalars",
     "with_whole_runs",

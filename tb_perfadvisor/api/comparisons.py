@@ -51,20 +51,44 @@ def compare(
         NothingFoundError: When a path holds no readable capture.
         UsageError: When one holds several.
     """
-    from tb_perfadvisor.comparison.compare import compare_facts
     from tb_perfadvisor.comparison.pairing import Choice
+
+    found: list[Choice | Run] = []
+    for source in (base, target, *more):
+        named = wrap_trace(source)
+        found.append(named if isinstance(named, Run) else Choice(*only_capture(named)))
+    return compare_found(found, config or Config(), progress, execution=execution)
+
+
+def compare_found(
+    found: Sequence[Choice | Run],
+    config: Config,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
+) -> Comparison:
+    """Compare captures that were listed, or runs that were read, with the first one.
+
+    Args:
+        found: The base and the targets.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
+
+    Raises:
+        PerfAdvisorError: When one cannot be read.
+    """
+    from tb_perfadvisor.comparison.compare import compare_facts
     from tb_perfadvisor.comparison.run_facts import make_facts
 
-    config = config or Config()
     facts, places = [], []
     choices: list[Choice | None] = []
-    for source in (base, target, *more):
-        run = wrap_trace(source)
-        if isinstance(run, Run):
+    for choice in found:
+        if isinstance(choice, Run):
+            run = choice
             choices.append(None)
             places.append(tuple(run.name.split("/")))
         else:
-            choice = Choice(*only_capture(run))
             choices.append(choice)
             places.append(choice.place)
             run = read_capture(choice.listing, choice.capture, progress, execution)

@@ -60,6 +60,20 @@ def wrap_trace(source: Source) -> str | os.PathLike[str] | Run:
 def only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
     """The capture of a path that holds exactly one."""
     listing = discover(path)
+    return listing, only_capture_of(listing, path)
+
+
+def only_capture_of(listing: Listing, path: str | os.PathLike[str]) -> Capture:
+    """The only capture of a listing.
+
+    Args:
+        listing: What was found.
+        path: What the user named.
+
+    Raises:
+        NothingFoundError: If there is none.
+        UsageError: If there are several.
+    """
     if len(listing.captures) > 1:
         names = ", ".join(
             f"{capture.run} {capture.session}".strip() for capture in listing.captures[:5]
@@ -71,7 +85,7 @@ def only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
         )
     if not listing.captures:
         raise nothing_found(path, listing)
-    return listing, listing.captures[0]
+    return listing.captures[0]
 
 
 def read_capture(

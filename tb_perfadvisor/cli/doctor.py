@@ -12,7 +12,7 @@ from tb_perfadvisor.cli.help import Argument, Command
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, printing, show_progress, terminal
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.captures import Capture, Listing
+    from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
     from tb_perfadvisor.note import Note
 
 # Of many similar files, list only the first.
@@ -113,9 +113,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         return lines
     root, file = listing.root, capture.files[0]
     if not is_url(root):
-        problems = [
-            line for member in capture.files for line in _problems(Path(root, member.system_path))
-        ]
+        problems = [line for member in capture.files for line in _problems(root, member)]
         lines += problems
         if any(line.startswith(_BROKEN) for line in problems):
             return [*lines, "Profile tab: may show nothing for this session"]
@@ -125,7 +123,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
                 *lines,
                 "Profile tab: may look empty, because it cannot write to the file's directory",
             ]
-        stale = remembers_no_tools(root, file.system_path)
+        stale = remembers_no_tools(root, file)
         if stale:
             return [*lines, _NO_TOOLS, f"  rm {shell_word(str(Path(root, stale)))}"]
         lines.append("Profile tab: shown")
@@ -156,11 +154,11 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     ]
 
 
-def _problems(file: Path) -> list[str]:
+def _problems(root: str, file: ProfileFile) -> list[str]:
     """What is wrong with an xplane file, and the errors that its profiler recorded in it."""
     from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 
-    integrity = check_integrity(file)
+    integrity = check_integrity(root, file)
     complaints = [f"the profiler reported: {text}" for text in integrity.complaints]
     return [*([f"{_BROKEN}{integrity.broken}"] if integrity.broken else []), *complaints]
 

@@ -65,7 +65,7 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
             FileStamp(file.system_path, file.size_bytes, file.version or str(file.mtime_ns))
             for file in (*capture.files, *capture.attached)
         ],
-        config=json.dumps([root, config]),
+        config=json.dumps([root, capture.files[0].boundary, config]),
         code=code_fingerprint(),
     )
 

@@ -31,9 +31,7 @@ def read_compile_logs(
     for file in capture.compile_logs[:_MOST_LOGS]:
         source = Source(path=file.path, format="", rank=file.rank)
         try:
-            with open_file(
-                root, file.system_path, version=file.version, size_bytes=file.size_bytes
-            ) as stream:
+            with open_file(root, file) as stream:
                 logs.append(read_records_only(stream, source))
         except PerfAdvisorError as error:
             message = f"{file.path} was left out: {error.message}"

@@ -29,6 +29,7 @@ def profile_file(entry: FileEntry, rank: int | None = None, host: str = "") -> P
         entry.mtime_ns,
         entry.version,
         entry.raw_path,
+        entry.boundary,
         rank=rank,
         host=host,
     )

@@ -11,6 +11,7 @@ from tb_perfadvisor.ingest import other_recorders
 from tb_perfadvisor.ingest.captures import Listing, Rejected
 from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.files.access import list_tree
+from tb_perfadvisor.ingest.files.containment import LEADS_OUT
 from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path
@@ -29,21 +30,25 @@ _IGNORED = re.compile(
 )
 
 
-def discover(root: str | os.PathLike[str]) -> Listing:
+def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
     """Find all captures below a root.
 
     Args:
         root: A directory, one file, or any URL that fsspec opens.
+        boundary: The directory that every file must lie in, now and whenever it is opened, without
+            links in its path. Empty if links may lead anywhere.
 
     Raises:
+        LeadsOutError: When the root leads out of the boundary.
         NothingFoundError: When there is nothing at the path.
         StoreError: When a store refuses, or cannot be reached.
         UsageError: When the URL's kind cannot be opened here.
     """
-    tree = list_tree(root, _may_matter)
+    tree = list_tree(root, _may_matter, boundary)
     files, candidates = _sort_by_name(tree)
     rejected, gap = _add_sniffed(tree, files, candidates)
-    grouped = Grouped(rejected=rejected)
+    leading_out = tuple(Rejected(path, LEADS_OUT) for path in tree.leading_out)
+    grouped = Grouped(rejected=(*rejected, *leading_out))
     for format in FORMATS:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps

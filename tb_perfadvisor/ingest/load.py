@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -293,7 +293,7 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
     total_bytes = sum(file.size_bytes for file in files)
     for file in files:
         openers[file.path] = partial(
-            _open, root, file, _share_of_bytes(tell, before_bytes, file.size_bytes, total_bytes)
+            open_file, root, file, _share_of_bytes(tell, before_bytes, file.size_bytes, total_bytes)
         )
         before_bytes += file.size_bytes
     trace = read(openers, source)
@@ -315,7 +315,7 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
     """A trace with the memory snapshot beside it; one that cannot be read becomes a note."""
     read = MEMORY_SNAPSHOT.reader()
     try:
-        found = read({file.path: partial(_open, root, file)}, Source(file.path, NAME))
+        found = read({file.path: partial(open_file, root, file)}, Source(file.path, NAME))
     except Exception as raised:
         error = contained(raised, file.path)
         log_bug(error)
@@ -323,14 +323,6 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
         note = Note("unsupported-file", "warning", message, error.hint)
         return replace(trace, notes=(*trace.notes, note))
     return replace(trace, snapshot=found.snapshot, notes=(*trace.notes, *found.notes))
-
-
-def _open(
-    root: str, file: ProfileFile, tell: ShareRead | None = None
-) -> AbstractContextManager[BinaryIO]:
-    return open_file(
-        root, file.system_path, version=file.version, size_bytes=file.size_bytes, tell=tell
-    )
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

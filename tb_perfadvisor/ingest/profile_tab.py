@@ -6,8 +6,11 @@ import json
 import os
 import re
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.tree import FileEntry, file_entry, is_url
 from tb_perfadvisor.plain_text import shell_word
 
 _PROFILE_FILE = re.compile(
@@ -15,6 +18,7 @@ _PROFILE_FILE = re.compile(
 )
 # The tab's cache of the tools of a session; it is made again when the files change.
 _TOOLS = ".cached_tools.json"
+_MOST_BYTES_OF_TOOLS = 1 << 20
 # How TensorFlow and JAX name sessions; Vertex AI's uploader sends no others.
 _DATED = re.compile(r"\d{4}(?:_\d{2}){5}")
 
@@ -65,16 +69,19 @@ def is_writable(root: str, path: str) -> bool:
     return not directory.is_dir() or os.access(directory, os.W_OK)
 
 
-def remembers_no_tools(root: str, path: str) -> str | None:
+def remembers_no_tools(root: str, file: FileEntry) -> str | None:
     """The Profile tab's cache file of a session, relative to the root, if it lists no tools.
 
     The tab writes such a file if its converters are broken when it first looks at the session.
     None if the file lists tools or does not exist.
     """
-    cache = Path(path).with_name(_TOOLS)
+    if is_url(root):
+        return None
+    cache = PurePosixPath(file.system_path).with_name(_TOOLS)
     try:
-        content = json.loads(Path(root, cache).read_bytes())
-    except (OSError, ValueError):
+        with open_file(root, file_entry(str(cache), 0, 0, boundary=file.boundary)) as stream:
+            content = json.loads(stream.read(_MOST_BYTES_OF_TOOLS))
+    except (PerfAdvisorError, ValueError):
         return None
     is_empty = isinstance(content, dict) and content.get("tools") == []
     return cache.as_posix() if is_empty else None

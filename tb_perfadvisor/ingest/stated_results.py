@@ -33,16 +33,7 @@ def read_stated_results(
     stated: list[StatedResults] = []
     notes: list[Note] = []
     for host, files in by_host.items():
-        openers = {
-            file.path: partial(
-                open_file,
-                root,
-                file.system_path,
-                version=file.version,
-                size_bytes=file.size_bytes,
-            )
-            for file in files
-        }
+        openers = {file.path: partial(open_file, root, file) for file in files}
         try:
             result, notes_of_host = read_stated(openers, host)
         except PerfAdvisorError as error:

@@ -15,6 +15,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
 from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report import Report, document
@@ -99,15 +100,18 @@ class Answers:
 
     def compare(self, base: str, target: str) -> str:
         """What changed from one run to another, and whether predictions came true."""
+        from tb_perfadvisor.comparison.pairing import Choice
         from tb_perfadvisor.report.formats.comparison.render import (
             comparison_document,
             render_comparison,
         )
 
-        for path in (base, target):
-            self._listing(path)
-        places = [str(self._place(path)) for path in (base, target)]
-        comparison = api.compare(places[0], places[1], progress=self._progress)
+        listings = [(self._listing(path), path) for path in (base, target)]
+        comparison = api.compare_found(
+            [Choice(listing, api.only_capture_of(listing, path)) for listing, path in listings],
+            Config(),
+            self._progress,
+        )
         text = render_comparison(comparison_document([comparison], ()), "markdown")
         return bounded(text, f"run `perfadvisor compare {base} {target} --format json`")
 
@@ -153,20 +157,18 @@ class Answers:
         Raises:
             UsageError: If it is outside, also through links.
         """
-        place = Path(os.path.realpath(self._root / path))
-        if "://" in path or not place.is_relative_to(self._root):
-            raise UsageError("is outside of the server's root.", where=path)
-        return place
+        try:
+            if "://" not in path:
+                return Path(resolve_inside(str(self._root / path), str(self._root)))
+        except LeadsOutError:
+            pass
+        raise UsageError("is outside of the server's root.", where=path)
 
     def _listing(self, path: str, *, may_be_empty: bool = False) -> Listing:
         place = self._place(path)
         if not place.exists():
             raise UsageError("does not exist.", where=path, hint="`list_captures` names paths.")
-        listing = discover(place)
-        for capture in listing.captures:
-            for file in capture.files:
-                # A link inside of the root may lead out of it.
-                self._place(str(Path(listing.root, file.path)))
+        listing = discover(place, str(self._root))
         if not listing.captures and not may_be_empty:
             raise api.nothing_found(path, listing)
         return listing

@@ -204,7 +204,7 @@ class _Scanner:
         scanned_files, is_complete = 0, True
         for root in self.roots:
             try:
-                listing = self._listings[root] = discover(root.path)
+                listing = self._listings[root] = discover(root.path, root.boundary)
             except StoreError as error:
                 problems.append(Problem(root.label, error.message, error.hint))
                 if root not in self._listings:

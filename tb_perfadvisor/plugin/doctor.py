@@ -135,8 +135,7 @@ def _remembered(xplanes: list[Entry]) -> list[Note]:
     markers = [
         path
         for e in xplanes[:_MAX_CHECKED]
-        if not e.root.is_remote
-        and (path := remembers_no_tools(e.base, e.capture.files[0].system_path))
+        if not e.root.is_remote and (path := remembers_no_tools(e.base, e.capture.files[0]))
     ]
     if not markers:
         return []
@@ -159,7 +158,7 @@ def _broken(xplanes: list[Entry]) -> list[Note]:
     return [
         Note("xplane-broken", "error", f"`{file.path}` is damaged: {integrity.broken}", "")
         for e, file in files[:_MAX_CHECKED]
-        if (integrity := check_integrity(Path(e.base, file.system_path))).broken
+        if (integrity := check_integrity(e.base, file)).broken
     ][:_NAMED]
 
 

@@ -15,7 +15,7 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
     """Loads the plugin, or logs why it cannot."""
 
     def define_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Add the flags that show the user's code."""
+        """Add the flags that show the user's code, and the one for shared servers."""
         group = parser.add_argument_group("Perf Advisor")
         group.add_argument(
             "--perfadvisor_repo",
@@ -28,6 +28,12 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
             metavar="URL",
             default="",
             help="links to these lines: vscode, or a URL with {path} and {line}",
+        )
+        group.add_argument(
+            "--perfadvisor_stay_in_logdir",
+            action="store_true",
+            help="refuse links that lead out of the log directory: for servers whose log "
+            "directory others may write to",
         )
 
     def load(self, context: base_plugin.TBContext) -> PerfAdvisorPlugin | None:

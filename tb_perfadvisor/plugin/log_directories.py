@@ -21,6 +21,8 @@ class Root(Struct, frozen=True):
     """Absolute, or a URL."""
     group: str
     """The prefix of the names of its runs; empty with `--logdir`."""
+    boundary: str = ""
+    """The directory that its files must lie in; empty if links may lead anywhere."""
 
     @property
     def is_remote(self) -> bool:
@@ -48,15 +50,16 @@ class Surroundings(Struct, frozen=True):
         return self.has_profile_plugin and bool(self.logdir) and not self.logdir.startswith("~")
 
 
-def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
+def roots_of(logdir: str, logdir_spec: str, *, stays_inside: bool = False) -> tuple[Root, ...]:
     """The log directories that TensorBoard was started with.
 
     Args:
         logdir: `--logdir` as given.
         logdir_spec: `--logdir_spec` as given: `name:path,…`, split as TensorBoard does.
+        stays_inside: Whether links that lead out of a log directory are refused.
     """
     if logdir:
-        return (Root(_resolved(logdir), ""),)
+        return (_root(logdir, "", stays_inside=stays_inside),)
     roots: dict[str, Root] = {}
     for specification in logdir_spec.split(",") if logdir_spec else ():
         group, path = "", specification
@@ -70,8 +73,8 @@ def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
         if not is_plain and ":" in specification:
             group, _, path = specification.partition(":")
         if path:
-            resolved = _resolved(path)
-            roots[resolved] = Root(resolved, printable_name(group))
+            root = _root(path, printable_name(group), stays_inside=stays_inside)
+            roots[root.path] = root
     return tuple(roots.values())
 
 
@@ -89,5 +92,8 @@ def grouped_id(group: str, capture_id: str) -> str:
     return hashlib.sha256(f"{group}\0{capture_id}".encode()).hexdigest()[:12]
 
 
-def _resolved(path: str) -> str:
-    return path if is_url(path) else os.path.realpath(local_path(path))
+def _root(path: str, group: str, *, stays_inside: bool) -> Root:
+    if is_url(path):
+        return Root(path, group)
+    resolved = os.path.realpath(local_path(path))
+    return Root(resolved, group, resolved if stays_inside else "")

@@ -32,7 +32,8 @@ class Sources:
         self.code = Code(repo, link) if repo else None
         """The user's code, if TensorBoard was started with it."""
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
-        self.catalog = Catalog(roots_of(self._logdir, logdir_spec))
+        stays_inside = bool(getattr(context.flags, "perfadvisor_stay_in_logdir", False))
+        self.catalog = Catalog(roots_of(self._logdir, logdir_spec, stays_inside=stays_inside))
         self._lock = threading.Lock()
         self._results: Results | None = None
         self.cache_problem: str | None = None

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_inside
 
 MAX_ENTRIES = 200_000
 """Files and directories that are listed: more than the largest frameworks' repositories have."""
@@ -39,6 +40,7 @@ class Repository:
         self.root = Path(root)
         if not self.root.is_dir():
             raise UsageError("is not a directory.", where=str(root))
+        self._boundary = os.path.realpath(root)
         self.is_complete = True
         """Whether everything was listed; false beyond `MAX_ENTRIES` or `MAX_FILES`."""
         self._texts: dict[str, str | None] = {}
@@ -79,11 +81,10 @@ class Repository:
 
     def _read(self, path: str) -> str | None:
         try:
-            # A file may have become a link since it was listed.
-            handle = os.open(self.root / path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-            with open(handle, "rb") as file:  # noqa: PTH123 - of a handle
+            # A file, or a directory above it, may have become a link since it was listed.
+            with open(self.root / path, "rb", opener=opener_inside(self._boundary)) as file:
                 data = file.read(MAX_FILE_BYTES + 1)
-        except OSError:
+        except (OSError, LeadsOutError):
             return None
         if len(data) > MAX_FILE_BYTES or b"\0" in data:
             return None

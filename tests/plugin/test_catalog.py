@@ -71,7 +71,7 @@ def test_missing_log_directory_does_not_hide_another(tmp_path: Path) -> None:
 def test_slow_scan_does_not_block_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, scans = threading.Event(), []
 
-    def slow(root: str) -> discovery.Listing:
+    def slow(root: str, boundary: str) -> discovery.Listing:
         scans.append(root)
         gate.wait(30)
         return discovery.Listing(root, (), (), 7, True)
@@ -102,7 +102,7 @@ def test_burst_of_requests_causes_one_scan(
     # Local directories may be scanned again after 2 s, remote ones after 10 s.
     now, seen = [1000.0], []
 
-    def listed(root: str) -> discovery.Listing:
+    def listed(root: str, boundary: str) -> discovery.Listing:
         seen.append(root)
         return discovery.Listing(root, (), (), 0, True)
 
@@ -120,7 +120,7 @@ def test_burst_of_requests_causes_one_scan(
 def test_failing_scan_is_reported_as_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(root: str) -> discovery.Listing:
+    def broken(root: str, boundary: str) -> discovery.Listing:
         raise PermissionError(13, "token expired for someone@example.org")
 
     monkeypatch.setattr(discovery, "discover", broken)
@@ -138,9 +138,11 @@ def test_stores_are_listed_only_for_requests_of_the_tab(
     seen: list[str] = []
     discover = discovery.discover
 
-    def recorded(root: str) -> discovery.Listing:
+    def recorded(root: str, boundary: str) -> discovery.Listing:
         seen.append(root)
-        return discovery.Listing(root, (), (), 5, True) if "://" in root else discover(root)
+        if "://" in root:
+            return discovery.Listing(root, (), (), 5, True)
+        return discover(root, boundary)
 
     monkeypatch.setattr(discovery, "discover", recorded)
     monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
@@ -174,7 +176,7 @@ def test_captures_stay_while_a_store_is_unreachable(
         NothingFoundError("there is no such file or directory."),
     ]
 
-    def answer(root: str) -> discovery.Listing:
+    def answer(root: str, boundary: str) -> discovery.Listing:
         outcome = answers.pop(0)
         if isinstance(outcome, PerfAdvisorError):
             raise outcome
@@ -193,9 +195,11 @@ def test_captures_stay_while_a_store_is_unreachable(
 
 def test_gaps_name_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = "there are more than 7 files"
-    monkeypatch.setattr(
-        discovery, "discover", lambda root: discovery.Listing(root, (), (), 7, False, (gap,))
-    )
+
+    def crowded(root: str, boundary: str) -> discovery.Listing:
+        return discovery.Listing(root, (), (), 7, False, (gap,))
+
+    monkeypatch.setattr(discovery, "discover", crowded)
     scanned = Catalog((Root("/a", "first"), Root("/b", "")))
     scanned.refresh(wait_s=10)
     assert scanned.snapshot.gaps == (f"first: {gap}", gap)

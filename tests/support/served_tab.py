@@ -33,7 +33,7 @@ class Tab:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         worker: tuple[str, ...] | None = FAKE_WORKER,
-        **flags: str,
+        **flags: Any,
     ) -> None:
         self.logdir = tmp_path / "logs"
         self.logdir.mkdir(exist_ok=True)

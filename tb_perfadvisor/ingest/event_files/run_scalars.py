@@ -53,9 +53,7 @@ def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mappin
             series = _read_on(root, entry, cache)
             if series is not None:
                 return series
-    with open_file(
-        root, entry.system_path, version=entry.version, size_bytes=entry.size_bytes
-    ) as stream:
+    with open_file(root, entry) as stream:
         reader = cache.reader(root, entry, stream) if cache is not None else None
         return _read(reader or ScalarReader(), root, entry, stream, cache)
 

@@ -147,7 +147,7 @@ def _state(entry: FileEntry) -> tuple[int, str]:
 
 
 def _key(root: str, entry: FileEntry) -> str:
-    text = json.dumps([_LAYOUT, root, entry.system_path])
+    text = json.dumps([_LAYOUT, root, entry.system_path, entry.boundary])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

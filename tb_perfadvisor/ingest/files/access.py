@@ -10,23 +10,28 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_inside
 from tb_perfadvisor.ingest.files.local_tree import list_local_tree
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url, long_path
-from tb_perfadvisor.plain_text import printable_name
 
 ShareRead = Callable[[float], None]
 """Is called with the share (0-1) of a file that was read."""
 _STEP = 0.01
 
 
-def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) -> Tree:
+def list_tree(
+    root: str | os.PathLike[str], is_wanted: Callable[[str], bool], boundary: str = ""
+) -> Tree:
     """List the files below a directory, or the single file that a path names.
 
     Args:
         root: A directory, one file, or any URL that fsspec opens.
         is_wanted: Whether to list a file, by its path; all files are counted.
+        boundary: The directory that everything must lie in, without links in its path. Empty if
+            links may lead anywhere. Stores have no links.
 
     Raises:
+        LeadsOutError: If the path leads out of the boundary.
         NothingFoundError: If the path does not exist.
         StoreError: If the store denies access or cannot be reached.
         UsageError: If the URL's scheme is not supported or needs a missing package.
@@ -36,14 +41,16 @@ def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) ->
         from tb_perfadvisor.ingest.files.remote.listing import list_remote
 
         return list_remote(text, is_wanted)
-    return list_local_tree(text, is_wanted)
+    return list_local_tree(text, is_wanted, boundary)
 
 
 class _Watched(io.FileIO):
     """A file that tells how much of it was read, at each hundredth."""
 
-    def __init__(self, path: Path, size_bytes: int, tell: ShareRead) -> None:
-        super().__init__(path, "rb")
+    def __init__(
+        self, path: str, size_bytes: int, tell: ShareRead, opener: Callable[[str, int], int] | None
+    ) -> None:
+        super().__init__(path, "rb", opener=opener)
         self._size_bytes = size_bytes
         self._tell = tell
         self._told = 0.0
@@ -57,29 +64,17 @@ class _Watched(io.FileIO):
         return count
 
 
-def _local(root: str, path: str) -> Path:
-    return Path(long_path(os.fspath(Path(root, path))))
-
-
 @contextmanager
-def open_file(
-    root: str,
-    path: str,
-    *,
-    version: str = "",
-    size_bytes: int | None = None,
-    tell: ShareRead | None = None,
-) -> Iterator[BinaryIO]:
+def open_file(root: str, file: FileEntry, tell: ShareRead | None = None) -> Iterator[BinaryIO]:
     """Open a file for reading; a remote file is fetched into the user's cache first.
 
     Args:
         root: `Tree.root`.
-        path: `FileEntry.system_path`.
-        version: `FileEntry.version`; without it, the store is queried.
-        size_bytes: `FileEntry.size_bytes`; without it, the store is queried.
+        file: A file of the tree. Without a version, the store is queried.
         tell: Called with the share (0-1) of a local file that was read.
 
     Raises:
+        LeadsOutError: If it leads out of its boundary.
         StoreError: If the store denies access or cannot be reached.
         UnreadableProfileError: If the file cannot be opened or read.
     """
@@ -87,18 +82,23 @@ def open_file(
         if is_url(root):
             from tb_perfadvisor.ingest.files.remote.fetched import open_fetched
 
-            with open_fetched(root, path, version, size_bytes) as fetched:
+            with open_fetched(root, file.system_path, file.version, file.size_bytes) as fetched:
                 yield fetched
-        elif tell is None or not size_bytes:
-            with _local(root, path).open("rb") as local:
+            return
+        path = long_path(os.fspath(Path(root, file.system_path)))
+        opener = opener_inside(file.boundary) if file.boundary else None
+        if tell is None or not file.size_bytes:
+            with open(path, "rb", opener=opener) as local:
                 yield local
         else:
-            with io.BufferedReader(_Watched(_local(root, path), size_bytes, tell)) as watched:
+            with io.BufferedReader(_Watched(path, file.size_bytes, tell, opener)) as watched:
                 yield watched
+    except LeadsOutError:
+        raise LeadsOutError(file.path) from None  # relative to the root
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UnreadableProfileError(
-            f"the file cannot be opened: {reason}.", where=printable_name(path)
+            f"the file cannot be opened: {reason}.", where=file.path
         ) from error
 
 
@@ -118,12 +118,12 @@ def read_heads(
         yield from fetch_heads(root, entries, head_bytes)
     else:
         for entry in entries:
-            yield _head(root, entry.system_path, head_bytes)
+            yield _head(root, entry, head_bytes)
 
 
-def _head(root: str, path: str, head_bytes: int) -> bytes | PerfAdvisorError:
+def _head(root: str, entry: FileEntry, head_bytes: int) -> bytes | PerfAdvisorError:
     try:
-        with open_file(root, path) as stream:
+        with open_file(root, entry) as stream:
             return stream.read(head_bytes)
     except PerfAdvisorError as error:
         return error

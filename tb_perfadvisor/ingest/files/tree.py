@@ -45,6 +45,9 @@ class FileEntry(Struct, frozen=True):
     raw_path: bytes = b""
     """The path by which the system or the store knows the file, if that cannot be printed. In UTF-8
     that may encode surrogates. Empty if it is `path`."""
+    boundary: str = ""
+    """The directory that it must lie in when it is opened, without links in its path. Empty if
+    links may lead anywhere."""
 
     @property
     def system_path(self) -> str:
@@ -52,11 +55,13 @@ class FileEntry(Struct, frozen=True):
         return self.raw_path.decode("utf-8", "surrogatepass") if self.raw_path else self.path
 
 
-def file_entry(system_path: str, size_bytes: int, mtime_ns: int, version: str = "") -> FileEntry:
+def file_entry(
+    system_path: str, size_bytes: int, mtime_ns: int, version: str = "", boundary: str = ""
+) -> FileEntry:
     """The entry of a file, named by the path by which it is opened."""
     path = printable_name(system_path)
     raw_path = b"" if path == system_path else system_path.encode("utf-8", "surrogatepass")
-    return FileEntry(path, size_bytes, mtime_ns, version, raw_path)
+    return FileEntry(path, size_bytes, mtime_ns, version, raw_path, boundary)
 
 
 class Tree(Struct, frozen=True):
@@ -70,6 +75,8 @@ class Tree(Struct, frozen=True):
     """What was not listed because of depth, number or permission, as phrases."""
     only_file: bool
     """Whether the user named a single file; `root` is then its directory."""
+    leading_out: tuple[str, ...] = ()
+    """The wanted files that are links out of the boundary: nothing else is known of them."""
 
 
 def is_url(root: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
 from tb_perfadvisor.ingest.xspace.decode.space import read_space
 
@@ -22,13 +22,17 @@ class Integrity(Struct, frozen=True):
     """The first errors and warnings of its profiler."""
 
 
-def check_integrity(file: Path) -> Integrity:
-    """Check a local xplane. Skips the content of planes, so the size of the file hardly matters."""
+def check_integrity(root: str, file: FileEntry) -> Integrity:
+    """Check a local xplane. Skips the content of planes, so the size of the file hardly matters.
+
+    Args:
+        root: What the path of the file is relative to.
+        file: The file.
+    """
+    name = file.path.rsplit("/", 1)[-1]
     try:
-        with file.open("rb") as stream:
-            space = read_space(FileReader(stream, where=file.name), where=file.name)
-    except OSError as error:
-        return Integrity(f"it cannot be opened ({error.strerror}).")
+        with open_file(root, file) as stream:
+            space = read_space(FileReader(stream, where=name), where=name)
     except PerfAdvisorError as error:
         return Integrity(f"{error.message} {error.hint}".rstrip())
     cut = "it is truncated. Copy it again from where it was written."

@@ -10,7 +10,14 @@ import pytest
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files import local_tree
 from tb_perfadvisor.ingest.files.access import list_tree, open_file, read_heads
-from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_skipped, is_url, local_path
+from tb_perfadvisor.ingest.files.tree import (
+    FileEntry,
+    Tree,
+    file_entry,
+    is_skipped,
+    is_url,
+    local_path,
+)
 
 
 def everything(path: str) -> bool:
@@ -174,14 +181,14 @@ def test_link_loops_end(tmp_path: Path, depth: int) -> None:
 def test_reading(tmp_path: Path) -> None:
     put(tmp_path, "a.json")
     (tmp_path / "b.json").write_bytes(b"0123456789")
-    with open_file(str(tmp_path), "b.json") as stream:
+    with open_file(str(tmp_path), file_entry("b.json", 1, 0)) as stream:
         assert stream.read() == b"0123456789"
     entries = [FileEntry(name, 1, 0) for name in ("a.json", "gone.json", "b.json")]
     heads = list(read_heads(str(tmp_path), entries, 4))
     assert (heads[0], heads[2]) == (b"x", b"0123")
     assert isinstance(heads[1], PerfAdvisorError)
     with pytest.raises(UnreadableProfileError, match=r"gone\.json: the file cannot be opened: No"):
-        open_file(str(tmp_path), "gone.json").__enter__()
+        open_file(str(tmp_path), file_entry("gone.json", 1, 0)).__enter__()
 
 
 def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +211,7 @@ def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_reading_tells_the_share_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_bytes(bytes(1_000_000))
     heard: list[float] = []
-    with open_file(str(tmp_path), "large.json", size_bytes=1_000_000, tell=heard.append) as stream:
+    with open_file(str(tmp_path), file_entry("large.json", 1_000_000, 0), heard.append) as stream:
         while stream.read(1_000):
             pass
     assert heard == sorted(heard)
@@ -215,6 +222,6 @@ def test_reading_tells_the_share_of_the_file(tmp_path: Path) -> None:
 def test_a_file_that_has_grown_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "grown.json").write_bytes(b"123456")
     heard: list[float] = []
-    with open_file(str(tmp_path), "grown.json", size_bytes=3, tell=heard.append) as stream:
+    with open_file(str(tmp_path), file_entry("grown.json", 3, 0), heard.append) as stream:
         assert stream.read() == b"123456"
     assert heard in ([], [1.0])

@@ -31,7 +31,7 @@ def entry_of(store: ObjectStore, key: str, bucket: str = "bucket") -> FileEntry:
 
 def read(store: ObjectStore, entry: FileEntry, directory: str = "logs") -> bytes:
     root = f"{store.scheme}://bucket/{directory}"
-    with open_file(root, entry.path, version=entry.version, size_bytes=entry.size_bytes) as stream:
+    with open_file(root, entry) as stream:
         return stream.read()
 
 
@@ -67,7 +67,7 @@ def test_fetched_file_is_seekable(store: ObjectStore) -> None:
     store.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(store, "logs/a.json")
     root = f"{store.scheme}://bucket/logs"
-    with open_file(root, "a.json", version=entry.version, size_bytes=10) as stream:
+    with open_file(root, entry) as stream:
         stream.seek(7)
         assert stream.read() == b"789"
         stream.seek(0)
@@ -86,10 +86,10 @@ def test_store_is_asked_if_there_is_no_listing(store: ObjectStore) -> None:
     root = f"{store.scheme}://bucket/logs"
     for content in (b"first", b"other"):
         store.put("bucket", "logs/a.json", content)
-        with open_file(root, "a.json") as stream:
+        with open_file(root, FileEntry("a.json", 5, 0)) as stream:
             assert stream.read() == content
     with pytest.raises(StoreError, match=r"nothing\.json: the file is no longer there"):
-        open_file(root, "nothing.json").__enter__()
+        open_file(root, FileEntry("nothing.json", 5, 0)).__enter__()
 
 
 def test_file_changed_since_listing_is_cached_under_its_new_version(
@@ -325,9 +325,7 @@ def test_several_processes_share_the_cache(s3: ObjectStore, tmp_path: Path) -> N
         assert len(entries) == 5
         for turn in range(15):
             entry = entries[turn * int(sys.argv[1]) % 5]
-            with open_file(
-                root, entry.path, version=entry.version, size_bytes=entry.size_bytes
-            ) as stream:
+            with open_file(root, entry) as stream:
                 if stream.read() != entry.path[0].encode() * 30_000:
                     sys.exit(f"wrong content of {entry.path}")
     """)
