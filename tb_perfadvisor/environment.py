@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from tb_perfadvisor.ingest.files.bounded_directory import NotPrivateError, private_directory
 from tb_perfadvisor.note import Note
 
 _NVIDIA_PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -29,7 +30,18 @@ def environment_notes(nvidia: Path = _NVIDIA_PARAMETERS) -> list[Note]:
     Args:
         nvidia: The parameter file of NVIDIA's driver; it need not exist.
     """
-    return [*_tensorboard(), *profile_plugin_notes(), *recording_notes(nvidia)]
+    return [*_cache(), *_tensorboard(), *profile_plugin_notes(), *recording_notes(nvidia)]
+
+
+def _cache() -> list[Note]:
+    try:
+        private_directory()
+    except NotPrivateError as error:
+        message = f"The cache directory is not used: {error.strerror}."
+        return [Note("cache-not-private", "warning", message, error.hint)]
+    except OSError:
+        pass  # nothing is kept, as in a container without a home directory
+    return []
 
 
 def recording_notes(nvidia: Path = _NVIDIA_PARAMETERS) -> list[Note]:

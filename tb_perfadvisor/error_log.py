@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tb_perfadvisor.errors import logger
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory, make_private
+from tb_perfadvisor.ingest.files.bounded_directory import private_directory
 
 NAME = "perfadvisor.log"
 _MOST_BYTES = 1 << 20
@@ -28,9 +28,7 @@ class ErrorLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record."""
         with suppress(OSError, ValueError):
-            directory = default_directory()
-            make_private(directory)
-            path = directory / NAME
+            path = private_directory() / NAME
             if path.exists() and path.stat().st_size > _MOST_BYTES:
                 path.replace(path.with_suffix(".old"))
             with path.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -185,7 +185,7 @@ def analyze(
     destination = Output(output, inputs_of([listing], config=config, repository=repository))
     reports: list[Report] = []
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
-    report_cache = open_report_cache(Report, settings) if cache else None
+    report_cache = open_report_cache(Report, settings, note) if cache else None
     sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
     limits = limits_of(time_limit)
     with (

@@ -106,7 +106,7 @@ def compare(
     groups, notes = pair(base_listing, target_listings)
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
-    report_cache = open_report_cache(RunFacts, settings) if cache else None
+    report_cache = open_report_cache(RunFacts, settings, note) if cache else None
     limits = limits_of(time_limit)
     with (
         memory_limit(limits.memory_bytes),

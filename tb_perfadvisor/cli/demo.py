@@ -28,21 +28,20 @@ def demo(port: int) -> None:
 
     The GPU programs also logged scalars, for the page Training.
     """
-    from tb_perfadvisor.ingest.files.bounded_directory import default_directory, make_private
+    from tb_perfadvisor.ingest.files.bounded_directory import private_directory
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed.", hint="pip install tensorboard")
     try:
-        directory = default_directory() / "demo"
-        make_private(directory.parent)
+        directory = private_directory() / "demo"
         write_synthetic(directory)
         _write_scalars(directory)
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror}.",
             where=str(error.filename or "the cache directory"),
-            hint="Set PERFADVISOR_CACHE_DIR to a writable directory.",
+            hint="Set PERFADVISOR_CACHE_DIR to a directory that only you can write to.",
         ) from error
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)]
     command += ["--host", "127.0.0.1", "--port", str(port)]

@@ -80,7 +80,7 @@ def history(
             choices,
             settings,
             progress.describe,
-            report_cache=open_report_cache(RunFacts, settings),
+            report_cache=open_report_cache(RunFacts, settings, note),
             time_limit_s=limits_of(time_limit).time_s,
         )
         for name, recordings in runs.items():

@@ -42,7 +42,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
         raise api.nothing_found(logdir, listing)
     reports: list[Report] = []
     with show_progress("reading", len(captures)) as progress:
-        report_cache = open_report_cache(Report, settings)
+        report_cache = open_report_cache(Report, settings, note)
         for result in api.analyze_captures(
             listing, captures, settings, progress.describe, report_cache=report_cache
         ):

@@ -121,7 +121,7 @@ def _report(path: str, listing: Listing) -> Report:
             captures,
             settings,
             progress.describe,
-            report_cache=open_report_cache(Report, settings),
+            report_cache=open_report_cache(Report, settings, note),
         )
     if not isinstance(result, Report):
         raise PerfAdvisorError(result.reason, where=result.path)

@@ -57,7 +57,7 @@ def training(
                 path,
                 progress.describe,
                 config=settings,
-                report_cache=open_report_cache(Report, settings),
+                report_cache=open_report_cache(Report, settings, note),
             )
         )
     runs = [run for run in found if run.training is not None]

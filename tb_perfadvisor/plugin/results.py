@@ -15,7 +15,7 @@ import msgspec
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import private_directory
 from tb_perfadvisor.plugin import documents, log, whole_runs
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.document_job import DOCUMENT, stage_request
@@ -224,7 +224,7 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
     """
     queue = jobs if jobs is not None else JobQueue(limits_from_environment(log.warn))
     try:
-        return Results(ResultCache(default_directory()), queue), None
+        return Results(ResultCache(private_directory()), queue), None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         where = error.filename or "the cache directory"

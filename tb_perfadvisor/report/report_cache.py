@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -11,7 +11,7 @@ import msgspec
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.result_cache import ResultCache, capture_key
 from tb_perfadvisor.ingest.captures import Capture
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import NotPrivateError, private_directory
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.training.options import RunOptions
 
@@ -69,9 +69,21 @@ class ReportCache(Generic[T]):
         return capture_key(root, capture, self._settings)
 
 
-def open_report_cache(kind: type[T], config: Config) -> ReportCache[T] | None:
-    """Open the cache in the user's cache directory; None if it cannot be written."""
+def open_report_cache(
+    kind: type[T], config: Config, warn: Callable[[str], None] | None = None
+) -> ReportCache[T] | None:
+    """Open the cache in the user's cache directory; None if that cannot be used.
+
+    Args:
+        kind: The type of the results.
+        config: The configuration.
+        warn: Told if others could write to the directory.
+    """
     try:
-        return ReportCache(ResultCache(default_directory()), kind, config)
+        return ReportCache(ResultCache(private_directory()), kind, config)
+    except NotPrivateError as error:
+        if warn is not None:
+            warn(error.note)
     except OSError:
-        return None
+        pass
+    return None

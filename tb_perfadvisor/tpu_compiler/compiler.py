@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
-from tb_perfadvisor.ingest.files.bounded_directory import default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import private_directory
 from tb_perfadvisor.tpu_compiler.bundles import dumped_cycles
 from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
 from tb_perfadvisor.tpu_compiler.kernels import Kernel, kernels_of
@@ -296,7 +296,7 @@ def _read_lines(stream: Any, lines: queue.SimpleQueue[str | None]) -> None:
 def _open_cache() -> ResultCache | None:
     """The cache of answers; None if its directory cannot be written."""
     try:
-        return ResultCache(default_directory() / "tpu-compiler", max_bytes=_CACHE_BYTES)
+        return ResultCache(private_directory() / "tpu-compiler", max_bytes=_CACHE_BYTES)
     except OSError:
         return None
 

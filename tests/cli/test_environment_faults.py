@@ -19,6 +19,7 @@ from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import logger
 from tb_perfadvisor.execution import IN_PROCESS, open_execution
 from tb_perfadvisor.execution.limits import limits_from_environment
+from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.files import bounded_directory
 from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
@@ -65,8 +66,10 @@ def test_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache directory that another user owns; only root could really make one."""
     directory = tmp_path / "cache"
-    directory.mkdir(mode=0o777)
-    monkeypatch.setattr(bounded_directory, "_is_own", lambda path: path != directory)
+    directory.mkdir(mode=0o700)
+    monkeypatch.setattr(
+        bounded_directory, "_is_own", lambda status: status.st_ino != directory.stat().st_ino
+    )
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(directory))
     return directory
 
@@ -81,9 +84,44 @@ def test_another_user_is_recognized(tmp_path: Path) -> None:
 def test_the_cache_of_another_user_is_refused(strangers: Path) -> None:
     with pytest.raises(PermissionError, match="it belongs to another user"):
         BoundedDirectory(strangers, max_bytes=1)
-    run("analyze", SLOW)
+    assert "another user" in run("analyze", SLOW).stderr
     assert "another user" in error("demo", "--port", "0")
     assert list(strangers.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+def test_a_cache_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    directory.chmod(mode)
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(directory))
+    said = run("analyze", SLOW).stderr
+    assert said.startswith("note: nothing is kept for later: ")
+    assert "others may write to it" in said
+    assert f"chmod go-w {directory}" in run("doctor", SLOW).stdout
+    assert "others may write to it" in error("demo", "--port", "0")
+    assert list(directory.iterdir()) == []
+    directory.chmod(0o755)
+    assert run("analyze", SLOW).stderr == ""
+    assert list(directory.iterdir()) != []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_cache_is_private_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "a" / "b"))
+    before = os.umask(0)
+    try:
+        ScalarCache(bounded_directory.private_directory())
+    finally:
+        os.umask(before)
+    made = [tmp_path / "a", *(path for path in (tmp_path / "a").rglob("*") if path.is_dir())]
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+    assert len(made) == 5
 
 
 def test_no_log_is_written_for_another_user(strangers: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
-from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.training.scalars import Series
 
@@ -125,7 +125,7 @@ class ScalarCache(BoundedDirectory):
 def open_scalar_cache() -> ScalarCache | None:
     """Open the cache in the user's cache directory; None if it cannot be written."""
     try:
-        return ScalarCache(default_directory())
+        return ScalarCache(private_directory())
     except OSError:
         return None
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+
+from tb_perfadvisor.plain_text import shell_word
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
@@ -21,6 +24,7 @@ DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 _STALE_STAGING_S = 24 * 3600
 # Eviction looks at all entries, so a process that writes many small ones does not evict after each.
 _UNCHECKED_SHARE = 1 / 64
+_WRITABLE = "others may write to it"
 
 
 def default_directory() -> Path:
@@ -41,21 +45,55 @@ def default_directory() -> Path:
         raise FileNotFoundError(errno.ENOENT, "there is no such home directory", name) from error
 
 
-def make_private(directory: Path) -> None:
-    """Create a directory that only this user can enter, unless it exists.
+def private_directory() -> Path:
+    """The cache directory, which is created if it is missing.
 
     Raises:
-        OSError: If it cannot be created, or belongs to another user, who could put files into it
-            that look like ours.
+        NotPrivateError: If others could write to it.
+        OSError: If it cannot be created.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_own(directory):
-        raise PermissionError(errno.EPERM, "it belongs to another user", str(directory))
+    directory = default_directory()
+    make_private(directory)
+    return directory
 
 
-def _is_own(directory: Path) -> bool:
-    """Whether this user owns a directory; on Windows, user directories are private anyway."""
-    return not hasattr(os, "geteuid") or directory.stat().st_uid == os.geteuid()
+class NotPrivateError(PermissionError):
+    """A directory that others can write to: they could put files into it that look like ours."""
+
+    def __init__(self, reason: str, directory: Path) -> None:
+        super().__init__(errno.EPERM, reason, str(directory))
+        self.hint = f"Set {DIRECTORY_VARIABLE} to a directory of your own."
+        if reason == _WRITABLE:
+            self.hint = f"Run `chmod go-w {shell_word(str(directory))}`."
+
+    @property
+    def note(self) -> str:
+        """What follows from it, and what to do, for the user."""
+        reason = f"{self.filename} is not used, because {self.strerror}"
+        return f"nothing is kept for later: {reason}. {self.hint}"
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory that only this user can write to, and those above it, unless they exist.
+
+    Raises:
+        NotPrivateError: If others can write to it, or it is another user's.
+        OSError: If it cannot be created.
+    """
+    if not directory.parent.is_dir():
+        make_private(directory.parent)  # `parents=True` would ignore the mode
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if not hasattr(os, "geteuid"):
+        return  # on Windows, the directories of users are private
+    status = directory.stat()
+    if not _is_own(status):
+        raise NotPrivateError("it belongs to another user", directory)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NotPrivateError(_WRITABLE, directory)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid()
 
 
 class BoundedDirectory:
@@ -65,14 +103,15 @@ class BoundedDirectory:
         """Create the directory at once, so that an unwritable one fails early.
 
         Raises:
-            OSError: If the directory cannot be created or written to, or is another user's.
+            NotPrivateError: If others can write to it, or it is another user's.
+            OSError: If it cannot be created or written to.
         """
         self.max_bytes = max_bytes
         self.directory = directory
         self._entries = directory / "entries"
         self._staging = directory / "staging"
         for path in (directory, self._entries, self._staging):
-            # Private: entries contain names of the user's files and functions.
+            # Entries contain names of the user's files and functions.
             make_private(path)
         # The directory may be over its limit already.
         self._unchecked_bytes = float("inf")

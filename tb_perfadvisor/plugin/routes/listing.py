@@ -48,7 +48,7 @@ def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
                 "id": "cache-unwritable",
                 "severity": "info",
                 "message": sources.cache_problem,
-                "remedy": "Set PERFADVISOR_CACHE_DIR to a writable directory.",
+                "remedy": "Set PERFADVISOR_CACHE_DIR to a directory that only you can write to.",
             }
         )
     return respond(request, {**_scan(sources), "notes": notes})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
-from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
+from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.remote.listing import PARALLEL_REQUESTS
 from tb_perfadvisor.ingest.files.remote.refusals import explain
 from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
@@ -214,7 +214,7 @@ def _key(store: Store, path: str, stamp: Stamp, head_bytes: int | None = None) -
 def _file_cache() -> FileCache | None:
     """The cache of remote files; None if its directory cannot be written."""
     try:
-        return FileCache(default_directory() / _SUBDIRECTORY, max_bytes=_max_bytes())
+        return FileCache(private_directory() / _SUBDIRECTORY, max_bytes=_max_bytes())
     except OSError:
         return None
 
