@@ -35,10 +35,10 @@ def refuse_inputs(target: Path, inputs: Iterable[Path]) -> None:
 
 
 def write_file(target: Path, pieces: Iterable[bytes], inputs: Iterable[Path] = ()) -> None:
-    """Write a file beside its target, and rename it when it is complete.
+    """Write the output of a command: a whole file, or none.
 
-    A full disk or an interrupt so leaves the old file. A link keeps leading to the file that it
-    names, and a device or a pipe is written to.
+    A full disk or an interrupt leaves the old file. A link keeps leading to the file that it names,
+    and a device or a pipe is written to.
 
     Args:
         target: The file.
@@ -54,13 +54,22 @@ def write_file(target: Path, pieces: Iterable[bytes], inputs: Iterable[Path] = (
             with target.open("wb") as device:
                 device.writelines(pieces)
         else:
-            _replace(Path(os.path.realpath(target)), pieces)
+            replace_file(Path(os.path.realpath(target)), pieces)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"cannot be written: {reason}.", where=str(target)) from error
 
 
-def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file beside its target, and rename it when it is complete.
+
+    Args:
+        target: The file. A link is replaced, not followed.
+        pieces: Its content.
+
+    Raises:
+        OSError: If it cannot be written. The old file is as it was.
+    """
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb") as file:

@@ -56,7 +56,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     note_incomplete_scan(logdir, listing)
     files = (file for capture in captures for file in capture.files)
     system_paths = {file.path: file.system_path for file in files}
-    directories = write_summaries(reports, listing.root, system_paths)
+    directories = write_summaries(reports, listing.root, system_paths, note)
     with printing():
         for directory in directories:
             terminal(highlight=False).print(Text(f"wrote {directory}/"), soft_wrap=True)

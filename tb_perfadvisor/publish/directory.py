@@ -10,14 +10,17 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
+from tb_perfadvisor.output_files import replace_file
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.publish.summaries import encode_events
 from tb_perfadvisor.report import Report
@@ -29,40 +32,75 @@ _PREFIX, _SUFFIX = "events.out.tfevents.", ".perf_advisor"
 
 
 def publish(
-    reports: Iterable[Report], logdir: str, system_paths: Mapping[str, str] = _NO_PATHS
+    reports: Iterable[Report],
+    logdir: str,
+    system_paths: Mapping[str, str] = _NO_PATHS,
+    warn: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write reports below a log directory, replacing what was published before.
+
+    Nothing is written to directories to which links lead out of it.
 
     Args:
         reports: Of captures of the log directory.
         logdir: A local path, or any URL that fsspec can open.
         system_paths: The path by which the system knows a file, for each file whose name cannot be
             printed.
+        warn: Told of each run that a link leads to.
 
     Returns:
         The directories written to, relative to the logdir.
 
     Raises:
-        UsageError: If they cannot be written.
+        UsageError: If they cannot be written, or links lead out to all of them.
     """
     by_run: dict[str, list[Report]] = defaultdict(list)
     for report in reports:
         by_run[_run_directory(report, system_paths)].append(report)
     filesystem, root = _open(logdir)
-    written = []
+    written, refused = [], []
     for run, reports_of_run in sorted(by_run.items()):
         directory = f"{run}/{DIRECTORY}" if run else DIRECTORY
         content = encode_events(sorted(reports_of_run, key=lambda report: report.session))
         try:
-            _replace(filesystem, f"{root}/{directory}", content)
+            place = f"{root}/{directory}"
+            if isinstance(filesystem, LocalFileSystem):  # object stores have no directories
+                place = _made_inside(root, run)
+            _replace(filesystem, place, content)
+        except LeadsOutError:
+            refused.append(printable_name(directory))
         except OSError as error:
             raise UsageError(
                 f"cannot be written: {error.strerror or error}.",
                 where=printable_name(directory),
                 hint="Publishing needs write access to the log directory.",
             ) from error
-        written.append(printable_name(directory))
+        else:
+            written.append(printable_name(directory))
+    for where in refused:
+        refusal = UsageError(
+            "is not written, because a link leads to it out of the log directory.",
+            where=where,
+            hint="Publish in the directory that the link names.",
+        )
+        if not written:
+            raise refusal
+        if warn is not None:
+            warn(str(refusal))
     return written
+
+
+def _made_inside(root: str, run: str) -> str:
+    """The directory for a run below a local root, without links in its path.
+
+    Raises:
+        LeadsOutError: If it lies elsewhere.
+        OSError: If it cannot be made.
+    """
+    boundary = os.path.realpath(root)
+    directory = Path(resolve_inside(f"{root}/{run}", boundary), DIRECTORY)
+    directory.mkdir(exist_ok=True)
+    return resolve_inside(str(directory), boundary)
 
 
 def _run_directory(report: Report, system_paths: Mapping[str, str]) -> str:
@@ -93,8 +131,10 @@ def _replace(filesystem: Any, directory: str, content: bytes) -> None:
     seconds = [int(text) for name in ours if (text := name[len(_PREFIX) : -len(_SUFFIX)]).isdigit()]
     # Readers read files in the order of their names.
     now = max([int(time.time()), *(second + 1 for second in seconds)])
-    if isinstance(filesystem, LocalFileSystem):  # object stores have no directories
-        filesystem.makedirs(directory, exist_ok=True)
-    filesystem.pipe_file(f"{directory}/{_PREFIX}{now:010d}{_SUFFIX}", content)
+    path = f"{directory}/{_PREFIX}{now:010d}{_SUFFIX}"
+    if isinstance(filesystem, LocalFileSystem):
+        replace_file(Path(path), [content])
+    else:
+        filesystem.pipe_file(path, content)
     for name in ours:
         filesystem.rm_file(f"{directory}/{name}")

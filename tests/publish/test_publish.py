@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,44 @@ def test_an_unwritable_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "perf_advisor").write_text("a file in the way")
     with pytest.raises(UsageError, match="cannot be written"):
         publish([analyze(DEMO_LOGS / "pytorch_input_slow")], str(tmp_path))
+
+
+def test_it_never_leaves_the_logdir(logdir: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    shutil.move(logdir / "jax_recompiling", outside / "run")
+    (logdir / "jax_recompiling").symlink_to(outside / "run")
+    done = run("publish", logdir)
+    assert done.stdout == "wrote pytorch_input_slow/perf_advisor/\n"
+    assert "jax_recompiling/perf_advisor: is not written, because a link leads" in done.stderr
+    assert not (outside / "run" / "perf_advisor").exists()
+    shutil.rmtree(logdir / "pytorch_input_slow" / "perf_advisor")
+    (outside / "empty").mkdir()
+    (logdir / "pytorch_input_slow" / "perf_advisor").symlink_to(outside / "empty")
+    assert "is not written, because a link leads to it" in error("publish", logdir)
+    assert list((outside / "empty").iterdir()) == []
+
+
+def test_links_inside_of_the_logdir_are_followed(logdir: Path) -> None:
+    (logdir / "pytorch_input_slow").rename(logdir / ".stored")
+    (logdir / "pytorch_input_slow").symlink_to(".stored")
+    assert "pytorch_input_slow/perf_advisor" in publish(reports_of(logdir), str(logdir))
+    assert list((logdir / ".stored" / "perf_advisor").glob(EVENTS))
+
+
+def test_a_full_disk_leaves_what_was_published(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = reports_of(logdir)
+    publish(reports, str(logdir))
+    before = sorted(logdir.rglob("*"))
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+        publish(reports, str(logdir))
+    assert sorted(logdir.rglob("*")) == before
 
 
 def test_the_command(logdir: Path) -> None:
