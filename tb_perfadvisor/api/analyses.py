@@ -7,23 +7,18 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 
-from tb_perfadvisor.api.loading import (
-    Source,
-    nothing_found,
-    only_capture,
-    read_capture,
-    wrap_trace,
-)
+from tb_perfadvisor.api.loading import Source, nothing_found, only_capture, read_capture, wrap_trace
 from tb_perfadvisor.api.results import make_results
 from tb_perfadvisor.contract.model import Rejected
-from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
+from tb_perfadvisor.engine.analysis import Analysis, Progress
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report import Report, build_report
-from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run
 
 

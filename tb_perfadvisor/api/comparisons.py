@@ -10,15 +10,16 @@ import msgspec
 
 from tb_perfadvisor.api.loading import Source, only_capture, read_capture, wrap_trace
 from tb_perfadvisor.api.results import make_results
-from tb_perfadvisor.engine.analyze import Progress, analyze_run
+from tb_perfadvisor.engine.analysis import Progress
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import build_report
-from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run
 
 # Comparisons are imported when they are needed.

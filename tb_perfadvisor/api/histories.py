@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tb_perfadvisor.engine.analyze import Progress
+from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.errors import contained, log_bug
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache

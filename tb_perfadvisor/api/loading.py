@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tb_perfadvisor.engine.analyze import Progress
+from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.rank_summaries import summarizer_of
 from tb_perfadvisor.errors import (
     NothingFoundError,

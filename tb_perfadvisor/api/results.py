@@ -9,15 +9,16 @@ from typing import TypeVar
 
 import msgspec
 
-from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
+from tb_perfadvisor.engine.analysis import Analysis, Progress
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_summaries import summarizer_of
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.execution.limits import time_limit
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
-from tb_perfadvisor.report.report_cache import ReportCache
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from tb_perfadvisor.api.analyses import analyze_captures
 from tb_perfadvisor.comparison.whole_run.profiled import profile_of, span_of, whole_run_of
 from tb_perfadvisor.contract.model import Rejected
-from tb_perfadvisor.engine.analyze import Progress
+from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
 from tb_perfadvisor.ingest.captures import Capture, Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover
@@ -24,7 +25,6 @@ from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, Runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.training.training import Training, describe_training
 
 

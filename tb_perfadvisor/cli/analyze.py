@@ -166,10 +166,10 @@ def analyze(
     captures = captures_of_runs(listing, run)
     from tb_perfadvisor import api
     from tb_perfadvisor.contract.model import Rejected
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.report import Report, document
     from tb_perfadvisor.report.formats.render import render
-    from tb_perfadvisor.report.report_cache import open_report_cache
     from tb_perfadvisor.sources import Repository, with_sources
 
     settings = _settings(

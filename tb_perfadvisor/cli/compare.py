@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import Comparison
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.engine.report_cache import ReportCache
     from tb_perfadvisor.execution import Execution
-    from tb_perfadvisor.report.report_cache import ReportCache
 
 
 _EXAMPLES = """\
@@ -92,12 +92,12 @@ def compare(
     from tb_perfadvisor.comparison.pairing import pair
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.report.formats.comparison.render import (
         comparison_document,
         render_comparison,
     )
-    from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
     settings.check()  # complain about unknown names before reading anything

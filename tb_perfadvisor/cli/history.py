@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tb_perfadvisor.cli.help import (
-    CONFIG,
-    PATH,
-    RUN,
-    TIME_LIMIT,
-    Argument,
-    Command,
-    choice_option,
-)
+from tb_perfadvisor.cli.help import CONFIG, PATH, RUN, TIME_LIMIT, Argument, Command, choice_option
 from tb_perfadvisor.cli.selection import inputs_of, limits_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import Format, Output, note, show_progress, write_result
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -57,6 +49,7 @@ def history(
     from tb_perfadvisor.comparison.history.recordings import recordings_of
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
     from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
     from tb_perfadvisor.report.formats.history import (
@@ -64,7 +57,6 @@ def history(
         print_history,
         render_history,
     )
-    from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
     settings.check()

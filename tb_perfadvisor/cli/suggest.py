@@ -103,8 +103,8 @@ def _report(path: str, listing: Listing) -> Report:
     """The report of the only capture."""
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.report import Report
-    from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = Config()
     captures = listing.captures

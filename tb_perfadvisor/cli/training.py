@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tb_perfadvisor.cli.help import (
-    CONFIG,
-    PRICE,
-    TOTAL_STEPS,
-    Argument,
-    Command,
-    choice_option,
-)
+from tb_perfadvisor.cli.help import CONFIG, PRICE, TOTAL_STEPS, Argument, Command, choice_option
 from tb_perfadvisor.cli.selection import with_run_options
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress, terminal
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -46,8 +39,8 @@ def training(
     """Show how fast runs trained from start to end, by the scalars that they logged."""
     from tb_perfadvisor.api import describe_runs
     from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.report import Report
-    from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
     settings = with_run_options(settings, price_per_device_hour, total_steps)

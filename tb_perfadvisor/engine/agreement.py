@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.ranking import RankedFinding
+from tb_perfadvisor.engine.analysis import RankedFinding
 
 
 def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:

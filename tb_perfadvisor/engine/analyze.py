@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.agreement import agreeing
+from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, RuleOutcome
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding, first_finding, rank
-from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
+from tb_perfadvisor.engine.ranking import first_finding, rank
+from tb_perfadvisor.engine.run_rules import run_rules
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
-from tb_perfadvisor.note import Note
-from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.whatif import most_saved_ns
 
 SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"
 """Why a rule has passed although it found something."""
-
-Progress = Callable[[str, float], None]
-"""Called with the current stage and the share that is done (0-1)."""
-
-
-class Analysis(Struct, frozen=True):
-    """What was found in one capture. Savings are totals over the used window."""
-
-    signals: Signals
-    """Of the reference worker."""
-    outcomes: tuple[RuleOutcome, ...]
-    findings: tuple[RankedFinding, ...]
-    """Best first; a finding that refines another one follows it."""
-    first: int | None
-    """Index of the finding to begin with; None when nothing was found, or if the profile shows
-    start-up and is better recorded again."""
-    combined: CombinedSaving | None
-    """None when no finding has a saving."""
-    notes: tuple[Note, ...]
-    """On the profile itself."""
-    headline: str
 
 
 def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:

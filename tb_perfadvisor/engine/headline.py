@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.rules.evidence.snapshots import holders_in

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
 from tb_perfadvisor.signals.core.steps.steps import Steps
@@ -40,45 +40,6 @@ _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low"
 
 _CONFIDENCE = {"measured": 0, "simulated": 1, "modeled": 2, "heuristic": 3}
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
-
-
-class RankedFinding(Struct, frozen=True):
-    """A finding in the ranked list. Times are totals over the used window."""
-
-    rule: Rule
-    finding: Finding
-    severity: Severity
-    marginal_ns: int
-    refines: str | None
-    """Id of the rule whose finding it is nested under; None when that rule found nothing."""
-    is_group: bool = False
-    """Whether a finding that refines this one is the better advice."""
-
-    @property
-    def title(self) -> str:
-        """What the finding says in a line, with what it is about in this program."""
-        if self.finding.title or not self.finding.instance:
-            return self.finding.title or self.rule.title
-        return f"{self.rule.title}: {self.finding.instance}"
-
-    @property
-    def claims(self) -> Intervals:
-        """The time that its saving is taken from; empty without a saving."""
-        return EMPTY if self.finding.saving is None else self.finding.saving.claims
-
-    @property
-    def saves_nothing(self) -> bool:
-        """Whether it is expected to save nothing; False without an estimate."""
-        saving = self.finding.saving
-        return saving is not None and saving.expected_ns == 0 and self.marginal_ns == 0
-
-
-class CombinedSaving(Struct, frozen=True):
-    """All findings together: totals over the used window."""
-
-    low_ns: int
-    expected_ns: int
-    high_ns: int
 
 
 def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> Severity:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.analysis import RuleOutcome, Status
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
@@ -17,19 +16,6 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import workload
-
-Status = Literal["found", "passed", "not_applicable", "failed"]
-
-
-class RuleOutcome(Struct, frozen=True):
-    """What became of one rule on one worker."""
-
-    rule: Rule
-    status: Status
-    findings: tuple[Finding, ...]
-    missing: tuple[Missing, ...]
-    reason: str | None
-    elapsed_ms: float
 
 
 def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tb_perfadvisor import api
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.report_cache import open_report_cache
 from tb_perfadvisor.environment import environment_notes
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.execution import open_execution
@@ -22,7 +23,6 @@ from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.formats.brief import render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks
-from tb_perfadvisor.report.report_cache import open_report_cache
 from tb_perfadvisor.sources import Repository, with_sources
 
 if TYPE_CHECKING:

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.engine.analyze import Analysis, Progress
+from tb_perfadvisor.engine.analysis import (
+    Analysis,
+    CombinedSaving,
+    Progress,
+    RankedFinding,
+    RuleOutcome,
+)
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
-from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption, program_name
 from tb_perfadvisor.report.compile_log_numbers import compile_log_numbers
 from tb_perfadvisor.report.encode_evidence import encode_evidence

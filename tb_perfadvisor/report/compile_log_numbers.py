@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.rules.evidence.compile_log import counted, recompilations
 from tb_perfadvisor.trace.compile_log import CompileLog
 
 
@@ -12,13 +11,14 @@ def compile_log_numbers(log: CompileLog) -> list[model.KeyNumber]:
     hits = sum(cache.hits for cache in log.caches)
     misses = sum(cache.misses for cache in log.caches)
     unused = sum(cache.bypasses for cache in log.caches)
+    count = len(log.compilations)
     return [
         _number(
             "compile-time",
             "Compile time",
             log.known_ns,
             "ns",
-            [counted(len(log.compilations), "compilation")],
+            [f"{count:,} compilation{'' if count == 1 else 's'}"],
             "What PyTorch states for all compilations, with backward graphs.",
         ),
         _number(
@@ -32,7 +32,7 @@ def compile_log_numbers(log: CompileLog) -> list[model.KeyNumber]:
         _number(
             "recompilations",
             "Recompilations",
-            len(recompilations(log)),
+            sum(each.is_recompilation for each in log.compilations),
             "count",
             [],
             "How often a function was compiled again, because what an earlier version relies on "

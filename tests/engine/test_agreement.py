@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.engine.agreement import agreeing
-from tb_perfadvisor.engine.ranking import RankedFinding
+from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
 from tb_perfadvisor.rules.communication.late_gradient_bucket import LateGradientBucket
 from tb_perfadvisor.rules.finding import Finding, Remedy

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.ranking import RankedFinding, first_finding
+from tb_perfadvisor.engine.ranking import first_finding
 from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.branches import first_entry
 from tb_perfadvisor.report.formats.render import render

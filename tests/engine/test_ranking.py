@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.engine.ranking import RankedFinding, rank, severity_of
+from tb_perfadvisor.engine.analysis import RankedFinding
+from tb_perfadvisor.engine.ranking import rank, severity_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
 from tb_perfadvisor.signals import Signals

@@ -15,16 +15,12 @@ from tb_perfadvisor.comparison.history.history import make_history
 from tb_perfadvisor.comparison.pairing import Choice
 from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.report_cache import ReportCache, open_report_cache
 from tb_perfadvisor.errors import PerfAdvisorError, logger
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.mcp import answers as answers_module
 from tb_perfadvisor.mcp.answers import MAX_BYTES, Answers
-from tb_perfadvisor.report.formats.history import (
-    FORMATS,
-    history_document,
-    render_history,
-)
-from tb_perfadvisor.report.report_cache import ReportCache, open_report_cache
+from tb_perfadvisor.report.formats.history import FORMATS, history_document, render_history
 from tests.fuzz.invariants import BrokenError, check_json, check_numbers, check_text, raise_bugs
 
 _VALID = Path(__file__).resolve().parents[2] / "demo_logs" / "pytorch_input_fixed"

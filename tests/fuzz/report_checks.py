@@ -10,7 +10,8 @@ import msgspec
 
 from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.run_facts import make_facts
-from tb_perfadvisor.engine.analyze import Analysis, analyze_run
+from tb_perfadvisor.engine.analysis import Analysis
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from tb_perfadvisor.engine.analyze import Analysis, analyze_run
+from tb_perfadvisor.engine.analysis import Analysis
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
