@@ -7,7 +7,8 @@ The action in `action.yml` and the GitLab job in docs/ci.md run it:
 It writes SARIF, a comment in Markdown to standard output, and with `--comment true` the comment to
 GitHub (GITHUB_TOKEN, GITHUB_EVENT_PATH) or GitLab (GITLAB_TOKEN, CI_MERGE_REQUEST_IID).
 
-Exit status: 1 if a limit was reached, 2 if nothing could be read.
+Exit status: 1 if a limit was reached, 2 if nothing could be read, 3 if the recordings do not tell
+whether the step is slower, unless `--undecided warn` is given.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ MOST_CHARACTERS = 60_000
 _TIMEOUT_S = 30
 _PAGES = 10
 _PER_PAGE = 100
+_UNDECIDED = 3
+"""The exit status of `perfadvisor compare` if it cannot tell."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,11 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
         regression, comparison = _run(
             ["compare", given.base, given.profile, "--format", "markdown", *gate]
         )
-        status = max(status, regression)
         parts = [
+            *([_warning(limit)] if regression == _UNDECIDED else []),
             comparison,
             f"<details><summary>The whole report</summary>\n\n{report}\n</details>",
         ]
+        if regression != _UNDECIDED:
+            status = max(status, regression)
+        elif given.undecided == "fail":
+            status = status or _UNDECIDED
     comment = shortened("\n\n".join([MARK, *parts]))
     sys.stdout.write(f"{comment}\n")
     if given.comment == "true":
@@ -64,6 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _warning(limit: str) -> str:
+    return (
+        f"> ⚠ The recordings do not tell whether a step is slower by more than {limit} %. "
+        "Record more steps."
+    )
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile")
@@ -72,6 +86,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sarif", default="perf-advisor.sarif")
     parser.add_argument("--fail-on", default="")
     parser.add_argument("--fail-on-regression", default="")
+    parser.add_argument("--undecided", default="fail", choices=["fail", "warn"])
     parser.add_argument("--comment", default="false", choices=["true", "false"])
     return parser.parse_args(arguments)
 

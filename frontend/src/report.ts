@@ -753,7 +753,7 @@ export interface CauseTime {
   per_step_ns: number;
 }
 /**
- * How the time changed, and how certain that is.
+ * How the time changed on average, and how certainly a typical step changed.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Change".
@@ -763,6 +763,8 @@ export interface Change {
   target_ns: number;
   change_ns: number;
   change_share: number | null;
+  base_median_ns: number | null;
+  target_median_ns: number | null;
   speed_up: number | null;
   confidence: number;
   low_ns: number | null;

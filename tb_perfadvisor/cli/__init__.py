@@ -49,7 +49,8 @@ app = Group(
         demo,
     ],
     epilog="Start with: perfadvisor analyze runs/\n\n"
-    "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, else 0.",
+    "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, 3 if "
+    "--fail-on-regression cannot tell, else 0.",
 )
 app = click.version_option(VERSION, "--version", message="perfadvisor %(version)s")(app)
 

@@ -23,6 +23,7 @@ from tb_perfadvisor.cli.help import (
 from tb_perfadvisor.cli.selection import inputs_of, limits_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
+    EXIT_UNDECIDED,
     Format,
     Output,
     note,
@@ -65,7 +66,8 @@ Examples:
 @click.option(
     "--fail-on-regression",
     type=NumberRange(min=0),
-    help="Exit with status 1 if a run is more than this many percent slower, with 95 % confidence.",
+    help="Exit with status 1 if a run is more than this many percent slower, with 95 % confidence; "
+    "with 3 if the recordings do not tell.",
 )
 @CONFIG
 @WORKERS
@@ -178,15 +180,24 @@ def _compared(
     return comparisons, [str(failure) for failure in failures]
 
 
-def _fail_on_regression(comparisons: list[Comparison], least_share: float) -> None:
-    """Exit with status 1 on a regression; note where a regression could not have been seen."""
+def _fail_on_regression(comparisons: list[Comparison], most_share: float) -> None:
+    """Exit with status 1 on a regression, else with 3 if some run may have one."""
     from tb_perfadvisor.comparison.compare import is_regression
+    from tb_perfadvisor.report.formats.comparison.wording import undecided_text
 
     targets = [target for comparison in comparisons for target in comparison.targets]
-    for target in targets:
-        if target.change.low_share is None:
-            note(f"{target.run.name}: cannot tell whether it became slower. {target.headline}.")
-    slower = [target.run.name for target in targets if is_regression(target, least_share)]
+    regressions = [is_regression(target, most_share) for target in targets]
+    for target, is_slower in zip(targets, regressions, strict=True):
+        if is_slower is None:
+            note(
+                f"{target.run.name}: cannot tell whether it is slower by more than "
+                f"{most_share:.1%}. {undecided_text(target)}"
+            )
+    slower = [
+        target.run.name for target, is_slower in zip(targets, regressions, strict=True) if is_slower
+    ]
     if slower:
-        note(f"slower than the base by more than {least_share:.1%}: {', '.join(slower)}.")
+        note(f"slower than the base by more than {most_share:.1%}: {', '.join(slower)}.")
         sys.exit(EXIT_FOUND)
+    if None in regressions:
+        sys.exit(EXIT_UNDECIDED)

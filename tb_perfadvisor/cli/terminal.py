@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_FOUND = 1
 EXIT_USAGE = 2
+EXIT_UNDECIDED = 3
 _PIPED_WIDTH = 100
 """Columns of text that goes to a file or another program; snippets of code fit."""
 _LOOK_ALIKES = "perfadvisor-look-alikes"

@@ -55,10 +55,23 @@ def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
     return means
 
 
-def is_regression(target: model.ComparedTarget, least_share: float) -> bool:
-    """Whether a run is slower than the base by more than a share of its step, with confidence."""
-    low = target.change.low_share
-    return target.verdict == "slower" and low is not None and low > least_share
+def is_regression(target: model.ComparedTarget, most_share: float) -> bool | None:
+    """Whether a typical step is slower than the base's by more than a share of it.
+
+    Args:
+        target: A run and how it compares with the base.
+        most_share: By how much it may be slower. Less than the noise of any two recordings counts
+            as that.
+
+    Returns:
+        None if the recordings do not tell: without steps, in runs that are not comparable, or if
+        the interval contains the limit.
+    """
+    low, high = target.change.low_share, target.change.high_share
+    if target.verdict not in ("faster", "slower", "inconclusive") or low is None or high is None:
+        return None
+    limit = max(most_share, NOISE_SHARE)
+    return True if low > limit else False if high <= limit else None
 
 
 def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
@@ -142,16 +155,21 @@ def _change(
 ) -> model.Change:
     interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
     low, high = interval if interval is not None else (None, None)
+    was, now = base.median_step_ns, target.median_step_ns
+    if not has_steps or was is None or now is None:
+        was, now = base_ns, target_ns
     change_ns = target_ns - base_ns
     return model.Change(
         base_ns=base_ns,
         target_ns=target_ns,
         change_ns=change_ns,
         change_share=change_ns / base_ns if base_ns else None,
-        speed_up=base_ns / target_ns if target_ns else None,
+        base_median_ns=round(was) if has_steps else None,
+        target_median_ns=round(now) if has_steps else None,
+        speed_up=was / now if now else None,
         confidence=CONFIDENCE,
-        low_ns=None if low is None else round(low * base_ns),
-        high_ns=None if high is None else round(high * base_ns),
+        low_ns=None if low is None else round(low * was),
+        high_ns=None if high is None else round(high * was),
         low_share=low,
         high_share=high,
     )
@@ -184,17 +202,18 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
 def _headline(
     verdict: model.Verdict, change: model.Change, base: RunFacts, target: RunFacts
 ) -> str:
-    was, now = format_duration(change.base_ns), format_duration(change.target_ns)
-    if verdict == "no_steps":
+    if change.base_median_ns is None or change.target_median_ns is None:
+        was, now = format_duration(change.base_ns), format_duration(change.target_ns)
         return f"{now} recorded instead of {was}; without steps, speeds cannot be compared"
+    was, now = format_duration(change.base_median_ns), format_duration(change.target_median_ns)
     if verdict == "faster" and change.speed_up is not None:
-        return f"{change.speed_up:.2f} times as fast: {now} per step instead of {was}"
+        return f"{change.speed_up:.2f} times as fast: median step of {now} instead of {was}"
     if verdict == "slower" and change.speed_up is not None:
-        return f"{1 / change.speed_up:.2f} times as long: {now} per step instead of {was}"
+        return f"{1 / change.speed_up:.2f} times as long: median step of {now} instead of {was}"
     if change.low_ns is None:
         side = "base" if base.steps == 1 else "target"
-        return f"{now} per step instead of {was}, but a single step of the {side} proves nothing"
-    return f"No clear change: {now} per step, {was} before"
+        return f"Step of {now} instead of {was}, but a single step of the {side} proves nothing"
+    return f"No clear change: median step of {now}, {was} before"
 
 
 def as_run(facts: RunFacts) -> model.ComparedRun:

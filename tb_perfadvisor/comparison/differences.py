@@ -12,6 +12,8 @@ from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3
 """Fewer steps hardly show how much steps vary."""
+UNEVEN_SHARE = 0.05
+"""Of the median. By less, mean and median seldom lead to different verdicts."""
 PRECISION_SHARE = 0.1
 """Share of compute time. A few more or fewer casts do not change the precision."""
 COMMON_SHARE = 0.9
@@ -74,6 +76,14 @@ def _steps(base: RunFacts, target: RunFacts) -> _Found:
             yield (
                 "few-steps",
                 f"{number} of {side} cannot show how much steps vary. Record ten.",
+            )
+        median_ns = facts.median_step_ns
+        if median_ns and facts.window_ns / facts.steps > (1 + UNEVEN_SHARE) * median_ns:
+            more = format_share(facts.window_ns / facts.steps / median_ns - 1)
+            yield (
+                "uneven-steps",
+                f"The mean step of {side} takes {more} more than the median, because a few steps "
+                "take much longer. The median decides; the causes add up to the mean.",
             )
 
 

@@ -39,11 +39,11 @@ def find_scaling(
     base_devices, target_devices = counts
     assert base_devices is not None
     assert target_devices is not None
-    if base.setup.device != target.setup.device or not change.base_ns or not change.target_ns:
+    if base.setup.device != target.setup.device or not change.speed_up:
         return None
     has_more = target_devices > base_devices
     # The target's samples per second and device, as a share of the base's.
-    rate = work * change.base_ns / change.target_ns
+    rate = work * change.speed_up
     low, high = (
         None if share is None else work / (1 + share)
         for share in (change.high_share, change.low_share)

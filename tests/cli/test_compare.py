@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.command import DEMO, HEALTHY, ROOT, SLOW, error, run
 from tests.support.event_files import write_scalar
+from tests.support.slowed_profiles import slowed
 
 
 def compared(*arguments: object, status: int = 0) -> list[dict[str, Any]]:
@@ -28,7 +29,7 @@ def test_compare_as_text() -> None:
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
     assert lines[4] == "pytorch_input_fixed vs. pytorch_input_slow"
-    assert lines[5] == "1.64 times as fast: 70.4 ms per step instead of 116 ms"
+    assert lines[5] == "1.68 times as fast: median step of 68.3 ms instead of 115 ms"
     assert any(re.match(r"input-stall +56\.3 ms .* 54\.0 ms \(96 %\) +fixed$", x) for x in lines)
     assert max(map(len, lines)) <= 80
     assert done.stderr == ""
@@ -103,11 +104,66 @@ def test_compare_notes_that_a_regression_could_not_be_seen(tmp_path: Path) -> No
         path = tmp_path / name / "w.pt.trace.json"
         path.parent.mkdir()
         path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps[1:]}), "utf-8")
-    done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1)
+    done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1, status=3)
+    assert done.stdout, "the comparison is printed all the same"
     assert done.stderr == (
-        "note: b: cannot tell whether it became slower. 5.00 µs recorded instead of "
+        "note: b: cannot tell whether it is slower by more than 1.0%. 5.00 µs recorded instead of "
         "5.00 µs; without steps, speeds cannot be compared.\n"
     )
+
+
+def steps_of(directory: Path, *durations_us: float) -> Path:
+    """A profile of steps that take the given times, each filled by one operator."""
+    events, at = [], 1000.0
+    for number, duration in enumerate(durations_us):
+        step = {"ph": "X", "pid": 1, "tid": 1, "ts": at, "dur": duration}
+        events += [step | {"cat": "user_annotation", "name": f"ProfilerStep#{number}"}]
+        events += [step | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 1, "dur": duration - 2}]
+        at += duration
+    directory.mkdir(parents=True)
+    profile = {"schemaVersion": 1, "traceEvents": events}
+    (directory / "w.pt.trace.json").write_text(json.dumps(profile), "utf-8")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "status"),
+    [
+        # 30 % slower. With 5 and 5 steps, two of the 25 ratios are left out on each side.
+        ((13100, 13000, 12900, 13200, 13050), 5, 1),
+        # One step with a pause does not hide it.
+        ((13100, 13000, 12900, 13200, 90000), 5, 1),
+        # 2.0 % faster, 9950 / 10150, to 1.0 % slower, 10100 / 10000.
+        ((9900, 10100, 10000, 9950, 10050), 5, 0),
+        # 3.5 % slower, 10450 / 10100, to 7.1 %, 10600 / 9900.
+        ((10600, 10500, 10700, 10450, 10650), 5, 3),
+        # A single step proves nothing, however slow.
+        ((13000,), 5, 3),
+    ],
+)
+def test_the_gate_is_undecided_where_the_interval_contains_the_limit(
+    tmp_path: Path, target: tuple[float, ...], limit: int, status: int
+) -> None:
+    base = steps_of(tmp_path / "base", 10000, 10100, 9900, 10150, 10050)
+    new = steps_of(tmp_path / "new", *target)
+    done = run("compare", base, new, "--fail-on-regression", limit, status=status)
+    assert ("cannot tell whether it is slower by more than 5.0%" in done.stderr) == (status == 3)
+    # A run that is slower decides, whatever the others are.
+    slow = steps_of(tmp_path / "slow", 13000, 13100, 13050, 12950, 13000)
+    run("compare", base, new, slow, "--fail-on-regression", limit, status=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch_input_fixed", "pytorch_ddp_balanced", "tensorflow_input_fixed", "jax_healthy"],
+)
+def test_a_copy_in_which_everything_takes_longer_is_a_regression(tmp_path: Path, name: str) -> None:
+    copy = slowed(DEMO / name, tmp_path / "slower", 1.3)
+    run("compare", DEMO / name, copy, "--fail-on-regression", 5, status=1)
+    (comparison,) = compared(DEMO / name, copy)
+    change = comparison["targets"][0]["change"]
+    assert change["change_share"] == pytest.approx(0.3, abs=1e-4)
+    assert 1 / change["speed_up"] == pytest.approx(1.3, abs=1e-4)
 
 
 def test_compare_needs_something_readable_on_both_sides(tmp_path: Path) -> None:

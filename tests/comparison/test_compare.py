@@ -36,7 +36,7 @@ def test_a_drawn_pair() -> None:
         ("input", ms(4), 0, -ms(4)),
         ("compute-32", ms(6), ms(7), ms(1)),
     ]
-    assert result.headline == "1.43 times as fast: 7.00 ms per step instead of 10.0 ms"
+    assert result.headline == "1.43 times as fast: median step of 7.00 ms instead of 10.0 ms"
     (stall,) = result.findings
     assert (stall.rule_id, stall.status, stall.causes) == ("input-stall", "fixed", ["input"])
     assert stall.predicted is not None
@@ -52,7 +52,7 @@ def test_the_reverse_comparison_is_slower() -> None:
     result = compared(facts_of(draw(FIXED)), facts_of(draw(SLOW)))
     assert result.verdict == "slower"
     assert result.change.change_ns == ms(3)
-    assert result.headline == "1.43 times as long: 10.0 ms per step instead of 7.00 ms"
+    assert result.headline == "1.43 times as long: median step of 10.0 ms instead of 7.00 ms"
     (stall,) = result.findings
     assert (stall.status, stall.predicted, stall.achieved_ns) == ("new", None, None)
     assert stall.remaining is not None
@@ -107,7 +107,7 @@ def test_a_single_step_has_no_interval() -> None:
     change = result.change
     assert [change.low_ns, change.high_ns, change.low_share, change.high_share] == [None] * 4
     assert result.headline == (
-        "50.0 ms per step instead of 100 ms, but a single step of the target proves nothing"
+        "Step of 50.0 ms instead of 100 ms, but a single step of the target proves nothing"
     )
     other = compared(facts(ms(50)), facts(ms(100), ms(101)))
     assert "a single step of the base proves nothing" in other.headline
@@ -116,7 +116,24 @@ def test_a_single_step_has_no_interval() -> None:
 def test_an_unclear_change() -> None:
     result = compared(facts(ms(90), ms(110)), facts(ms(91), ms(112)))
     assert result.verdict == "inconclusive"
-    assert result.headline == "No clear change: 102 ms per step, 100 ms before"
+    assert result.headline == "No clear change: median step of 102 ms, 100 ms before"
+
+
+def test_the_median_decides_and_the_causes_add_up_to_the_mean() -> None:
+    base = facts(*map(ms, (100, 101, 99, 100, 100)))
+    # Four steps are slower by 10 %. The fifth, a pause, makes the mean (440 + 300) / 5 = 148 ms.
+    target = facts(*map(ms, (110, 111, 109, 110, 300)))
+    result = compared(base, target)
+    assert (result.verdict, result.change.base_median_ns) == ("slower", ms(100))
+    assert result.change.target_median_ns == ms(110)
+    assert result.change.speed_up == pytest.approx(100 / 110)
+    assert result.change.target_ns == ms(148)
+    assert result.headline == "1.10 times as long: median step of 110 ms instead of 100 ms"
+    (warning,) = result.warnings
+    # 148 / 110 = 1.345
+    assert warning.id == "uneven-steps"
+    assert "The mean step of the target takes 34.5 % more than the median" in warning.message
+    assert is_regression(result, 0.05) is True
 
 
 @pytest.mark.parametrize("without", ["base", "target", "both"])

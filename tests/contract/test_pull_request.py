@@ -30,8 +30,8 @@ def run_step(directory: Path, server: Server, kind: str, **inputs: str) -> tuple
     runner = server.variables(kind, directory)
     values = {
         "PROFILE": str(SLOW), "BASE": "", "REPO": ".", "SARIF": "perf.sarif", "FAIL_ON": "",
-        "FAIL_ON_REGRESSION": "", "COMMENT": "true", "GITHUB_TOKEN": "secret",
-        "GITHUB_ACTION_PATH": str(ROOT),
+        "FAIL_ON_REGRESSION": "", "UNDECIDED": "fail", "COMMENT": "true",
+        "GITHUB_TOKEN": "secret", "GITHUB_ACTION_PATH": str(ROOT),
         **inputs,
     }  # fmt: skip
     environment = {
@@ -81,6 +81,26 @@ def test_one_comment_is_written_and_then_updated(kind: str, tmp_path: Path) -> N
 def test_the_gate(inputs: dict[str, str], status: int, tmp_path: Path) -> None:
     with serving() as server:
         assert run_step(tmp_path, server, "github", **inputs)[0] == status
+
+
+@pytest.mark.parametrize(("choice", "status"), [("fail", 3), ("warn", 0)])
+def test_what_an_undecided_comparison_does_is_chosen(
+    choice: str, status: int, tmp_path: Path
+) -> None:
+    # 40 % less is far from 5 % more, but the base may be anything: it has a single step.
+    events = [
+        {"ph": "X", "pid": 1, "tid": 1, "ts": 10, "dur": 9, "cat": category, "name": name}
+        for category, name in (("user_annotation", "ProfilerStep#1"), ("cpu_op", "aten::mm"))
+    ]
+    base = tmp_path / "base" / "w.pt.trace.json"
+    base.parent.mkdir()
+    base.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
+    inputs = {"BASE": str(base), "FAIL_ON_REGRESSION": "5", "UNDECIDED": choice}
+    with serving() as server:
+        assert run_step(tmp_path, server, "github", **inputs)[0] == status
+        assert "do not tell whether a step is slower by more than 5 %" in str(server.comments)
+        # A limit that was reached says more.
+        assert run_step(tmp_path, server, "github", **inputs, FAIL_ON="high")[0] == 1
 
 
 def test_a_refused_comment_changes_no_verdict(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import run
+from tests.support.slowed_profiles import slowed
 
 Json = dict[str, Any]
 
@@ -56,10 +57,12 @@ WORKERS_0, WORKERS_4 = "kineto/resnet50_num_workers_0", "kineto/resnet50_num_wor
 
 def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
     result = _compared(corpus, WORKERS_0, WORKERS_4)
-    assert (result["verdict"], result["per"]) == ("faster", "step")
+    # Four of the six steps are faster than all six of the base, one of the others is slower than
+    # all. By the tables of the rank sum test, 6 reversed pairs of 36 are one too many.
+    assert (result["verdict"], result["per"]) == ("inconclusive", "step")
     # INDEX: steps of 174.829 and 139.692 ms on average.
     assert result["change"]["change_ns"] == pytest.approx(-35.1e6, abs=0.3e6)
-    assert result["change"]["high_ns"] < 0
+    assert result["change"]["low_ns"] < -50e6 < 0 < result["change"]["high_ns"] < 1e6
     # The PyTorch plugin's golden lines: DataLoader of 59.262 and of 0.84 % of 141.07 ms.
     assert result["causes"][0]["cause"] == "input"
     assert result["causes"][0]["change_ns"] == pytest.approx(-58.1e6, abs=1.2e6)
@@ -73,21 +76,31 @@ def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
     precision = _finding(result, "full-precision-compute")
     assert precision["status"] == "changed"
     assert precision["achieved_ns"] is None or precision["achieved_ns"] <= 0
-    assert result["warnings"] == []
+    assert _warnings(result) == {"uneven-steps"}
     # INDEX: 32 images a step, by its shapes; 6 steps.
     assert (result["run"]["batch"], result["run"]["steps"]) == (32, 6)
 
 
 def test_what_the_terminal_says_of_it(corpus: Path) -> None:
     status, text = _run(corpus, WORKERS_0, WORKERS_4, options=("--fail-on-regression", "1"))
+    # Slower by 1 % at most, even at the high end.
     assert status == 0
-    assert "1.25 times as fast: 140 ms per step instead of 175 ms" in text
+    assert "No clear change: median step of 127 ms, 176 ms before" in text
     (stall,) = [line for line in text.splitlines() if line.startswith("input-stall")]
     assert stall.split()[1:3] == ["56.3", "ms"]
     assert "57.5 ms (102 %)" in stall
     status, text = _run(corpus, WORKERS_4, WORKERS_0, options=("--fail-on-regression", "1"))
-    assert status == 1
-    assert "1.25 times as long" in text
+    assert status == 3
+    assert "a typical step: 2" in text
+    assert "µs less to" in text
+
+
+def test_a_step_that_was_cut_off_does_not_hide_a_regression(corpus: Path, tmp_path: Path) -> None:
+    # INDEX: five steps of 60.1 ms, and a marker that was left open for 0.018 ms at the end.
+    base = corpus / "modded-nanogpt" / "current_a"
+    copy = slowed(base, tmp_path / "slower", 1.3)
+    done = run("compare", base, copy, "--fail-on-regression", 5, status=1)
+    assert "1.30 times as long" in done.stdout
 
 
 def test_fewer_bits_for_segment_anything(corpus: Path) -> None:
@@ -161,7 +174,7 @@ def test_the_gain_lies_in_the_predicted_range(
     )
     stall = _finding(result, "input-stall")
     assert stall["is_in_range"] is True
-    assert result["warnings"] == []
+    assert _warnings(result) <= {"uneven-steps"}
 
 
 def test_16_bits_on_a_processor_without_them(corpus: Path) -> None:
@@ -169,7 +182,8 @@ def test_16_bits_on_a_processor_without_them(corpus: Path) -> None:
     result = _compared(corpus, base, target)
     # INDEX: 110 against 9.7 ms.
     assert result["verdict"] == "slower"
-    assert result["change"]["speed_up"] == pytest.approx(9.7 / 110, rel=0.02)
+    means = result["change"]["base_ns"] / result["change"]["target_ns"]
+    assert means == pytest.approx(9.7 / 110, rel=0.02)
     assert "precision-differs" in _warnings(result)
     assert result["operators"]["rows"][0]["name"] == "aten::mm"
     assert _run(corpus, base, target, options=("--fail-on-regression", "50"))[0] == 1

@@ -67,15 +67,19 @@ export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptio
   };
 }
 
-/** Step times of all runs with their confidence intervals; a line marks the base's step time. */
+/** The median step of all runs with its confidence interval; a line marks the base's. */
 export function drawRuns(baseNs: number, targets: ComparedTarget[], width: number): Plot.PlotOptions {
   const isNarrow = width < NARROW_PX;
-  const rows = targets.map(({ run, change }) => ({
-    name: run.name,
-    ns: change.target_ns,
-    low: change.low_ns === null ? change.target_ns : change.base_ns + change.low_ns,
-    high: change.high_ns === null ? change.target_ns : change.base_ns + change.high_ns,
-  }));
+  const rows = targets.map(({ run, change }) => {
+    const ns = change.target_median_ns ?? change.target_ns;
+    const wasNs = change.base_median_ns ?? change.base_ns;
+    return {
+      name: run.name,
+      ns,
+      low: change.low_ns === null ? ns : wasNs + change.low_ns,
+      high: change.high_ns === null ? ns : wasNs + change.high_ns,
+    };
+  });
   const rowPx = isNarrow ? 46 : ROW_PX + 4;
   return {
     height: rows.length * rowPx + 40,
@@ -89,7 +93,7 @@ export function drawRuns(baseNs: number, targets: ComparedTarget[], width: numbe
       ticks: Math.max(2, Math.floor(width / 160)),
       tickSize: 0,
       grid: true,
-      label: "step time",
+      label: "median step",
       labelAnchor: "center",
       labelArrow: "none",
     },

@@ -49,28 +49,30 @@ export function RunChanges({ comparison: { base, targets } }: { comparison: Comp
 }
 
 function StepTimes({ base, targets }: Comparison): JSX.Element {
-  const baseNs = base.step_time_ns ?? base.window_ns;
+  const medians = targets.map(({ change }) => change.base_median_ns);
+  const baseNs = medians.find((ns) => ns !== null) ?? base.window_ns;
   const draw = useCallback((width: number) => drawRuns(baseNs, targets, width), [baseNs, targets]);
   return (
     <section class="card" aria-labelledby="runs">
       <div class="card-head">
-        <h2 id="runs">Step time of each run</h2>
+        <h2 id="runs">Median step of each run</h2>
         <p class="muted">dashed line: {base.name}, {formatDuration(baseNs)}</p>
       </div>
-      <PlotFigure label="Step time of each run; the table at the end lists them." draw={draw} />
+      <PlotFigure label="Median step of each run; the table at the end lists them." draw={draw} />
     </section>
   );
 }
 
 const MEASURE = { step: "per step", window: "over the whole recording" };
 
-/** `−45.2 ms per step (−39.1 %); 95 % confidence: −50.0 ms to −39.9 ms`. */
+/** `−45.2 ms per step (−39.1 %); a typical step: −49.5 ms to −39.2 ms (95 % confidence)`. */
 function describeChange({ change, per }: ComparedTarget): string {
   const share = change.change_share === null ? "" : ` (${signedShare(change.change_share)})`;
   const text = `${formatChange(change.change_ns)} ${MEASURE[per]}${share}`;
   if (change.low_ns === null || change.high_ns === null) return text;
   const confidence = formatShare(change.confidence).replace(".0 %", " %");
-  return `${text}; ${confidence} confidence: ${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
+  const ends = `${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
+  return `${text}; a typical step: ${ends} (${confidence} confidence)`;
 }
 
 /** `95 % confidence: 78.1 % to 82.0 %`; empty if unknown. */

@@ -66,21 +66,28 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time changed, and how certain that is."""
+    """How the time changed on average, and how certainly a typical step changed."""
 
     base_ns: int
     target_ns: int
     change_ns: int
     change_share: float | None
-    """Of the base's time."""
+    """Of the base's time. These four are of the mean step, which causes sum to, or of the whole
+    recording if a run has no steps."""
+    base_median_ns: int | None
+    target_median_ns: int | None
+    """The median step, which decides; null if a run has no steps."""
     speed_up: float | None
-    """The base's time over the target's; null if the runs are not comparable."""
+    """The base's median over the target's, without steps the base's time over the target's; null
+    if the runs are not comparable."""
     confidence: float
     """Of the interval: 0.95."""
     low_ns: int | None
     high_ns: int | None
+    """The ends of the interval of the change of a typical step."""
     low_share: float | None
     high_share: float | None
+    """Of the base's median."""
 
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from tb_perfadvisor.report.formats.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
+    interval_text,
     memory_cells,
     operation_cells,
     run_columns,
@@ -51,10 +52,11 @@ def _runs(comparison: model.Comparison) -> tuple[str, str]:
 
 
 def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
+    texts = (change_text(target), steps_text(target, base), interval_text(target))
     blocks = [
         f"## {escape(target.run.name)}",
         f"**{escape(target.headline)}**",
-        escape(" · ".join(filter(None, (change_text(target), steps_text(target, base))))),
+        escape(" · ".join(filter(None, texts))),
     ]
     if target.explanation:
         blocks.append(escape(target.explanation))

@@ -19,6 +19,7 @@ from tb_perfadvisor.report.formats.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
+    interval_text,
     memory_cells,
     operation_cells,
     run_columns,
@@ -112,7 +113,10 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         WrappedText(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
         *(
             WrappedText(line, style="dim")
-            for line in (change_text(target), steps_text(target, base))
+            for line in (
+                change_text(target),
+                ", ".join(filter(None, (steps_text(target, base), interval_text(target)))),
+            )
             if line
         ),
         *(WrappedText(text) for text in (target.explanation,) if text),

@@ -31,22 +31,38 @@ def less_or_more(change_ns: int) -> str:
 
 
 def change_text(target: model.ComparedTarget) -> str:
-    """The change and its confidence interval; empty if the runs are not comparable."""
+    """The change of the mean; empty if the runs are not comparable."""
     change = target.change
     if target.verdict in ("not_comparable", "memory"):
         return ""
     if change.change_share is None:
         return "the base contains no work"
     per = "per step" if target.per == "step" else "in total"
-    text = "as long as before"
-    if change.change_ns:
-        share = format_share(abs(change.change_share))
-        text = f"{less_or_more(change.change_ns)} {per} ({share})"
+    if not change.change_ns:
+        return "as long as before"
+    return f"{less_or_more(change.change_ns)} {per} ({format_share(abs(change.change_share))})"
+
+
+def interval_text(target: model.ComparedTarget) -> str:
+    """How certain the change of a typical step is; empty if that is unknown."""
+    change = target.change
+    if target.verdict in ("not_comparable", "memory"):
+        return ""
     if change.low_ns is None or change.high_ns is None:
-        return text
+        return ""
+    between = _between(change.low_ns, change.high_ns)
+    return f"a typical step: {between}, with {change.confidence * 100:.0f} % confidence"
+
+
+def undecided_text(target: model.ComparedTarget) -> str:
+    """Why the recordings do not tell whether a run is slower, and what would."""
+    change = target.change
+    is_of_speed = target.verdict in ("faster", "slower", "inconclusive")
+    if not is_of_speed or change.low_ns is None or change.high_ns is None:
+        return f"{target.headline}."
     return (
-        f"{text}; {change.confidence * 100:.0f} % confidence: "
-        f"{_between(change.low_ns, change.high_ns)}"
+        f"A typical step takes {_between(change.low_ns, change.high_ns)}, with "
+        f"{change.confidence * 100:.0f} % confidence. Record more steps."
     )
 
 
