@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,17 @@ def test_analyze_all_gives_every_capture_and_warns_of_the_others(tmp_path: Path)
     broken.unlink()
     with pytest.raises(NothingFoundError, match="contains no profile"):
         analyze_all(tmp_path)
+
+
+def test_the_package_lists_its_functions_before_they_are_imported() -> None:
+    program = """if True:
+        import sys, tb_perfadvisor
+        print(*dir(tb_perfadvisor))
+        print("tb_perfadvisor.api" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    names, is_imported = done.stdout.splitlines()
+    assert {"analyze", "analyze_all", "compare", "load", "show", "__all__"} <= set(names.split())
+    assert is_imported == "False"
