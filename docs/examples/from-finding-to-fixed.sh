@@ -3,7 +3,7 @@
 #
 #   docs/examples/from-finding-to-fixed.sh pytorch|keras|jax [DIRECTORY]
 #
-# Needs the framework, git, and `pip install 'tb_perfadvisor[suggest]'`. Takes less than two minutes on
+# Needs the framework, git, and `pip install '.[suggest]'`. Takes less than two minutes on
 # the CPU. The slow programs are beside this script; each records a profile of itself.
 set -euo pipefail
 

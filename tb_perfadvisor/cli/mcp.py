@@ -9,6 +9,7 @@ import click
 from tb_perfadvisor.cli.help import PATH, Command
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.extras import install_command
 
 
 @click.command(cls=Command)
@@ -32,7 +33,7 @@ def mcp(root: Path, repo: Path | None) -> None:
         raise UsageError(
             "needs the SDK of the Model Context Protocol, which is not installed.",
             where="mcp",
-            hint="Install it with `pip install 'tb_perfadvisor[mcp]'`.",
+            hint=f"Install it with `{install_command('mcp')}`.",
         ) from error
     from tb_perfadvisor.execution import limits_from_environment
 

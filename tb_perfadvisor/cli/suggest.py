@@ -15,6 +15,7 @@ from tb_perfadvisor.cli.help import PATH, RUN, Argument, Command, choice_option
 from tb_perfadvisor.cli.selection import inputs_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.extras import install_command
 from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain, printable_json
 
@@ -67,7 +68,7 @@ def suggest(
         raise UsageError(
             "needs libcst, which is not installed.",
             where="suggest",
-            hint="Install it with `pip install 'tb_perfadvisor[suggest]'`.",
+            hint=f"Install it with `{install_command('suggest')}`.",
         ) from error
     listing = listing_of_runs(path, run)
     suggestions = suggestions_for(_report(path, listing), repository, rule)

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.extras import install_command
 
 _CONNECT_S = 15
-_INSTALL = "pip install 'tb_perfadvisor[dask]'"
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def open_cluster(address: str) -> Iterator[Executor]:
         raise UsageError(
             "reading through a Dask cluster needs the package distributed.",
             where="--scheduler",
-            hint=f"Install it: {_INSTALL}",
+            hint=f"Install it with `{install_command('dask')}`.",
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
@@ -59,7 +59,7 @@ def _check_workers(client: Any, address: str) -> None:
         raise UsageError(
             f"the workers of {address} cannot import tb_perfadvisor: {error}",
             where="--scheduler",
-            hint=f"On the workers: {_INSTALL}",
+            hint="Install it on the workers, in the same version as here.",
         ) from error
     if not versions:
         raise UsageError(

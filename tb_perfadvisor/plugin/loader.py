@@ -48,8 +48,7 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
 
             logger = tb_logging.get_logger()
             logger.warning(
-                "The Perf Advisor tab is off: %s: %s. Reinstall it with "
-                "`pip install --force-reinstall tb_perfadvisor`.",
+                "The Perf Advisor tab is off: %s: %s. Reinstall tb_perfadvisor and what it needs.",
                 type(error).__name__,
                 error,
             )

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.extras import install_command
 from tb_perfadvisor.ingest.files.bounded_directory import private_directory
 from tb_perfadvisor.tpu_compiler.bundles import dumped_cycles
 from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
@@ -143,7 +144,7 @@ def compile_for_tpu(
     if python is None and versions is None:
         raise UsageError(
             "asking the TPU compiler needs jax and libtpu, which are not installed.",
-            hint="Run `pip install 'tb_perfadvisor[tpu]'` (Linux on x86-64). No TPU is needed.",
+            hint=f"Run `{install_command('tpu')}` (Linux on x86-64). No TPU is needed.",
         )
     topology = topology or generation.topology
     cache = _open_cache() if versions is not None else None

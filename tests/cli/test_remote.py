@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor.extras import install_command
 from tests.support.command import DEMO, ROOT, error, run
 from tests.support.object_stores import Cut, ObjectStore, gcs_error, s3_error
 
@@ -121,7 +122,7 @@ def test_missing_packages(scheme: str, module: str, extra: str, tmp_path: Path) 
     line = refused_in_new_process(f"{scheme}://bucket/runs", PYTHONPATH=path)
     assert line.startswith(f"{scheme}://bucket/runs: {scheme}:// needs a package that is not")
     assert module in line
-    assert line.endswith(f"pip install 'tb_perfadvisor[{extra}]'")
+    assert line.endswith(install_command(extra))
 
 
 def test_credentials_that_may_list_but_not_read(s3: ObjectStore, gcs: ObjectStore) -> None:

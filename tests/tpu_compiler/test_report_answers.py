@@ -10,6 +10,7 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import TableEvidence
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.extras import install_command
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.tpu_compiler import Operation, compiler, report_answers
@@ -72,4 +73,4 @@ def test_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(compiler, "tpu_compiler_versions", lambda: None)
     monkeypatch.setattr(report_answers, "_question", lambda finding: ("8x8x8,16", "v5e"))
     path = DEMO / "synthetic_tpu_padded"
-    assert "pip install 'tb_perfadvisor[tpu]'" in error("analyze", path, "--ask-tpu-compiler")
+    assert install_command("tpu") in error("analyze", path, "--ask-tpu-compiler")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.extras import install_command
 from tb_perfadvisor.ingest.files.remote.refusals import (
     GCS,
     S3,
@@ -226,6 +227,6 @@ def _unusable(scheme: str, url: str, error: Exception) -> UsageError:
         return UsageError(
             f"{scheme}:// needs a package that is not installed or does not work ({error}).",
             where=url,
-            hint=f"pip install 'tb_perfadvisor[{extra}]'",
+            hint=install_command(extra),
         )
     return UsageError(f"{scheme}:// cannot be opened here: {error}", where=url)

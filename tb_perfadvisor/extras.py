@@ -1,0 +1,35 @@
+"""The commands that install what optional features need."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import metadata
+
+_EXTRA = re.compile(r"""\bextra == ["']([\w-]+)["']""")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra.
+
+    It names these packages, not the extra of ours: so it works for a package that came from a clone
+    or as a wheel, which no index has.
+
+    Args:
+        extra: One of those in `setup.py`.
+    """
+    packages = []
+    for requirement in _requirements():
+        package, _, marker = requirement.partition(";")
+        if extra in _EXTRA.findall(marker):
+            packages.append(package.strip())
+    if not packages:  # the package is not installed but on the path
+        return f"pip install '.[{extra}]' in a clone of the repository"
+    return f"pip install {shlex.join(packages)}"
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("tb_perfadvisor") or []
+    except metadata.PackageNotFoundError:
+        return []
