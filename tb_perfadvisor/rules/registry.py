@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from abc import ABCMeta
 from difflib import get_close_matches
 from functools import cache
 from inspect import isabstract
+from typing import TypeGuard
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
@@ -25,8 +27,7 @@ def builtin_rules() -> tuple[type[Rule], ...]:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         loaded = importlib.import_module(module.name)
         for value in vars(loaded).values():
-            is_rule = isinstance(value, type) and issubclass(value, Rule)
-            if is_rule and not isabstract(value) and value.__module__ == loaded.__name__:
+            if _is_rule(value) and not isabstract(value) and value.__module__ == loaded.__name__:
                 found[value.id] = value
     return tuple(found[rule_id] for rule_id in sorted(found))
 
@@ -47,7 +48,7 @@ def all_rules() -> tuple[type[Rule], ...]:
                 f"the rule {entry.name!r} ({entry.value}) cannot be loaded: {error}.",
                 hint="Mend or uninstall the package that brings it.",
             ) from error
-        if not (isinstance(rule, type) and issubclass(rule, Rule)):
+        if not _is_rule(rule):
             raise UsageError(f"entry point {entry.name!r} ({entry.value}) is not a Rule.")
         if found.setdefault(rule.id, rule) is not rule:
             raise UsageError(
@@ -55,6 +56,12 @@ def all_rules() -> tuple[type[Rule], ...]:
                 hint=f"Uninstall or rename the one in {rule.__module__}.",
             )
     return tuple(found[rule_id] for rule_id in sorted(found))
+
+
+def _is_rule(value: object) -> TypeGuard[type[Rule]]:
+    # `isinstance(value, type)` is no guard for `issubclass`: on Python 3.10 it holds for
+    # `tuple[int, ...]`, which is no class.
+    return isinstance(value, ABCMeta) and issubclass(value, Rule)
 
 
 def find_rule(rule_id: str) -> type[Rule]:

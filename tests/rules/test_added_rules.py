@@ -23,6 +23,13 @@ class AddedRule(Rule):
 
     def check(self, signals):
         return ()
+
+class Alias:
+    """Passes for a class although it is none, as `tuple[int, ...]` does on Python 3.10."""
+
+    __class__ = type
+
+alias = Alias()
 '''
 
 
@@ -63,6 +70,7 @@ def test_a_rule_of_an_installed_package_is_found() -> None:
         ("package_with_rule:Missing", "cannot be loaded"),
         ("no_such_module:Rule", "cannot be loaded"),
         ("pathlib:Path", "is not a Rule"),
+        ("package_with_rule:alias", "is not a Rule"),
     ],
 )
 def test_an_entry_point_that_is_no_rule_is_a_usage_error(
