@@ -56,6 +56,8 @@ def is_in(values: NDArray[Any], wanted: ArrayLike) -> NDArray[np.bool_]:
     unsigned = np.dtype(f"u{values.dtype.itemsize}").type
     entry = np.asarray(values - values.dtype.type(least)).view(unsigned)
     np.minimum(entry, unsigned(len(occurs)), out=entry)
+    if entry.dtype == np.uint64:
+        entry = entry.view(np.int64)  # NumPy 1 takes by no unsigned indices of 64 bits
     looked_up: NDArray[np.bool_] = np.append(occurs, np.False_).take(entry)
     return looked_up
 

@@ -92,7 +92,8 @@ def _knows_precision(signals: Signals) -> bool:
 
 def _sizes_all_to_alls(signals: Signals) -> bool:
     table = signals.trace.collectives
-    sent = table.sent_bytes[np.array(signals.trace.texts(table.operation)) == "all-to-all"]
+    operation = signals.trace.texts(table.operation)
+    sent = table.sent_bytes[np.array(operation, dtype=object) == "all-to-all"]
     return bool((sent >= 0).any()) or len(sent) == 0
 
 
