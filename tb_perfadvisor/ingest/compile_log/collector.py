@@ -267,7 +267,7 @@ def _decoded(quoted: bytes) -> str:
     """A text in JSON, with its quotation marks; as it is if it is no JSON."""
     try:
         return str(msgspec.json.decode(quoted, type=str))
-    except ValueError:  # also text that is not UTF-8
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return quoted[1:-1].decode("utf-8", "replace")
 
 

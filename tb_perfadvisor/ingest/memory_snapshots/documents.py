@@ -66,7 +66,7 @@ def read_json(stream: Bytes, path: str, collector: Collector) -> tuple[list[int]
         )
     try:
         snapshot = msgspec.json.decode(data, type=_Snapshot | list[_Segment])
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(path) from error
     if isinstance(snapshot, list):
         snapshot = _Snapshot(segments=snapshot)
@@ -93,7 +93,7 @@ def read_json(stream: Bytes, path: str, collector: Collector) -> tuple[list[int]
 def _frames(text: bytes, path: str, collector: Collector) -> list[int]:
     try:
         decoded = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(path) from error
     if not isinstance(decoded, list):
         return []

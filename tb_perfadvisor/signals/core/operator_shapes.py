@@ -24,7 +24,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Shapes of the inputs by position; the empty shape for inputs that are not arrays."""
     try:
         inputs = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     return tuple(map(_shape, inputs)) if isinstance(inputs, list) else ()
 

@@ -83,7 +83,7 @@ class Inputs(NamedTuple):
         """
         try:
             value = msgspec.json.decode(self.value(index))
-        except (ValueError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise LookupError(index) from None
         numbers = value if isinstance(value, list) else [value]
         if not numbers or not all(type(number) is int for number in numbers):
@@ -125,7 +125,7 @@ def parse_inputs(shapes: str, dtypes: str, values: str) -> Inputs:
 def _list(text: str) -> list[object]:
     try:
         return msgspec.json.decode(text, type=list)
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(text) from error
 
 
