@@ -72,12 +72,18 @@ class TextTable:
         return widths
 
     def _table(self, widths: Sequence[int]) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-        for column, width in zip(self._columns, widths, strict=True):
+        # The gaps are columns, because rich before 14.3 pads the last column as well.
+        table = Table(box=None, pad_edge=False, padding=0, header_style="bold")
+        for place, (column, width) in enumerate(zip(self._columns, widths, strict=True)):
+            if place:
+                table.add_column(width=_GAP)
             justify = "right" if column.unit else "left"
             table.add_column(column.label, justify=justify, style="dim", width=width)  # type: ignore[arg-type]
         for row in self._rows:
-            table.add_row(*map(WrappedText, row))
+            cells: list[RenderableType] = []
+            for cell in map(WrappedText, row):
+                cells += ["", cell] if cells else [cell]
+            table.add_row(*cells)
         return table
 
     def _list(self) -> RenderableType:
