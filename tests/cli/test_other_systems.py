@@ -29,12 +29,13 @@ for name in {LACKING}:
 for name in {MODULES}:
     sys.modules[name] = None
 real_open = open
-def without_proc(file, *arguments, **options):
-    if str(file).startswith(("/proc", "/sys", "/dev/shm")):
-        raise FileNotFoundError(2, "No such file or directory", str(file))
-    return real_open(file, *arguments, **options)
+class OpenWithoutProc:  # no function: pathlib of Python 3.10 would make a method of it
+    def __call__(self, file, *arguments, **options):
+        if str(file).startswith(("/proc", "/sys", "/dev/shm")):
+            raise FileNotFoundError(2, "No such file or directory", str(file))
+        return real_open(file, *arguments, **options)
 import builtins, io
-builtins.open = io.open = without_proc
+builtins.open = io.open = OpenWithoutProc()
 """
 
 
