@@ -10,6 +10,25 @@ ROOT = Path(__file__).parent
 VERSION = runpy.run_path(str(ROOT / "tb_perfadvisor" / "version.py"))["VERSION"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
+# The command line and the Python API. requirements-engine.txt is generated from it.
+ENGINE = [
+    "protobuf>=4.21.6",  # before that, it took half a damaged message for a whole one
+    "numpy>=1.24",
+    "msgspec>=0.18",
+    "isal>=1.5.1",  # 1.5.0 leaks memory
+    "fsspec>=2023.10",
+    "platformdirs>=3.0",
+    "click>=8.2",
+    "rich>=13.0",
+    "tomli>=2.0; python_version < '3.11'",
+]
+# The tab.
+TENSORBOARD = [
+    "tensorboard>=2.12",
+    # For the Profile tab beside ours; nothing of it is imported.
+    "tensorboard-plugin-profile>=2.13",
+    "werkzeug>=2.0",
+]
 EXTRAS = {
     # Only to record profiles; reading them needs none of these.
     "torch": ["torch>=2.3"],  # torch.compiler.is_compiling
@@ -101,21 +120,7 @@ setup(
             "testing/synthetic/*.json",
         ]
     },
-    install_requires=[
-        "tensorboard>=2.11",
-        # For the Profile tab beside ours; nothing of it is imported.
-        "tensorboard-plugin-profile",
-        "werkzeug>=2.0",
-        "protobuf>=3.20",
-        "numpy>=1.24",
-        "msgspec>=0.18",
-        "isal>=1.5",
-        "fsspec>=2023.6",
-        "platformdirs>=3.0",
-        "click>=8.2",
-        "rich>=13.0",
-        "tomli>=2.0; python_version < '3.11'",
-    ],
+    install_requires=[*TENSORBOARD, *ENGINE],
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["perfadvisor = tb_perfadvisor.cli:main"],
