@@ -112,6 +112,7 @@ setup(
         "tb_perfadvisor": [
             "py.typed",
             "static/*",
+            "advice/*.toml",
             "hardware/devices.toml",
             "hardware/tpu_shape_costs.toml",
             "training/metrics.toml",

@@ -28,16 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
-
-_REMEDIES = (
-    Remedy(
-        text="TODO: what to change, as an imperative.",
-        snippet="",
-        framework="pytorch",
-    ),
-)
 
 
 class {class_name}(Rule):
@@ -79,7 +71,8 @@ class {class_name}(Rule):
         """Yield a finding when TODO."""
         # 1. Read signals: import a function from tb_perfadvisor.signals, call it on `signals`.
         # 2. Return if it shows nothing, or if `self.is_minor(total_ns, signals)`.
-        # 3. Yield a Finding with a summary, a Saving, evidence and `_REMEDIES`.
+        # 3. Yield a Finding with a summary, a Saving, evidence and
+        #    `remedies=advise("…")`, with changes of docs/advice.md or new ones in its catalog.
         return ()
 '''
 

@@ -23,7 +23,7 @@ def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
         if ranked.refines is not None:
             changes = proposed.setdefault(ranked.refines, {})
             for remedy in ranked.finding.remedies:
-                changes.setdefault(remedy.change, set()).add(remedy.snippet)
+                changes.setdefault(remedy.subject, set()).add(remedy.snippet)
     return tuple(
         _without_contradictions(ranked, proposed.get(ranked.rule.id, {})) for ranked in findings
     )
@@ -40,7 +40,7 @@ def _without_contradictions(ranked: RankedFinding, proposed: dict[str, set[str]]
     kept = tuple(
         remedy
         for remedy in remedies
-        if not remedy.change or remedy.snippet in proposed.get(remedy.change, {remedy.snippet})
+        if not remedy.subject or remedy.snippet in proposed.get(remedy.subject, {remedy.snippet})
     )
     if len(kept) in (0, len(remedies)):
         return ranked

@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Severity, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Severity, Table, costliest
 from tb_perfadvisor.rules.savings.at_best import at_best_also
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
@@ -59,7 +60,7 @@ class CostlyOperations(Rule):
     """What one of them is called."""
     remaining_share: ClassVar[float]
     """The share of their time that is expected to remain after the change."""
-    remedies: ClassVar[tuple[Remedy, ...]]
+    changes: ClassVar[tuple[str, ...]]
     expected_of_best: ClassVar[float] = 1.0
     """How many times the best time an operation is expected to take."""
     moves_data: ClassVar[bool] = False
@@ -125,7 +126,7 @@ class CostlyOperations(Rule):
             saving=saving,
             severity=self._severity(saving, signals),
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
-            remedies=self.remedies,
+            remedies=advise(*self.changes),
         )
 
     def _avoidable_ns(

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from tb_perfadvisor.signals.workload.fit import Fit
+from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Fix
@@ -126,15 +126,6 @@ class Saving(Struct, frozen=True):
     def claimed_ns(self) -> int:
         """The time that the saving is taken from."""
         return total_ns(self.claims)
-
-
-class Remedy(Fit, frozen=True):
-    """What to change, with the code to write. `Fit` says which programs it fits."""
-
-    text: str
-    snippet: str = ""
-    language: str = "python"
-    reference: str = ""
 
 
 class LargerBatch(Struct, frozen=True):

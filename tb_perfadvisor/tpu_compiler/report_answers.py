@@ -6,9 +6,9 @@ import shlex
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.advice import change
 from tb_perfadvisor.contract.model import FindingInfo, TableColumn, TableEvidence
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.rules.xla.padded_shapes import EXAMPLE_QUESTION
 from tb_perfadvisor.tpu_compiler.estimates import ShapeEstimates, estimate_shapes
 from tb_perfadvisor.tpu_compiler.shapes import parse_operations
 
@@ -53,7 +53,8 @@ def _question(finding: FindingInfo) -> tuple[str, str] | None:
     """Shapes and topology of the command that a remedy shows; None if it shows none."""
     for remedy in finding.remedies:
         words = shlex.split(remedy.snippet) if remedy.language == "bash" else []
-        if words[:2] == _COMMAND and remedy.snippet != EXAMPLE_QUESTION and len(words) == 5:
+        is_example = remedy.snippet == change("ask-tpu-compiler").values["question"]
+        if words[:2] == _COMMAND and not is_example and len(words) == 5:
             return words[2], words[4]
     return None
 

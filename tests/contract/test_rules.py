@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -14,11 +12,9 @@ from hypothesis import strategies as st
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import SECTIONS, Rule
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules, builtin_rules
 from tb_perfadvisor.signals import Need, reference_worker
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import join, total_ns
@@ -107,37 +103,6 @@ def test_a_refined_rule_exists_and_is_general(rule: type[Rule]) -> None:
     if rule.refines is not None:
         (general,) = [other for other in RULES if other.id == rule.refines]
         assert general.refines is None, "findings nest one deep"
-
-
-@every_rule
-def test_remedies_parse_and_cite(rule: type[Rule]) -> None:
-    for remedy in remedies_of(rule):
-        assert remedy.text.endswith(".")
-        assert remedy.framework in ("", "pytorch", "tensorflow", "jax")
-        assert remedy.language in ("python", "bash", "text")
-        assert not remedy.reference or re.match(r"https://[\w.-]+/", remedy.reference)
-        if remedy.language == "python":
-            ast.parse(remedy.snippet)
-
-
-def remedies_of(rule: type[Rule]) -> list[Remedy]:
-    """All remedies that a rule's module defines or imports."""
-    return [
-        remedy
-        for value in vars(importlib.import_module(rule.__module__)).values()
-        for remedy in (value if isinstance(value, tuple) else (value,))
-        if isinstance(remedy, Remedy)
-    ]
-
-
-def test_one_change_has_the_same_code_in_every_rule() -> None:
-    shown: dict[tuple[str, str, tuple[Part, ...], tuple[Part, ...]], set[str]] = {}
-    for rule in RULES:
-        for remedy in remedies_of(rule):
-            if remedy.change:
-                key = (remedy.change, remedy.framework, remedy.needs, remedy.unless)
-                shown.setdefault(key, set()).add(remedy.snippet)
-    assert {key: len(snippets) for key, snippets in shown.items() if len(snippets) > 1} == {}
 
 
 def check_every_rule(run: Run) -> None:

@@ -91,9 +91,7 @@ def test_a_snapshot_shows_who_empties_the_cache() -> None:
         " torch.cuda.empty_cache() (mostly at p/train.py:30 step), and gets 40.0 GiB again in 40"
         " calls. Each of them waits for the device; a profile shows for how long."
     )
-    assert [remedy.text for remedy in finding.remedies] == [
-        "Let the allocator keep freed memory: remove torch.cuda.empty_cache() from the loop."
-    ]
+    assert [remedy.change for remedy in finding.remedies] == ["keep-allocator-cache"]
     assert finding.saving is None
 
 

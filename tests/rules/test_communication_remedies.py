@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH
-from tb_perfadvisor.rules.remedies.communication.overlap import OVERLAP, overlap_remedies
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.communication.exposed_communication import OVERLAPPED
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import SERVERS, TRAINERS, Part
@@ -15,15 +14,15 @@ from tb_perfadvisor.signals.workload.workload import Fact, Workload
 SERVED = (Role.TENSOR, Role.PIPELINE, Role.EXPERTS)
 
 
-def fitting_to(remedies: tuple[Remedy, ...], *parts: Part, base: str = "pytorch") -> list[str]:
+def fitting_to(changes: tuple[str, ...], *parts: Part, base: str = "pytorch") -> list[str]:
     workload = Workload(base, tuple(Fact(part, "") for part in parts))
-    return [remedy.text + remedy.snippet for remedy in fitting(remedies, workload)]
+    return [remedy.text + remedy.snippet for remedy in fitting(advise(*changes), workload)]
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.BUFFERS])
 @pytest.mark.parametrize("parts", [(), (Part.TORCH_COMPILE,), *((part,) for part in TRAINERS)])
 def test_training_has_a_remedy(role: Role, parts: tuple[Part, ...]) -> None:
-    assert fitting_to(OVERLAP[role], Part.TRAINING, *parts)
+    assert fitting_to(OVERLAPPED[role], Part.TRAINING, *parts)
 
 
 @pytest.mark.parametrize("role", SERVED)
@@ -31,20 +30,20 @@ def test_training_has_a_remedy(role: Role, parts: tuple[Part, ...]) -> None:
 def test_servers_have_their_own_remedies(role: Role, server: Part) -> None:
     parts = (Part.SERVER, Part.FORWARD_ONLY, server)
     command = "vllm serve" if server is Part.VLLM else "sglang.launch_server"
-    found = fitting_to(OVERLAP[role], *parts)
+    found = fitting_to(OVERLAPPED[role], *parts)
     assert found
     assert all(command in text for text in found)
 
 
 @pytest.mark.parametrize("role", [*SERVED, Role.CONTEXT, Role.UNKNOWN])
 def test_plain_inference_has_a_remedy(role: Role) -> None:
-    found = fitting_to(OVERLAP[role], Part.FORWARD_ONLY)
+    found = fitting_to(OVERLAPPED[role], Part.FORWARD_ONLY)
     assert found
     assert not any("DistributedDataParallel" in text or "no_sync" in text for text in found)
 
 
 def test_gradients_without_ddp_get_no_advice_on_it() -> None:
-    found = fitting_to(overlap_remedies([Role.GRADIENTS]), Part.TRAINING)
+    found = fitting_to(OVERLAPPED[Role.GRADIENTS], Part.TRAINING)
     assert found
     assert not any("DDP" in text or "DistributedDataParallel" in text for text in found)
 
@@ -52,29 +51,24 @@ def test_gradients_without_ddp_get_no_advice_on_it() -> None:
 @pytest.mark.parametrize("base", ["pytorch", "tensorflow", "jax", "unknown"])
 @pytest.mark.parametrize("hardware", [(), (Part.GPU,), (Part.TPU,), (Part.CPU_ONLY,)])
 def test_every_framework_has_a_remedy(base: str, hardware: tuple[Part, ...]) -> None:
-    assert fitting_to(OVERLAP[Role.UNKNOWN], *hardware, base=base)
-    assert fitting_to(LINK_PATH, *hardware, base=base)
+    assert fitting_to(OVERLAPPED[Role.UNKNOWN], *hardware, base=base)
+    assert fitting_to(("link-path",), *hardware, base=base)
 
 
 def test_commands_are_those_of_the_vendor() -> None:
-    (nvidia,) = fitting_to(LINK_PATH, Part.GPU, Part.NVIDIA)
-    (amd,) = fitting_to(LINK_PATH, Part.GPU, Part.AMD)
+    (nvidia,) = fitting_to(("link-path",), Part.GPU, Part.NVIDIA)
+    (amd,) = fitting_to(("link-path",), Part.GPU, Part.AMD)
     assert "nvidia-smi" in nvidia
     assert "nvidia-smi" not in amd
     assert "amd-smi" in amd
 
 
-def test_a_remedy_is_named_once() -> None:
-    remedies = overlap_remedies([Role.GRADIENTS, Role.UNKNOWN])
-    assert len(set(remedies)) == len(remedies)
-
-
 def test_servers_reduce_small_messages_themselves_unless_they_do() -> None:
-    remedies = OVERLAP[Role.TENSOR]
+    changes = OVERLAPPED[Role.TENSOR]
     for server in SERVERS:
         parts = (Part.SERVER, Part.FORWARD_ONLY, server, Part.GPU)
-        assert any("ring" in text for text in fitting_to(remedies, *parts))
+        assert any("ring" in text for text in fitting_to(changes, *parts))
         assert not any(
-            "ring" in text for text in fitting_to(remedies, *parts, Part.CUSTOM_ALL_REDUCE)
+            "ring" in text for text in fitting_to(changes, *parts, Part.CUSTOM_ALL_REDUCE)
         )
-    assert not any("ring" in text for text in fitting_to(remedies, Part.TRAINING))
+    assert not any("ring" in text for text in fitting_to(changes, Part.TRAINING))

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.precision.fp8_opportunity import Fp8Opportunity
-from tb_perfadvisor.rules.remedies.compute.fp8 import FP8
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import Part
@@ -194,7 +194,7 @@ def test_batched_products_are_left_alone() -> None:
 
 
 def advice(*parts: Part) -> str:
-    (remedy,) = fitting(FP8, Workload("pytorch", tuple(Fact(part, "") for part in parts)))
+    (remedy,) = fitting(advise("fp8"), Workload("pytorch", tuple(Fact(part, "") for part in parts)))
     return remedy.snippet or remedy.text
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze, load
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
+from tb_perfadvisor.rules.evidence.lateness_causes import OWN_CORES
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
@@ -96,7 +97,7 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
         "mostly because the operating system took the core from the launching thread"
         " (host-preempted: 2.40 ms more idle time per step)."
     )
-    assert finding.remedies == OWN_CORES
+    assert finding.remedies == advise(*OWN_CORES)
     tables = {item.title: item for item in finding.evidence}
     table = tables["Idle while the launching thread had no core"]
     assert isinstance(table, Table)

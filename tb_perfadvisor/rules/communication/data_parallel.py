@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -17,33 +17,6 @@ from tb_perfadvisor.trace.tables import Int32
 _FORWARD = "DataParallel.forward"
 # Autograd functions in torch/nn/parallel/_functions.py; their backward nodes count as well.
 _MOVING = ("Broadcast", "Scatter", "Gather", "ReduceAddCoalesced")
-
-_REMEDIES = (
-    Remedy(
-        text="Start one process per device, each with its own replica.",
-        snippet=(
-            "# torchrun --nproc-per-node=8 train.py\n"
-            'torch.distributed.init_process_group("nccl")\n'
-            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])"
-        ),
-        framework="pytorch",
-        needs=(Part.DATA_PARALLEL,),
-        unless=(Part.TPU,),
-        change="process-per-device",
-        reference="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html",
-    ),
-    Remedy(
-        text="Give each process its own part of the samples.",
-        snippet=(
-            "sampler = DistributedSampler(dataset)\n"
-            "loader = DataLoader(dataset, batch_size=batch_size // world_size, sampler=sampler)"
-        ),
-        framework="pytorch",
-        needs=(Part.DATA_PARALLEL, Part.LOADER),
-        change="distributed-sampler",
-        reference="https://pytorch.org/docs/stable/data.html",
-    ),
-)
 
 
 class DataParallel(Rule):
@@ -135,7 +108,7 @@ class DataParallel(Rule):
                 ),
                 costliest("Costliest of these operators", signals.worker, rows, inside_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("process-per-device", "distributed-sampler"),
         )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.communication.gradients import NO_BUFFER_BROADCAST
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
@@ -117,5 +117,5 @@ class DdpBufferBroadcast(Rule):
                     trace.events.duration_ns[operators],
                 ),
             ),
-            remedies=NO_BUFFER_BROADCAST,
+            remedies=advise("no-buffer-broadcast"),
         )

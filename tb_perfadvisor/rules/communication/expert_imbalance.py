@@ -4,82 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.ranks.expert_load import ExpertLoad, expert_load
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns
-
-_REMEDIES = (
-    *variants(
-        "expert-replicas",
-        Remedy(
-            text="Let vLLM replicate the busiest experts and place them anew while it serves.",
-            snippet="vllm serve MODEL --enable-expert-parallel --enable-eplb",
-            language="bash",
-            needs=(Part.VLLM,),
-            reference="https://docs.vllm.ai/en/stable/serving/expert_parallel_deployment.html",
-        ),
-        Remedy(
-            text="Let SGLang replicate the busiest experts and place them anew while it serves.",
-            snippet=(
-                "python -m sglang.launch_server --model-path MODEL --enable-eplb \\\n"
-                "    --ep-num-redundant-experts 16"
-            ),
-            language="bash",
-            needs=(Part.SGLANG,),
-            reference="https://docs.sglang.ai/advanced_features/expert_parallelism.html",
-        ),
-        Remedy(
-            text="Let TensorRT-LLM replicate the busiest experts and place them anew.",
-            snippet='config = MoeConfig(load_balancer="load_balancer.yaml")\n'
-            "llm = LLM(model=name, moe_config=config)",
-            needs=(Part.TENSORRT_LLM,),
-            reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
-        ),
-    ),
-    *variants(
-        "router-balance",
-        Remedy(
-            text="Add a load-balancing term to the router's loss, or give each expert a bias that "
-            "decreases while it receives too many tokens.",
-            snippet=(
-                "torchrun pretrain_gpt.py --moe-router-load-balancing-type aux_loss \\\n"
-                "    --moe-aux-loss-coeff 0.01  # or --moe-router-enable-expert-bias"
-            ),
-            language="bash",
-            needs=(Part.MEGATRON,),
-            reference="https://docs.nvidia.com/megatron-core/developer-guide/latest/",
-        ),
-        Remedy(
-            text="Add a load-balancing term to the router's loss, or give each expert a bias that "
-            "decreases while it receives too many tokens.",
-            snippet=(
-                "share = torch.zeros(experts).index_add_(0, chosen.flatten(), ones)\n"
-                "share /= chosen.numel()\n"
-                "loss = loss + 0.01 * experts * (share * router_probabilities.mean(0)).sum()\n"
-                "# or: router_bias += 0.001 * torch.sign(share.mean() - share)"
-            ),
-            reference="https://arxiv.org/abs/2101.03961",
-        ),
-        unless=(Part.FORWARD_ONLY, *SERVERS),
-    ),
-    *variants(
-        "expert-capacity",
-        Remedy(
-            text="Cap the number of tokens per expert, place experts that are busy at the same "
-            "time on different ranks, and replicate the busiest ones.",
-            snippet="capacity = int(1.25 * tokens * top_k / experts)  # the rest skips the expert",
-            reference="https://arxiv.org/abs/2006.16668",
-        ),
-        unless=SERVERS,
-    ),
-)
 
 
 class ExpertImbalance(Rule):
@@ -180,7 +113,7 @@ class ExpertImbalance(Rule):
                     load.own_wait_ns,
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("expert-replicas", "router-balance", "expert-capacity"),
             ranks=tuple(rank for i in last if (rank := sources[i].rank) is not None),
         )
 

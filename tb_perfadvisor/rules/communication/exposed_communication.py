@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.evidence.tables import event_count
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.communication.gradients import (
-    LARGE_BUCKET,
-    LARGER_BUCKETS,
-    MANY_BYTES,
-)
-from tb_perfadvisor.rules.remedies.communication.overlap import overlap_remedies
-from tb_perfadvisor.rules.remedies.communication.tensor_parallel import (
-    NARROW_PARTIAL_SUMS,
-    SHARDED_LOGITS,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
@@ -42,6 +34,27 @@ _MOSTLY = 0.5
 """Of the compute. A program that computes less in 16 bits is not a 16-bit program."""
 _ALMOST_ALL = 0.9995
 """From here on, `format_share` prints 100.0 %."""
+_MANY_BYTES = 400 * 2**20
+"""From here on, buckets of 100 MB are four or more, of which all but the last can overlap."""
+_LARGE_BUCKET = 50 * 2**20
+"""Messages of this size are large enough: twice DDP's default."""
+OVERLAPPED: Final[dict[Role, tuple[str, ...]]] = {
+    Role.GRADIENTS: ("overlapped-gradients", "fewer-reductions", "larger-batch-per-rank"),
+    Role.SHARDS: ("prefetched-shards", "keep-shards", "larger-batch-per-rank"),
+    Role.BUFFERS: ("no-buffer-broadcast",),
+    Role.TENSOR: (
+        "custom-all-reduce",
+        "overlapped-tensor-parallelism",
+        "fewer-tensor-parallel-ranks",
+    ),
+    Role.CONTEXT: ("context-exchange",),
+    Role.PIPELINE: ("shorter-bubble",),
+    Role.EXPERTS: ("overlapped-experts",),
+    Role.EMBEDDINGS: ("narrow-embeddings", "even-embeddings"),
+    Role.STATISTICS: ("own-statistics",),
+    Role.UNKNOWN: ("async-collective", "xla-overlap", "nccl-all-reduce", "larger-batch-per-rank"),
+}
+"""What makes exposed collectives cost less, by what they are for."""
 
 
 class ExposedCommunication(Rule):
@@ -122,7 +135,7 @@ class ExposedCommunication(Rule):
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
-            remedies=_remedies(signals),
+            remedies=advise(*_changes(signals)),
         )
 
 
@@ -145,7 +158,7 @@ def _longest(signals: Signals) -> tuple[str, str]:
     return f"{name} {share} of {whole}", f" {name} {taken} of it."
 
 
-def _remedies(signals: Signals) -> tuple[Remedy, ...]:
+def _changes(signals: Signals) -> tuple[str, ...]:
     """What makes the collectives cost less, by what they are for."""
     uses = exposed_by_role(signals)
     known = [use for use in uses if use.role is not Role.UNKNOWN]
@@ -155,13 +168,14 @@ def _remedies(signals: Signals) -> tuple[Remedy, ...]:
     roles = [use.role for use in uses if use.exposed_ns >= _GOOD_PART * total_ns]
     longest = dominant_collective(signals)
     is_gather = longest is not None and longest.operation == "all-gather"
-    first = SHARDED_LOGITS if is_gather and roles[:1] == [Role.TENSOR] else ()
+    first = ["sharded-logits"] if is_gather and roles[:1] == [Role.TENSOR] else []
     sent = gradient_messages(signals)
-    is_split = sent is not None and MANY_BYTES <= sent.size_bytes <= sent.count * LARGE_BUCKET
-    last = (LARGER_BUCKETS,) if is_split else ()
+    is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
+    last = ["larger-buckets"] if is_split else []
     if _sends_wide_sums(signals):
-        first = (*first, NARROW_PARTIAL_SUMS)
-    return (*first, *overlap_remedies(roles), *last)
+        first.append("narrow-partial-sums")
+    overlapped = (change for role in roles for change in OVERLAPPED[role])
+    return tuple(dict.fromkeys((*first, *overlapped, *last)))
 
 
 def _sends_wide_sums(signals: Signals) -> bool:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.remedies.communication.gradient_types import (
-    ANY_TENSOR_NARROW,
-    NARROW_GRADIENTS,
-)
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role
@@ -91,5 +88,5 @@ class FullPrecisionGradients(Rule):
                 collective_totals("32-bit reductions", signals, {"": chosen}, has_bytes=True),
                 most_exposed("Most exposed reductions", signals, chosen),
             ),
-            remedies=(*NARROW_GRADIENTS, ANY_TENSOR_NARROW),
+            remedies=advise("narrow-gradients", "narrow-tensors"),
         )

@@ -6,31 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import wire_bytes
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
 from tb_perfadvisor.units import NS_PER_S
-
-_REMEDIES = (
-    Remedy(
-        text="Use NCCL for tensors on the device; gloo can stay for tensors on the host.",
-        snippet='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
-        framework="pytorch",
-        unless=(Part.TPU,),
-        reference="https://pytorch.org/docs/stable/distributed.html",
-    ),
-    Remedy(
-        text="Use the collectives of XLA for arrays on the device; gloo can stay for arrays on the "
-        "host.",
-        needs=(Part.TPU,),
-    ),
-)
 
 
 class HostBackend(Rule):
@@ -130,5 +115,5 @@ class HostBackend(Rule):
                     inside_ns,
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("device-collectives"),
         )

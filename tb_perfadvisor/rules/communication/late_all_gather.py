@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.communication.gradients import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.communication.model_parallel import KEEP_SHARDS, PREFETCH_SHARDS
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
@@ -82,7 +81,7 @@ class LateAllGather(Rule):
         if self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
-        reason, remedies = _advice(signals, chosen)
+        reason, changes = _advice(signals, chosen)
         yield Finding(
             instance=count_per_step(int(gathers.sum()), "all-gather", signals),
             summary=(
@@ -94,15 +93,15 @@ class LateAllGather(Rule):
                 collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
                 most_exposed("Most exposed all-gathers", signals, chosen),
             ),
-            remedies=remedies,
+            remedies=advise(*changes),
         )
 
 
-def _advice(signals: Signals, chosen: Mask) -> tuple[str, tuple[Remedy, ...]]:
+def _advice(signals: Signals, chosen: Mask) -> tuple[str, tuple[str, ...]]:
     """Why the gathers are exposed, in words, and what helps then, the best first."""
     gathers = shard_gathers(signals)
     if gathers is None:
-        return "", (*PREFETCH_SHARDS, KEEP_SHARDS)
+        return "", ("prefetched-shards", "keep-shards")
     count = gathers.forward + gathers.backward
     again = (
         f" {gathers.backward:,} of {count:,} gather again what the forward pass had gathered."
@@ -114,9 +113,9 @@ def _advice(signals: Signals, chosen: Mask) -> tuple[str, tuple[Remedy, ...]]:
         early = " Most of them begin when the compute before them has already ended."
         if gathers.prefetched == 0:
             early += " No module asks for the parameters of the next one."
-        return early + again, (*PREFETCH_SHARDS, KEEP_SHARDS)
+        return early + again, ("prefetched-shards", "keep-shards")
     long = " Most of them begin in time, but take longer than the compute beside them."
-    return long + again, (KEEP_SHARDS, *LARGER_BATCH, *PREFETCH_SHARDS)
+    return long + again, ("keep-shards", "larger-batch-per-rank", "prefetched-shards")
 
 
 def _of_shards(signals: Signals) -> Mask:

@@ -7,19 +7,23 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding
-from tb_perfadvisor.rules.remedies.communication.gradients import SMALLER_BUCKETS, WITH_BUCKETS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import longest_transfer_ns
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.step_messages import launched_ns, step_at
 from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.tables import Int64
+
+_WITH_BUCKETS = (Part.DDP, Part.DEEPSPEED, Part.MEGATRON)
+"""Parts that send gradients in buckets."""
 
 
 class LateGradientBucket(Rule):
@@ -74,7 +78,7 @@ class LateGradientBucket(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when only the last all-reduce of each step is exposed."""
         collectives = collectives_of(signals)
-        if not any(map(workload(signals).has, WITH_BUCKETS)):
+        if not any(map(workload(signals).has, _WITH_BUCKETS)):
             return
         all_reduces = collectives.of("all-reduce") & has_role(signals, Role.GRADIENTS)
         last = _last_of_steps(signals, np.flatnonzero(all_reduces))
@@ -112,7 +116,7 @@ class LateGradientBucket(Rule):
                 ),
                 most_exposed("Most exposed last all-reduces", signals, is_last),
             ),
-            remedies=SMALLER_BUCKETS,
+            remedies=advise("smaller-buckets"),
         )
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.communication.gradient_types import NARROW_GRADIENTS
-from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH, LINK_TEST
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask
@@ -149,7 +148,7 @@ class LongAllReduce(Rule):
                 )
                 if item is not None
             ),
-            remedies=_remedies(signals, is_long),
+            remedies=advise(*_changes(signals, is_long)),
         )
 
     def _expected_ns(
@@ -161,11 +160,11 @@ class LongAllReduce(Rule):
         return np.asarray(on_link + latency, dtype=np.float64)
 
 
-def _remedies(signals: Signals, chosen: Mask) -> tuple[Remedy, ...]:
+def _changes(signals: Signals, chosen: Mask) -> tuple[str, ...]:
     """Fewer bytes help only where all of them are 32-bit gradients."""
     is_wide = collectives_of(signals).is_32_bit & has_role(signals, Role.GRADIENTS)
-    narrow = NARROW_GRADIENTS if is_wide[chosen].all() else ()
-    return (*narrow, *LINK_PATH, *LINK_TEST)
+    narrow = ("narrow-gradients",) if is_wide[chosen].all() else ()
+    return (*narrow, "link-path", "link-test")
 
 
 def _by_size(

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
-from tb_perfadvisor.rules.remedies.communication.model_parallel import SHORTER_BUBBLE
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, exposed_part
 from tb_perfadvisor.signals.ranks.collective_roles import Role
@@ -105,7 +105,7 @@ class PipelineBubble(Rule):
                 ),
                 most_exposed("Longest waits", signals, messages),
             ),
-            remedies=SHORTER_BUBBLE,
+            remedies=advise("shorter-bubble"),
         )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
-from tb_perfadvisor.rules.remedies.communication.gradients import FEWER_REDUCTIONS
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role
@@ -111,5 +111,5 @@ class RedundantAllReduce(Rule):
                     collectives.duration_ns[is_redundant],
                 ),
             ),
-            remedies=FEWER_REDUCTIONS,
+            remedies=advise("fewer-reductions"),
         )

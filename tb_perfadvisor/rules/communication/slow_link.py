@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table
-from tb_perfadvisor.rules.remedies.communication.links import LINK_PATH, LINK_TEST
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives
@@ -122,7 +122,7 @@ class SlowLink(Rule):
                 ),
                 most_exposed("Most exposed large collectives", signals, slow),
             ),
-            remedies=(*LINK_PATH, *LINK_TEST),
+            remedies=advise("link-path", "link-test"),
         )
 
 

@@ -6,63 +6,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth, most_exposed
-from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Table
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.integer_groups import group_rows, places_by_value
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    Remedy(
-        text="Pack tensors that are ready at the same time (gradients, metrics, statistics), and "
-        "reduce them in one message.",
-        snippet=(
-            "flat = torch.cat([tensor.flatten() for tensor in tensors])\n"
-            "torch.distributed.all_reduce(flat)  # one message instead of many\n"
-            "parts = flat.split([tensor.numel() for tensor in tensors])\n"
-            "for tensor, part in zip(tensors, parts):\n"
-            "    tensor.copy_(part.view_as(tensor))"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce",
-    ),
-    Remedy(
-        text="Reduce the whole gradient tree in one call, and let XLA combine what remains.",
-        snippet=(
-            'grads = jax.lax.pmean(grads, axis_name="data")\n'
-            'os.environ["XLA_FLAGS"] = "--xla_gpu_all_reduce_combine_threshold_bytes=134217728"'
-        ),
-        framework="jax",
-        needs=(Part.GPU,),
-        change="combined-messages",
-        reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
-    ),
-    Remedy(
-        text="Reduce the whole gradient tree in one call, so that XLA can combine the messages.",
-        snippet='grads = jax.lax.pmean(grads, axis_name="data")',
-        framework="jax",
-        change="combined-messages",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.pmean.html",
-    ),
-    Remedy(
-        text="Pack gradients before reducing them.",
-        snippet=(
-            "options = tf.distribute.experimental.CommunicationOptions(\n"
-            "    bytes_per_pack=50 * 1024 * 1024\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/"
-        "CommunicationOptions",
-    ),
-)
 
 
 class SmallMessages(Rule):
@@ -167,7 +122,7 @@ class SmallMessages(Rule):
             ),
             saving=saving,
             evidence=_evidence(signals, chosen, rows),
-            remedies=_REMEDIES,
+            remedies=advise("packed-messages"),
         )
 
     def _small(self, signals: Signals) -> Mask:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.lateness_causes import is_preempted, reason_of, remedies_for
+from tb_perfadvisor.rules.evidence.lateness_causes import changes_for, is_preempted, reason_of
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -116,7 +117,7 @@ class Straggler(Rule):
                 *_evidence(signals, delays, excess, latest),
                 *_stalled_calls(signals, excess, preempted_ns),
             ),
-            remedies=remedies_for(excess, preempted_ns),
+            remedies=advise(*changes_for(excess, preempted_ns)),
             ranks=tuple(
                 rank
                 for rank in (ranks_of(signals).sources[index].rank for index in delays.late)

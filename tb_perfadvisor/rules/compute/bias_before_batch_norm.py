@@ -6,29 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.normalized_convolutions import normalized_convolutions
 from tb_perfadvisor.trace.integer_groups import distinct
-
-_REMEDIES = (
-    Remedy(
-        text="Omit the bias: the normalization subtracts the mean, and the bias with it.",
-        snippet=(
-            "layer = nn.Sequential(\n"
-            "    nn.Conv2d(channels, width, 3, padding=1, bias=False),\n"
-            "    nn.BatchNorm2d(width),\n"
-            "    nn.ReLU(inplace=True),\n"
-            ")"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-)
 
 
 class BiasBeforeBatchNorm(Rule):
@@ -92,5 +78,5 @@ class BiasBeforeBatchNorm(Rule):
             evidence=costly_work(
                 "bias kernels", signals, biased.rows, saving.claims, biased.convolutions
             ),
-            remedies=_REMEDIES,
+            remedies=advise("no-bias"),
         )

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
 from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.achievable_time import BOUNDS
@@ -19,11 +20,6 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
-
-_REMEDY = Remedy(
-    text="Look at this kernel first: the evidence names the operators that launch it, and the "
-    "kernel view shows its place on the device's roofline.",
-)
 
 
 class DominantKernel(Rule):
@@ -90,7 +86,7 @@ class DominantKernel(Rule):
                 work_by_call_site("Operators that launch it", signals, executions, cost_ns),
                 costliest("Longest executions", signals.worker, executions, cost_ns),
             ),
-            remedies=(_REMEDY,),
+            remedies=advise("look-at-kernel"),
             severity="low",
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.operator_sums import (
@@ -13,7 +14,7 @@ from tb_perfadvisor.rules.evidence.operator_sums import (
     operator_kinds,
     operator_sums_table,
 )
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
 from tb_perfadvisor.trace import Trace
@@ -23,51 +24,8 @@ from tb_perfadvisor.units import format_share
 
 _FEW = 3
 _NARROW = ("bfloat16", "half", "float16")
-_LOOK = Remedy(
-    text="Look at these operators first. The evidence lists the modules and lines that call them, "
-    "as far as they were recorded.",
-)
-_THREADS = (
-    Remedy(
-        text="Check that large operators use all cores: one thread for each physical core that the "
-        "process may use, fewer if loader workers or other ranks run beside it.",
-        snippet="print(torch.get_num_threads(), os.cpu_count())\n"
-        "torch.set_num_threads(physical_cores)  # or OMP_NUM_THREADS before the start",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
-    ),
-    Remedy(
-        text="Check that large operators use all cores: 0 threads means one for each core.",
-        snippet="print(tf.config.threading.get_intra_op_parallelism_threads())\n"
-        "tf.config.threading.set_intra_op_parallelism_threads(0)  # before the first operator",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/config/threading",
-    ),
-)
-_WIDER = Remedy(
-    text="Compare with 32 bits: processors without instructions for 16-bit products compute them "
-    "many times slower.",
-    snippet='lscpu | grep --only-matching --extended-regexp "avx512_bf16|amx_bf16" | sort -u',
-    language="bash",
-    reference="https://docs.pytorch.org/docs/stable/amp.html",
-)
 _MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
 """Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
-_FIRST_IN_TABLE = Remedy(text="Look at the first operators of the table first.")
-_SENT = Remedy(
-    text="If tensors go back and forth between devices, keep them on one: an operator without a "
-    "kernel for the device runs on the host. The log of placements shows which.",
-    snippet="tf.debugging.set_log_device_placement(True)  # before the first operator",
-    framework="tensorflow",
-    reference="https://www.tensorflow.org/guide/gpu#logging_device_placement",
-)
-_CONVERTED = Remedy(
-    text="Convert once, where data enters: a policy chooses the data types of all layers, so that "
-    "none converts back.",
-    snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
-    framework="tensorflow",
-    reference="https://www.tensorflow.org/guide/mixed_precision",
-)
 
 
 _OVER_THREADS = " Times are added up over the threads that run operators in parallel."
@@ -144,7 +102,7 @@ class DominantOperators(Rule):
             for kind, time_ns in zip(first.tolist(), by_kind[first].tolist(), strict=True)
         ]
         most = operators.rows[operators.name == first[0]]
-        remedies = (_WIDER, _LOOK) if _is_narrow(signals.trace, most) else (_LOOK,)
+        is_narrow = _is_narrow(signals.trace, most)
         yield Finding(
             instance=f"{operators.names[first[0]]} and two others",
             summary=(
@@ -156,7 +114,11 @@ class DominantOperators(Rule):
                 _by_caller(signals, operators),
                 costliest("Longest operators", signals.worker, operators.rows, operators.self_ns),
             ),
-            remedies=(*remedies, *_THREADS),
+            remedies=advise(
+                *(("compare-with-32-bits",) if is_narrow else ()),
+                "look-at-operators",
+                "operator-threads",
+            ),
             severity="low",
         )
 
@@ -171,9 +133,9 @@ class DominantOperators(Rule):
             where = "device" if on_device else "host"
             if moving_share >= self.minimum_moving_share:
                 what = f"that move or convert tensors take {format_share(moving_share)}"
-                named, remedies = moving[:_FEW], _moving_remedies(moving)
+                named, changes = moving[:_FEW], _changes(moving)
             elif on_device and len(kinds) > _FEW and few_share >= self.minimum_share:
-                what, named, remedies = f"of three kinds take {format_share(few_share)}", first, ()
+                what, named, changes = f"of three kinds take {format_share(few_share)}", first, ()
             else:
                 continue
             shares = ", ".join(f"{kind.type} {format_share(kind.share)}" for kind in named)
@@ -182,17 +144,17 @@ class DominantOperators(Rule):
                     f"Operators {what} of the time of all operators on the {where} ({shares})."
                 ),
                 evidence=(operator_sums_table(kinds, on_device=on_device),),
-                remedies=(*remedies, _FIRST_IN_TABLE),
+                remedies=advise(*changes, "look-at-table"),
                 severity="low",
-                title="Move and convert fewer tensors" if remedies else "",
+                title="Move and convert fewer tensors" if changes else "",
             )
 
 
-def _moving_remedies(kinds: Sequence[OperatorKind]) -> tuple[Remedy, ...]:
+def _changes(kinds: Sequence[OperatorKind]) -> tuple[str, ...]:
     """What helps against the costliest ones, first."""
     types = [kind.type for kind in kinds]
-    remedies = (_CONVERTED if type_ == "Cast" else _SENT for type_ in types)
-    return tuple(dict.fromkeys(remedies))
+    changes = ("convert-once" if type_ == "Cast" else "operators-on-one-device" for type_ in types)
+    return tuple(dict.fromkeys(changes))
 
 
 def _is_narrow(trace: Trace, rows: Int32) -> bool:

@@ -6,37 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.compute.kernels import CHANNELS_LAST, MIOPEN_CHANNELS_LAST
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.units import format_share
-
-_OTHERS = (
-    Remedy(
-        text="Use the channels-last dimension order in convolutions, and transpose once where the "
-        "data enters.",
-        snippet=(
-            "y = jax.lax.conv_general_dilated(\n"
-            "    x, kernel, window_strides=(1, 1), padding='SAME',\n"
-            "    dimension_numbers=('NHWC', 'HWIO', 'NHWC'))"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.conv_general_dilated.html",
-    ),
-    Remedy(
-        text="Build the model with channels last, the order that tensor cores use.",
-        snippet="tf.keras.backend.set_image_data_format('channels_last')",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/keras/backend/"
-        "set_image_data_format",
-    ),
-)
 
 
 class LayoutConversion(Rule):
@@ -105,5 +84,5 @@ class LayoutConversion(Rule):
             ),
             saving=saving,
             evidence=costly_work("conversions", signals, rows, saving.claims),
-            remedies=(*CHANNELS_LAST, MIOPEN_CHANNELS_LAST, *_OTHERS),
+            remedies=advise("channels-last", "channels-last-miopen"),
         )

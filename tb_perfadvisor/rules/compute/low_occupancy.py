@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.compute.kernels import AUTOTUNE
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within
@@ -21,18 +20,6 @@ from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, most_tile
 from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_share
-
-_REMEDIES = (
-    *LARGER_BATCH,
-    *AUTOTUNE,
-    Remedy(
-        text="Give each kernel more work: a larger batch, or several small inputs combined "
-        "(`vmap`, batched matrix products).",
-        change="batch-size",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-gpu-background/index.html",
-    ),
-)
 
 
 class LowOccupancy(Rule):
@@ -118,7 +105,7 @@ class LowOccupancy(Rule):
                 _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
                 costliest("Longest of these kernels", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("larger-batch", "autotune", "more-work-per-kernel"),
         )
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.launch.graphs import GRAPH_SIZES
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.captured_sizes import captured_sizes
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals, clip, intersect, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
@@ -23,16 +22,6 @@ from tb_perfadvisor.units import format_share
 _REMOVED_SHARE = 0.5
 """Part of the padding's time that finer sizes save: some padding remains, and kernels get faster in
 steps of whole tiles."""
-
-_REMEDIES = (
-    *GRAPH_SIZES,
-    Remedy(
-        text="If the server can replay graphs of more sizes, record them for the batch sizes that "
-        "occur.",
-        unless=(*SERVERS, Part.CPU_ONLY, Part.TPU),
-        reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
-    ),
-)
 
 
 class PaddedGraphBatch(Rule):
@@ -115,7 +104,7 @@ class PaddedGraphBatch(Rule):
                     np.rint(slope_ns * missing[padded]).astype(np.int64),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("graph-sizes", "server-graph-sizes"),
         )
 
 

@@ -6,43 +6,17 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
-
-_REMEDIES = (
-    Remedy(
-        text="Let XLA compile the step: it draws the numbers in the kernel that uses them, so that "
-        "dropout masks never go through memory.",
-        snippet="model.compile(optimizer=optimizer, loss=loss, jit_compile=True)\n"
-        "\n"
-        "@tf.function(jit_compile=True)  # in a custom loop\n"
-        "def train_step(batch): ...",
-        framework="tensorflow",
-        unless=(Part.XLA,),
-        reference="https://www.tensorflow.org/xla",
-    ),
-    *COMPILE,
-    Remedy(
-        text="Use the hardware-friendly generator in place of Threefry.",
-        snippet="jax.config.update('jax_default_prng_impl', 'rbg')",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jax.random.html",
-    ),
-    Remedy(
-        text="Draw fewer numbers: leave out dropout where it does not help, or drop whole channels "
-        "or paths instead of single values.",
-    ),
-)
 
 
 class RandomNumberKernels(Rule):
@@ -103,7 +77,9 @@ class RandomNumberKernels(Rule):
             ),
             saving=saving,
             evidence=costly_work("drawing random numbers", signals, rows, saving.claims),
-            remedies=_REMEDIES,
+            remedies=advise(
+                "compiled-random-numbers", "compile", "hardware-generator", "fewer-random-numbers"
+            ),
         )
 
 

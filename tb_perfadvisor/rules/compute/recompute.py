@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Events, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Events, Finding, Saving, Table
 from tb_perfadvisor.rules.savings.at_best import at_best_also
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
@@ -23,108 +23,10 @@ from tb_perfadvisor.signals.device.recomputation import (
     recomputed_bytes,
 )
 from tb_perfadvisor.signals.tpu.partial_recomputation import partial_recomputation
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.units import format_bytes, format_share
 
-_REMEDIES = (
-    *variants(
-        "less-checkpointing",
-        Remedy(
-            text="If memory allows, let the Trainer keep all activations.",
-            snippet='args = TrainingArguments("out", gradient_checkpointing=False)',
-            needs=(Part.HF_TRAINER,),
-            reference="https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        Remedy(
-            text="Let Megatron recompute attention only, or fewer layers.",
-            snippet="torchrun pretrain_gpt.py --recompute-granularity selective",
-            language="bash",
-            needs=(Part.MEGATRON,),
-            reference="https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/"
-            "arguments.py",
-        ),
-        Remedy(
-            text="Let torchtitan recompute only cheap operators, and keep the results of matrix "
-            "products.",
-            snippet="./run_train.sh activation_checkpoint:selective",
-            language="bash",
-            needs=(Part.TORCHTITAN,),
-            reference="https://github.com/pytorch/torchtitan/blob/main/torchtitan/distributed/"
-            "activation_checkpoint.py",
-        ),
-        Remedy(
-            text="Checkpoint only as many layers as memory requires.",
-            snippet="for index, layer in enumerate(self.layers):\n"
-            "    if index % 2:  # every second layer, then fewer\n"
-            "        x = checkpoint(layer, x, use_reentrant=False)\n"
-            "    else:\n"
-            "        x = layer(x)",
-            reference="https://docs.pytorch.org/docs/stable/checkpoint.html",
-        ),
-    ),
-    Remedy(
-        text="Or recompute only cheap operators, and keep the results of matrix products.",
-        snippet=(
-            "keep = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]\n"
-            "contexts = functools.partial(create_selective_checkpoint_contexts, keep)\n"
-            "x = checkpoint(layer, x, use_reentrant=False, context_fn=contexts)"
-        ),
-        framework="pytorch",
-        unless=(Part.HF_TRAINER, Part.MEGATRON, Part.TORCHTITAN),
-        change="selective-checkpointing",
-        reference="https://docs.pytorch.org/docs/stable/checkpoint.html",
-    ),
-    Remedy(
-        text="Let the checkpoints keep the results of matrix products and recompute the others, "
-        "or checkpoint fewer layers.",
-        snippet=(
-            "policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable\n"
-            "layer = jax.checkpoint(layer, policy=policy)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
-    ),
-    Remedy(
-        text="Use recompute_grad only for as many layers as memory requires.",
-        snippet=(
-            "for index, layer in enumerate(self.layers_):\n"
-            "    call = tf.recompute_grad(layer) if index % 2 else layer\n"
-            "    x = call(x)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
-    ),
-)
-
-
-_MEASURE = variants(
-    "peak-memory",
-    Remedy(
-        text="Check how much memory is free at the peak.",
-        snippet=(
-            "free, total = torch.cuda.mem_get_info()\n"
-            "print(total - torch.cuda.max_memory_allocated())  # after some steps"
-        ),
-        needs=(Part.GPU,),
-        reference="https://docs.pytorch.org/docs/stable/generated/"
-        "torch.cuda.max_memory_allocated.html",
-    ),
-    Remedy(
-        text="Check how much memory is free at the peak.",
-        snippet="print(jax.local_devices()[0].memory_stats())  # after some steps",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/device_memory_profiling.html",
-    ),
-    Remedy(
-        text="Check how much memory is free at the peak.",
-        snippet='print(tf.config.experimental.get_memory_info("GPU:0")["peak"])',
-        framework="tensorflow",
-        needs=(Part.GPU,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/config/experimental/"
-        "get_memory_info",
-    ),
-)
+_ADVICE = ("less-checkpointing", "selective-checkpointing")
 
 
 class Recompute(Rule):
@@ -234,7 +136,7 @@ class Recompute(Rule):
             ),
             saving=saving,
             evidence=evidence,
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
     def _without_memory(self, signals: Signals, recomputed: Recomputation) -> Iterable[Finding]:
@@ -255,7 +157,7 @@ class Recompute(Rule):
             saving=saving if saving.expected_ns else None,
             severity=None if saving.expected_ns else "low",
             evidence=evidence,
-            remedies=(*_MEASURE, *_REMEDIES),
+            remedies=advise("measure-peak-memory", "less-checkpointing", "selective-checkpointing"),
         )
 
 

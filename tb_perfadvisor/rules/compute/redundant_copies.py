@@ -4,44 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
 from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments
 from tb_perfadvisor.trace.integer_groups import is_in
-
-_REMEDIES = (
-    Remedy(
-        text="Use views where possible, and copy only what the next operator cannot read in its "
-        "current layout.",
-        snippet=(
-            "heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)  # a view: no contiguous()\n"
-            "y = F.scaled_dot_product_attention(q, k, v)           # accepts strides\n"
-            "keys = keys.expand(batch, -1, -1)                     # instead of keys.repeat(...)\n"
-            "frozen = parameters.detach()                          # instead of .clone()"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/tensor_view.html",
-    ),
-    *COMPILE,
-    Remedy(
-        text="Donate the step's input buffers, so that XLA need not copy them.",
-        snippet="train_step = jax.jit(train_step, donate_argnums=0)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/buffer_donation.html",
-    ),
-    Remedy(
-        text="Compile the step, which fuses copies into the operators that read them.",
-        snippet="@tf.function(jit_compile=True)\ndef train_step(batch): ...",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/xla",
-    ),
-)
 
 
 class RedundantCopies(Rule):
@@ -110,5 +82,5 @@ class RedundantCopies(Rule):
             ),
             saving=saving,
             evidence=(table, longest),
-            remedies=_REMEDIES,
+            remedies=advise("views", "compile", "donated-arguments", "xla-compiled-step"),
         )

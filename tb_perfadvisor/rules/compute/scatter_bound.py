@@ -6,35 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.scatters import scatters
 from tb_perfadvisor.signals.work.achievable_time import MIN_KERNEL_NS
 from tb_perfadvisor.units import NS_PER_S
-
-_REMEDIES = (
-    Remedy(
-        text="Combine rows with the same index before adding them: once they are sorted, each sum "
-        "has a single writer.",
-        snippet=(
-            "order = index.argsort()                          # once, if indices repeat\n"
-            "lengths = torch.bincount(index, minlength=rows)\n"
-            'sums = torch.segment_reduce(values[order], "sum", lengths=lengths)'
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/torch.segment_reduce.html",
-    ),
-    Remedy(
-        text="With few target rows, use a matrix product instead of a scatter.",
-        snippet="sums = F.one_hot(index, rows).to(values.dtype).T @ values",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/torch.nn.functional.one_hot.html",
-    ),
-)
 
 
 class ScatterBound(Rule):
@@ -118,5 +99,5 @@ class ScatterBound(Rule):
             ),
             saving=saving,
             evidence=costly_work("indexed additions", signals, rows, saving.claims),
-            remedies=_REMEDIES,
+            remedies=advise("sorted-scatter", "scatter-as-product"),
         )

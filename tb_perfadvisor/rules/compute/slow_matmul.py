@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.compute.kernels import AUTOTUNE, LIBRARY_BENCHMARK
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
@@ -18,37 +18,8 @@ from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.achievable_time import LATENCY_BOUND
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import roofline
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.units import format_share
-
-_REMEDIES = (
-    *AUTOTUNE,
-    *LIBRARY_BENCHMARK,
-    Remedy(
-        text="Merge products that share an input: query, key and value, or the two gates of a "
-        "feed-forward layer.",
-        snippet=(
-            "qkv = torch.nn.Linear(size, 3 * size)\nquery, key, value = qkv(x).chunk(3, dim=-1)"
-        ),
-        framework="pytorch",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
-    ),
-    Remedy(
-        text="Let XLA try more kernels for these shapes.",
-        snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=4"',
-        framework="jax",
-        needs=(Part.GPU,),
-        reference="https://openxla.org/xla/flags_guidance",
-    ),
-    Remedy(
-        text="Compile the step with XLA, which picks kernels by measuring them.",
-        snippet="@tf.function(jit_compile=True)\ndef train_step(batch):\n    ...",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/xla",
-    ),
-)
 
 
 class SlowMatmul(Rule):
@@ -140,5 +111,7 @@ class SlowMatmul(Rule):
                 matrix_products_by_size("Slow matrix kernels by shape", signals, slow),
                 costliest("Longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(
+                "autotune", "library-benchmark", "merged-products", "xla-compiled-step"
+            ),
         )

@@ -7,30 +7,19 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.server_steps import batches_table
-from tb_perfadvisor.rules.finding import Finding, LargerBatch, Remedy, costliest
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.finding import Finding, LargerBatch, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.server_steps import server_steps
-from tb_perfadvisor.signals.workload.parts import SERVERS
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_share
 
 _LEAST_SPREAD = 1.5
 """The largest batch over the smallest one: with less, the slope is noise."""
 _STANDARD_ERRORS = 2.0
-
-_REMEDIES = (
-    *LARGER_BATCH,
-    Remedy(
-        text="If more requests are waiting, let the server decode more of them in each step.",
-        unless=SERVERS,
-        reference="https://proceedings.mlsys.org/paper_files/paper/2023/hash/"
-        "c4be71ab8d24cdfb45e3d06dbfca2780-Abstract-mlsys2023.html",
-    ),
-)
 
 
 class SmallDecodeBatch(Rule):
@@ -129,7 +118,7 @@ class SmallDecodeBatch(Rule):
                     steps.period_ns[decodes],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("larger-batch", "larger-decode-batch"),
         )
 
 

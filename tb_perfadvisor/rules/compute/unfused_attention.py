@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
-from tb_perfadvisor.rules.remedies.compute.attention import FUSED_ATTENTION
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.rules.savings.fused_attention import fused_attention_ns
 from tb_perfadvisor.signals import Need, Signals
@@ -125,7 +125,7 @@ class UnfusedAttention(Rule):
                 _by_size(attention, cost_ns, then_ns(1)),
                 costliest("Longest attention kernels", signals.worker, attention.rows, cost_ns),
             ),
-            remedies=FUSED_ATTENTION,
+            remedies=advise("fused-attention"),
         )
 
 

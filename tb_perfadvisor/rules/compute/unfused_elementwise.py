@@ -6,43 +6,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import MOST_SITES
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.elementwise_chains import ElementwiseChains, elementwise_chains
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.tables import Int64
 
 MOST_NAMES = 6
-
-_REMEDIES = (
-    *COMPILE,
-    Remedy(
-        text="These chains run outside of what is compiled: move them inside, or compile the "
-        "functions that hold them.",
-        framework="pytorch",
-        needs=(Part.TORCH_COMPILE,),
-        unless=SERVERS,
-        change="compile",
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
-    ),
-    Remedy(
-        text="Use existing fused operators instead of writing out their formulas.",
-        snippet=(
-            'y = F.gelu(x, approximate="tanh")\n'
-            "y = F.rms_norm(x, (x.shape[-1],), weight)\n"
-            "y = torch.addcmul(x, a, b)  # x + a * b"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-)
 
 
 class UnfusedElementwise(Rule):
@@ -127,7 +103,7 @@ class UnfusedElementwise(Rule):
                 _by_chain(signals, chains, cost_ns, then_ns),
                 costliest("Longest elementwise kernels", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("compile", "wider-compilation", "fused-operators"),
         )
 
 

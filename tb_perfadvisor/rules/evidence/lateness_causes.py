@@ -4,95 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
-from tb_perfadvisor.rules.remedies.input.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
-from tb_perfadvisor.rules.remedies.variants import variants
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.signals.core.causes import COMPUTE, LABELS
 from tb_perfadvisor.signals.ranks.stragglers import Excess
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import format_duration
 
-_SAME_WORK = "Let every rank do the same work in each step. Move what one rank does for all "
-_ON_HOST = variants(
-    "work-of-one-rank",
-    Remedy(
-        text=_SAME_WORK
-        + "(logging, checkpoints, evaluation) to another thread, or do it every hundredth step.",
-        snippet=(
-            "if rank == 0 and step % 100 == 0:\n"
-            "    background.submit(write_metrics, step, loss.detach().clone())"
-        ),
-        needs=(Part.TRAINING,),
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-    Remedy(
-        text=_SAME_WORK
-        + "(logging, checkpoints, evaluation) to another thread, or do it every hundredth step.",
-        snippet=(
-            "if jax.process_index() == 0 and step % 100 == 0:\n"
-            "    background.submit(write_metrics, step, metrics)  # fetched in the background"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-    Remedy(
-        text=_SAME_WORK + "(checkpoints, evaluation) out of the steps.",
-        snippet=(
-            'checkpoints = tf.keras.callbacks.ModelCheckpoint(path, save_freq="epoch")\n'
-            "model.fit(dataset, callbacks=[checkpoints] if is_chief else [])"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/distributed_training",
-    ),
-    Remedy(text=_SAME_WORK + "(logging, requests, text processing) to another process."),
-    framework="",
-)
-_EVEN_WORK = variants(
-    "even-work",
-    Remedy(
-        text="Spread the work evenly: give every rank the same number of samples, and of tokens or "
-        "pixels.",
-        snippet=(
-            "order = sorted(range(len(dataset)), key=lengths.__getitem__)\n"
-            "batches = [order[at : at + world_size * size] for at in starts]\n"
-            "random.Random(epoch).shuffle(batches)  # the same on every rank\n"
-            "rank_batches = [batch[rank::world_size] for batch in batches]\n"
-            "loader = DataLoader(dataset, batch_sampler=rank_batches)"
-        ),
-        framework="pytorch",
-        needs=(Part.LOADER,),
-        reference="https://pytorch.org/docs/stable/data.html#torch.utils.data.Sampler",
-    ),
-    Remedy(
-        text="Spread the work evenly: give every rank the same number of samples, and of tokens or "
-        "pixels.",
-    ),
-    framework="",
-)
-_THROTTLED = (
-    "Check whether the late rank's device is throttled, or whether another program uses it as well."
-)
-_COMPUTE = variants(
-    "device-clocks",
-    Remedy(
-        text=_THROTTLED,
-        snippet="nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE",
-        language="bash",
-        needs=(Part.NVIDIA,),
-        reference="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
-    ),
-    Remedy(
-        text=_THROTTLED,
-        snippet="amd-smi metric --clock --temperature --power",
-        language="bash",
-        needs=(Part.AMD,),
-        reference="https://rocm.docs.amd.com/projects/amdsmi/en/latest/how-to/amdsmi-cli-tool.html",
-    ),
-    Remedy(text=_THROTTLED),
-    framework="",
-)
+OWN_CORES = ("rank-cores", "fewer-threads", "pinned-process", "container-cpu-limit")
+"""Changes that leave the launching threads a core of their own."""
 _REASONS = {
     Cause.INPUT: "waiting for input",
     Cause.BETWEEN_STEPS: "code that runs between steps",
@@ -134,8 +52,8 @@ def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
     return f"{reason}: it has {first.work:.1f} times the work of the others"
 
 
-def remedies_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[Remedy, ...]:
-    """Remedies for what makes the rank late, the most specific first.
+def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...]:
+    """Changes against what makes the rank late, the most specific first.
 
     Args:
         excess: Where the late rank spends more time than the others, the longest first.
@@ -145,9 +63,9 @@ def remedies_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[Remedy,
         return OWN_CORES
     first = excess[0].cause if excess else Cause.UNEXPLAINED
     if first is Cause.INPUT:
-        return (EVEN_INPUT, EVEN_INPUT_ANYWHERE, *_ON_HOST)
+        return ("even-input", "same-work")
     if excess and excess[0].work is not None:
-        return (*_EVEN_WORK, *_ON_HOST)
+        return ("even-work", "same-work")
     if first in COMPUTE:
-        return (*_COMPUTE, *_EVEN_WORK, *_ON_HOST)
-    return _ON_HOST
+        return ("device-clocks", "even-work", "same-work")
+    return ("same-work",)

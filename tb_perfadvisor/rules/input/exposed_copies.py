@@ -6,18 +6,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import event_count
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.memory.copies import COPY_AHEAD, PINNED_MEMORY
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.pageable_copies import host_link, pageable_copies
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in
 from tb_perfadvisor.trace.intervals import (
@@ -42,56 +41,9 @@ _LABELS = {
 }
 _PINNING = {1: "pageable", 0: "pinned", -1: ""}
 
-_REMEDIES = (
-    *PINNED_MEMORY,
-    *COPY_AHEAD,
-    Remedy(
-        text="Let the input pipeline copy batches to the device ahead of the step.",
-        snippet=('dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))'),
-        framework="tensorflow",
-        needs=(Part.GPU,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
-        "prefetch_to_device",
-    ),
-    Remedy(
-        text="Transfer the next batch before it is needed. Offload less to the host, or fetch it "
-        "earlier.",
-        snippet=(
-            "upcoming = jax.device_put(next(batches), sharding)  # returns before it is done\n"
-            "state = train_step(state, current)\n"
-            "current = upcoming"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
-    ),
-)
 
-
-_WITHIN_DEVICE = (
-    Remedy(
-        text="Most copies are within the device: write results where they are needed, and drop "
-        "copies that only change a tensor's layout.",
-        snippet=(
-            "torch.cat(parts, dim=0, out=buffer)  # into a buffer that you keep\n"
-            "x = x.view(batch, -1)                # instead of x.clone() or x.contiguous()"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/tensor_view.html",
-    ),
-    Remedy(
-        text="Most copies are within the device: let the step reuse its input buffers, and keep "
-        "one layout throughout.",
-        snippet="train_step = jax.jit(train_step, donate_argnums=0)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/buffer_donation.html",
-    ),
-    Remedy(
-        text="Most copies are within the device: compile the step, which fuses them away.",
-        snippet="@tf.function(jit_compile=True)\ndef train_step(batch): ...",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/xla",
-    ),
-)
+_FROM_HOST = ("pinned-memory", "copy-ahead", "prefetch-to-device")
+_WITHIN_DEVICE = ("copies-within-device", "donated-arguments", "xla-compiled-step")
 
 
 class ExposedCopies(Rule):
@@ -198,7 +150,7 @@ class ExposedCopies(Rule):
                 table,
                 costliest("Most exposed copies", signals.worker, rows, exposed),
             ),
-            remedies=_WITHIN_DEVICE if is_within else _REMEDIES,
+            remedies=advise(*(_WITHIN_DEVICE if is_within else _FROM_HOST)),
         )
 
 

@@ -6,22 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.input.loading import (
-    FASTER_PROCESSOR,
-    LOAD_AHEAD,
-    LOADER_WORKERS,
-    MORE_WORKERS,
-    SHARDS,
-)
-from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_share
@@ -40,113 +32,24 @@ _VERBS = {
     Stage.COLLATE: "Collating samples into batches",
     Stage.TRANSFER: "Pinning the batch",
 }
-_WORKERS = (*MORE_WORKERS, *LOADER_WORKERS, LOAD_AHEAD)
-_REMEDIES = {
-    Stage.READING: (
-        SHARDS,
-        *_WORKERS,
-    ),
+
+_ADVICE = {
+    Stage.READING: ("shards", "more-loader-workers", "loader-workers", "load-ahead"),
     Stage.PREPROCESSING: (
-        *FASTER_PROCESSOR,
-        Remedy(
-            text="Do what is the same in every epoch (decoding, resizing, normalizing, "
-            "tokenizing) once before training, and store the result.",
-            snippet=(
-                "for index, (image, label) in enumerate(raw):\n"
-                "    torch.save((resize(decode(image)).to(torch.uint8), label), "
-                "f'prepared/{index}.pt')"
-            ),
-            framework="pytorch",
-            needs=(Part.TRAINING,),
-        ),
-        Remedy(
-            text="Do what differs between epochs on the device, for the whole batch at once.",
-            snippet=(
-                "from torchvision.transforms import v2\n"
-                "augment = v2.Compose([\n"
-                "    v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True),\n"
-                "])\n"
-                "for images, labels in loader:  # the loader hands over uint8\n"
-                "    images = augment(images.to(device, non_blocking=True))"
-            ),
-            framework="pytorch",
-            needs=(Part.LOADER, Part.TRAINING),
-            unless=(Part.CPU_ONLY,),
-            reference="https://docs.pytorch.org/vision/stable/transforms.html",
-        ),
-        *_WORKERS,
+        "processor-backend",
+        "prepare-once",
+        "augment-on-device",
+        "more-loader-workers",
+        "loader-workers",
+        "load-ahead",
     ),
-    Stage.COLLATE: (
-        Remedy(
-            text="Fetch the samples of a batch in one call and index them as one array, so that "
-            "there is nothing to collate.",
-            snippet=(
-                "class Batched(torch.utils.data.Dataset):\n"
-                "    def __getitems__(self, indices):\n"
-                "        return self.images[indices], self.labels[indices]\n\n"
-                "loader = torch.utils.data.DataLoader(\n"
-                "    Batched(), batch_size=batch_size, collate_fn=lambda batch: batch\n"
-                ")"
-            ),
-            framework="pytorch",
-            needs=(Part.LOADER,),
-            unless=(Part.HF_PIPELINE,),
-            reference="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",
-        ),
-        *_WORKERS,
-    ),
-    Stage.TRANSFER: (*PINNED_MEMORY, *_WORKERS),
+    Stage.COLLATE: ("batched-fetch", "more-loader-workers", "loader-workers", "load-ahead"),
+    Stage.TRANSFER: ("pinned-memory", "more-loader-workers", "loader-workers", "load-ahead"),
 }
-
-
-# Without a framework: JAX and PyTorch programs read through tf.data as well.
 _TFDATA = {
-    Stage.READING: (
-        Remedy(
-            text="Read large TFRecord files, several at a time, ahead of decoding.",
-            snippet=(
-                "files = tf.data.Dataset.list_files('train-*.tfrecord')\n"
-                "dataset = files.interleave(\n"
-                "    tf.data.TFRecordDataset, cycle_length=16,\n"
-                "    num_parallel_calls=tf.data.AUTOTUNE, deterministic=False,\n"
-                ")"
-            ),
-            needs=(Part.TFDATA,),
-            reference="https://www.tensorflow.org/guide/data_performance",
-        ),
-    ),
-    Stage.PREPROCESSING: (
-        Remedy(
-            text="Do what is the same in every epoch once and store or cache the result. Run the "
-            "rest in parallel, ahead of the step.",
-            snippet=(
-                "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).cache()\n"
-                "dataset = dataset.map(augment, num_parallel_calls=tf.data.AUTOTUNE)\n"
-                "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
-            ),
-            needs=(Part.TFDATA,),
-            reference="https://www.tensorflow.org/guide/data_performance",
-        ),
-        Remedy(
-            text="Normalize and augment on the device, with layers in the model instead of maps.",
-            snippet=(
-                "model = keras.Sequential([\n"
-                "    keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip(), backbone,\n"
-                "])"
-            ),
-            needs=(Part.TFDATA,),
-            reference="https://www.tensorflow.org/guide/keras/preprocessing_layers",
-        ),
-    ),
-    Stage.COLLATE: (
-        Remedy(
-            text="Put batch right after map, so that the two are fused, or make several batches "
-            "at a time.",
-            snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
-            needs=(Part.TFDATA,),
-            reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
-        ),
-    ),
+    Stage.READING: ("parallel-reads",),
+    Stage.PREPROCESSING: ("prepare-once", "augment-on-device"),
+    Stage.COLLATE: ("parallel-batch",),
 }
 
 
@@ -245,7 +148,7 @@ class HostPreprocessing(Rule):
                 ),
                 calls,
             ),
-            remedies=(_TFDATA if len(tfdata(signals)) else _REMEDIES)[worst],
+            remedies=advise(*(_TFDATA if len(tfdata(signals)) else _ADVICE)[worst]),
         )
 
 

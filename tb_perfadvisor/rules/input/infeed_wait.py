@@ -4,50 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-
-_REMEDIES = (
-    Remedy(
-        text="Let the host prepare and send the next batches while the device computes, and run "
-        "several steps per call so that the infeed never runs empty.",
-        snippet=(
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n"
-            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/tpu",
-    ),
-    Remedy(
-        text="Transfer the next batches to the device ahead of the step.",
-        snippet=(
-            "from collections import deque\n\n"
-            "ready = deque()\n"
-            "for batch in loader:\n"
-            "    ready.append(jax.device_put(batch, sharding))  # returns before it is done\n"
-            "    if len(ready) > 2:\n"
-            "        state = train_step(state, ready.popleft())"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
-    ),
-    Remedy(
-        text="Load in background threads that keep batches ready on the device.",
-        snippet=(
-            "from torch_xla.distributed.parallel_loader import MpDeviceLoader\n\n"
-            "loader = MpDeviceLoader(loader, device, loader_prefetch_size=16,\n"
-            "                        device_prefetch_size=8)"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/xla/",
-    ),
-)
 
 
 class InfeedWait(Rule):
@@ -127,5 +91,5 @@ class InfeedWait(Rule):
                     ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("batches-on-device"),
         )

@@ -4,38 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.input.loading import EVEN_INPUT, EVEN_INPUT_ANYWHERE
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    EVEN_INPUT,
-    EVEN_INPUT_ANYWHERE,
-    Remedy(
-        text="Shard the files evenly: more files than workers, all of about the same size.",
-        snippet=(
-            "dataset = files.shard(num_shards=strategy.num_replicas_in_sync, index=replica)\n"
-            "dataset = dataset.interleave(\n"
-            "    tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/tutorials/distribute/input",
-    ),
-    Remedy(
-        text="Shard the records evenly across processes.",
-        snippet=(
-            "sampler = grain.samplers.IndexSampler(\n"
-            "    num_records, shard_options=grain.sharding.ShardByJaxProcess(drop_remainder=True)\n"
-            ")"
-        ),
-        framework="jax",
-        reference="https://github.com/google/grain",
-    ),
-)
 
 
 class InputImbalance(Rule):
@@ -117,6 +91,6 @@ class InputImbalance(Rule):
                     ),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("even-input"),
             ranks=() if rank is None else (rank,),
         )

@@ -6,52 +6,22 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import BATCHES, MAPS, REPEATS, iterator_table
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
-from tb_perfadvisor.rules.remedies.input.tfdata import BATCH_FIRST, CACHE, LESS_PYTHON
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import format_duration
 
 _TINY_RUN_NS = 500_000
 """Below half a millisecond, what calling a function for each element costs is a large part."""
 _MANY_CALLS = 8
 """Calls per batch from which on a batch at a time pays."""
-_STORED = Remedy(
-    text="Do what is the same in every epoch (decoding, resizing, normalizing, tokenizing) once "
-    "before training, and store the result.",
-    snippet=(
-        "for index, (image, label) in enumerate(raw):\n"
-        "    torch.save((resize(decode(image)).to(torch.uint8), label), f'prepared/{index}.pt')"
-    ),
-    needs=(Part.LOADER,),
-)
-_FEWER_THREADS = Remedy(
-    text="Leave cores to the workers: an operator waits for its slowest thread, which is the one "
-    "whose core a worker took.",
-    snippet="torch.set_num_threads(max(os.cpu_count() - num_workers, 1))",
-    needs=(Part.LOADER_WORKERS,),
-    reference="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
-)
-_ELSEWHERE = Remedy(
-    text="If nothing can be left out, prepare batches on other machines: tf.data service moves the "
-    "pipeline there.",
-    snippet=(
-        "dataset = dataset.apply(\n"
-        "    tf.data.experimental.service.distribute(\n"
-        '        processing_mode="distributed_epoch", service="grpc://dispatcher:5000"\n'
-        "    )\n"
-        ")"
-    ),
-    needs=(Part.TFDATA,),
-    reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/service",
-)
 
 
 class InputSharesCores(Rule):
@@ -146,7 +116,7 @@ def _of_workers(
         ),
         saving=saving,
         evidence=(worker_batches_table(workers),),
-        remedies=(_STORED, _FEWER_THREADS),
+        remedies=advise("prepare-once", "threads-beside-workers"),
     )
 
 
@@ -164,11 +134,11 @@ def _of_pipeline(signals: Signals, sharing: CoreSharing, saving: Saving) -> Find
         summary=_summary(signals, sharing, most),
         saving=saving,
         evidence=(iterator_table(signals),),
-        remedies=_remedies(signals, sharing, node),
+        remedies=advise(*_changes(signals, sharing, node)),
     )
 
 
-def _remedies(signals: Signals, sharing: CoreSharing, node: int) -> tuple[Remedy, ...]:
+def _changes(signals: Signals, sharing: CoreSharing, node: int) -> tuple[str, ...]:
     """What helps against the stage that computes most, first."""
     pipelines, steps = tfdata(signals), max(len(signals.steps), 1)
     above = {pipelines.kind[parent] for parent in pipelines.above(node)}
@@ -182,11 +152,11 @@ def _remedies(signals: Signals, sharing: CoreSharing, node: int) -> tuple[Remedy
     )
     is_cached = any("Cache" in kind for kind in above | below)
     repeats = not REPEATS.isdisjoint(above)
-    remedies: list[Remedy] = []
+    changes: list[str] = []
     if is_per_element and mean_ns < _TINY_RUN_NS:
-        remedies += BATCH_FIRST
+        changes.append("vectorized-map")
     if 2 * sharing.python_ns > sharing.input_ns:
-        remedies += LESS_PYTHON
-    if not is_cached and (repeats or not remedies):
-        remedies += CACHE
-    return (*remedies, _ELSEWHERE)
+        changes += ("tensorflow-input", "parallel-python-input")
+    if not is_cached and (repeats or not changes):
+        changes.append("cached-records")
+    return (*changes, "data-service")

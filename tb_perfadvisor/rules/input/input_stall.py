@@ -7,69 +7,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
-from tb_perfadvisor.rules.remedies.input.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
-
-_REMEDIES = (
-    LOAD_AHEAD,
-    Remedy(
-        text="Run map in parallel, then batch, and prefetch last, so that input and step overlap.",
-        snippet=(
-            "dataset = (\n"
-            "    dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "    .batch(batch_size)\n"
-            "    .prefetch(tf.data.AUTOTUNE)\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/data_performance",
-    ),
-    Remedy(
-        text="Fetch and transfer the next batch while the device computes the current one.",
-        snippet=(
-            "batch = jax.device_put(next(batches))\n"
-            "for step in range(steps):\n"
-            "    state = train_step(state, batch)  # returns before it is done\n"
-            "    batch = jax.device_put(next(batches))\n"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-    Remedy(
-        text="If the workers of tf.data service are busy, start more of them; if they wait for "
-        "storage, read more files at a time.",
-        snippet=(
-            "worker = tf.data.experimental.service.WorkerServer(  # on one more machine\n"
-            "    tf.data.experimental.service.WorkerConfig(dispatcher_address='dispatcher:5000')\n"
-            ")\n"
-            "worker.join()"
-        ),
-        needs=(Part.DATA_SERVICE,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/service",
-    ),
-    Remedy(
-        text="With Grain, let worker processes prepare batches ahead of the step.",
-        snippet=(
-            "dataset = grain.MapDataset.source(records).map(prepare)\n"
-            "dataset = dataset.batch(256, drop_remainder=True)\n"
-            "options = grain.MultiprocessingOptions(num_workers=8)\n"
-            "batches = iter(dataset.to_iter_dataset().mp_prefetch(options))"
-        ),
-        framework="jax",
-        reference="https://google-grain.readthedocs.io/en/latest/",
-    ),
-)
-
 
 # For programs that already load in worker processes.
 
@@ -214,7 +162,14 @@ class InputStall(Rule):
                 ),
                 *_stall_by_step(signals),
             ),
-            remedies=(*(MORE_WORKERS if overlaps_already else LOADER_WORKERS), *_REMEDIES),
+            remedies=advise(
+                "more-loader-workers",
+                "loader-workers",
+                "load-ahead",
+                "overlapped-input",
+                "more-service-workers",
+                "grain-workers",
+            ),
         )
 
     def _is_large_or_recurs(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:

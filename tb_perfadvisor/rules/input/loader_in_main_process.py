@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.input.loading import LOADER_WORKERS
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -20,17 +19,6 @@ from tb_perfadvisor.whatif import Remove
 
 _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
 """torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
-_REMEDIES = (
-    *LOADER_WORKERS,
-    Remedy(
-        text="If the whole dataset fits in memory, keep it there as tensors and take batches by "
-        "index, on the device if possible: then no process has to load or hand over batches.",
-        snippet="images, labels = images.to(device), labels.to(device)  # once\n"
-        "batch = images[index], labels[index]",
-        framework="pytorch",
-        unless=OWN_THE_LOOP,
-    ),
-)
 
 
 class LoaderInMainProcess(Rule):
@@ -116,5 +104,5 @@ class LoaderInMainProcess(Rule):
             evidence=(
                 costliest("Longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("loader-workers", "data-in-memory"),
         )

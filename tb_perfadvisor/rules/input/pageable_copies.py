@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.pinned_memory import saving_by_pinning
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.pageable_copies import HostLink, host_link, pageable_copies
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import NS_PER_S, format_rate
-
-_REMEDIES = (
-    *PINNED_MEMORY,
-    Remedy(
-        text="Feed the step from tf.data, which copies from pinned buffers.",
-        snippet='dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
-        framework="tensorflow",
-        needs=(Part.GPU,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
-        "prefetch_to_device",
-    ),
-    Remedy(
-        text="Transfer the next batch while the current one is computed.",
-        snippet="upcoming = jax.device_put(next(batches))  # returns before it is done",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
-    ),
-)
 
 
 class PageableCopies(Rule):
@@ -117,5 +98,5 @@ class PageableCopies(Rule):
                 ),
                 costliest("Longest copies", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("pinned-memory", "prefetch-to-device"),
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import MINIMUM_SHARE, iterator_table, stalls_of
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.input.tfdata import LESS_PYTHON
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
@@ -94,5 +94,5 @@ class PythonFedInput(Rule):
                 ),
                 iterator_table(signals),
             ),
-            remedies=LESS_PYTHON,
+            remedies=advise("tensorflow-input", "parallel-python-input"),
         )

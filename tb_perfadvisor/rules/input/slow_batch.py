@@ -7,13 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
-from tb_perfadvisor.rules.remedies.input.loading import LOAD_AHEAD, LOADER_WORKERS, MORE_WORKERS
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns
@@ -22,61 +21,6 @@ from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import shrink
 
 _MOST_STEPS_NAMED = 5
-_REMEDIES = (
-    Remedy(
-        text="Time the samples to find what the slow batches have in common (the largest files, "
-        "the longest sequences, a new shard), and even it out before training.",
-        snippet=(
-            "class Timed(torch.utils.data.Dataset):\n"
-            "    def __init__(self, dataset):\n"
-            "        self.dataset = dataset\n\n"
-            "    def __len__(self):\n"
-            "        return len(self.dataset)\n\n"
-            "    def __getitem__(self, index):\n"
-            "        start = time.perf_counter()\n"
-            "        sample = self.dataset[index]\n"
-            "        took = time.perf_counter() - start\n"
-            "        if took > 0.5:\n"
-            "            print(f'sample {index}: {took:.2f} s')\n"
-            "        return sample"
-        ),
-        framework="pytorch",
-        needs=(Part.LOADER,),
-    ),
-    *MORE_WORKERS,
-    Remedy(
-        text="If the order does not matter, let finished batches overtake a slow one.",
-        snippet=(
-            "loader = torch.utils.data.DataLoader(dataset, in_order=False)  # PyTorch 2.7 or later"
-        ),
-        framework="pytorch",
-        needs=(Part.LOADER_WORKERS,),
-        unless=OWN_THE_LOOP,
-        change="batch-order",
-        reference="https://docs.pytorch.org/docs/stable/data.html",
-    ),
-    *LOADER_WORKERS,
-    LOAD_AHEAD,
-    Remedy(
-        text="Let other elements overtake slow ones, and keep more of them ready.",
-        snippet=(
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, "
-            "deterministic=False)\n"
-            "dataset = dataset.batch(batch_size).prefetch(8)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/data_performance",
-    ),
-    Remedy(
-        text="Keep several batches ready: a thread that fetches into a bounded queue hides a slow "
-        "batch.",
-        snippet=(
-            "batches = queue.Queue(maxsize=8)\n"
-            "threading.Thread(target=lambda: [batches.put(b) for b in source], daemon=True).start()"
-        ),
-        framework="jax",
-    ),
-)
 
 
 class SlowBatch(Rule):
@@ -202,7 +146,14 @@ class SlowBatch(Rule):
                     tuple((float(i), float(took)) for i, took in enumerate(duration.tolist())),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(
+                "timed-samples",
+                "more-loader-workers",
+                "batch-order",
+                "loader-workers",
+                "load-ahead",
+                "batches-ready",
+            ),
         )
 
 

@@ -8,12 +8,12 @@ from functools import cache
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.input.loading import SHARDS
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
@@ -23,7 +23,6 @@ from tb_perfadvisor.signals.input.loader_workers import (
 )
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -31,55 +30,11 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
 
-_REMEDIES = (
-    SHARDS,
-    Remedy(
-        text="Pack the samples into TFRecord files of a few hundred megabytes, and read several "
-        "of them at a time.",
-        snippet=(
-            "with tf.io.TFRecordWriter(f'train-{shard:05d}.tfrecord') as writer:\n"
-            "    for image, label in samples:\n"
-            "        writer.write(encode(image, label).SerializeToString())\n\n"
-            "dataset = tf.data.Dataset.list_files('train-*.tfrecord').interleave(\n"
-            "    tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/tutorials/load_data/tfrecord",
-    ),
-    Remedy(
-        text="If the files are in a bucket that Cloud Storage FUSE mounts, let it keep files and "
-        "metadata on a local disk.",
-        snippet=(
-            "gcsfuse --cache-dir /local-ssd/cache --file-cache-max-size-mb -1 \\\n"
-            "    --metadata-cache-ttl-secs -1 BUCKET /mnt/dataset"
-        ),
-        language="bash",
-        reference="https://cloud.google.com/storage/docs/gcsfuse-cli",
-    ),
-    Remedy(
-        text="If the files are remote (in a bucket or on a network file system), copy them to a "
-        "local disk before training, or use many workers that wait for files at the same "
-        "time.",
-        snippet="rsync --archive /mnt/remote/dataset/ /local-ssd/dataset/",
-        language="bash",
-    ),
-)
+_ADVICE = ("shards", "bucket-cache", "local-copy")
 
 
 _USED_UP = 1.2
 """How much longer than a step making a batch has to take: batches differ by some percent."""
-_TIME_WORKERS = Remedy(
-    text="Let the workers report what their batches take: wall time, processor time, files and "
-    "bytes. Workers that wait for many files need shards or a cache; workers that compute need "
-    "less work.",
-    snippet=(
-        "from tb_perfadvisor.instrument.torch import time_workers\n\n"
-        "loader = time_workers(loader)  # before the first epoch; then record again"
-    ),
-    framework="pytorch",
-    needs=(Part.LOADER_WORKERS,),
-)
 
 
 class SmallFileReads(Rule):
@@ -168,7 +123,7 @@ class SmallFileReads(Rule):
                     f"The step waits {per_step(stall_ns, signals)} for worker processes, whose work"
                     " the profile does not show: they may read many small files."
                 ),
-                remedies=(_TIME_WORKERS, *_REMEDIES),
+                remedies=advise("timed-workers", "shards", "bucket-cache", "local-copy"),
                 severity="low",
             )
             return
@@ -193,7 +148,7 @@ class SmallFileReads(Rule):
             ),
             saving=Saving(saved_ns // 2, saved_ns, stall_ns, claims, "modeled"),
             evidence=(worker_batches_table(workers),),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
     def _of_this_process(self, signals: Signals) -> Iterable[Finding]:
@@ -242,7 +197,7 @@ class SmallFileReads(Rule):
                 ),
                 costliest("Longest of these calls", signals.worker, rows, idle),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import MAPS, SHUFFLES, iterator_table
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import format_bytes
-
-_REMEDIES = (
-    Remedy(
-        text="Shuffle the small things, encoded records or their names, and decode afterwards.",
-        snippet=(
-            "dataset = records.shuffle(10_000)\n"
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/guide/data_performance#reducing_memory_footprint",
-    ),
-)
 
 
 class TfdataLateGrowth(Rule):
@@ -101,7 +88,7 @@ class TfdataLateGrowth(Rule):
                     " before they were mapped."
                 ),
                 evidence=(iterator_table(signals),),
-                remedies=_REMEDIES,
+                remedies=advise("shuffle-encoded"),
                 severity="low",
             )
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_evidence, stalls_of
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.rules.savings.input_rate import REALIZED_SHARE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import overlap_limit
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
 
@@ -22,18 +22,6 @@ _TRANSPARENT = REPEATS | {
     *("AssertNext", "AssertCardinality", "FiniteTake", "FiniteSkip", "Take", "Skip"),
 }
 # Without a framework: JAX and PyTorch programs read through tf.data as well.
-_REMEDIES = (
-    Remedy(
-        text="End the pipeline with a prefetch, so that it prepares the next batches while the "
-        "device computes.",
-        snippet=(
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/guide/data_performance#prefetching",
-    ),
-)
 
 
 class TfdataNoPrefetch(Rule):
@@ -113,7 +101,7 @@ class TfdataNoPrefetch(Rule):
                     (Remove(claims),),
                 ),
                 evidence=iterator_evidence(signals, nodes, claims),
-                remedies=_REMEDIES,
+                remedies=advise("prefetch"),
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -15,7 +16,6 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     stalls_of,
 )
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.rules.remedies.input.tfdata import BATCH_FIRST
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
@@ -105,7 +105,7 @@ class TfdataPerElementMap(Rule):
             ),
             saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modeled"),
             evidence=iterator_evidence(signals, nodes, claims),
-            remedies=BATCH_FIRST,
+            remedies=advise("vectorized-map"),
         )
 
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_table
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.workload.parts import Part
-
-_REMEDIES = (
-    Remedy(
-        text="Shuffle, then repeat: every record then comes once per epoch. TensorFlow fuses the "
-        "two.",
-        snippet="dataset = dataset.shuffle(10_000).repeat()",
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/guide/data#training_workflows",
-    ),
-)
 
 
 class TfdataRepeatBeforeShuffle(Rule):
@@ -79,6 +69,6 @@ class TfdataRepeatBeforeShuffle(Rule):
                     f" {path}."
                 ),
                 evidence=(iterator_table(signals),),
-                remedies=_REMEDIES,
+                remedies=advise("shuffle-before-repeat"),
                 severity="low",
             )

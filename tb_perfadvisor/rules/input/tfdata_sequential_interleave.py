@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -12,34 +13,10 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     iterator_evidence,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import total_ns
-
-_REMEDIES = (
-    Remedy(
-        text="Read several files at a time.",
-        snippet=(
-            "files = tf.data.Dataset.list_files(pattern)\n"
-            "dataset = files.interleave(\n"
-            "    tf.data.TFRecordDataset,\n"
-            "    cycle_length=16,\n"
-            "    num_parallel_calls=tf.data.AUTOTUNE,\n"
-            "    deterministic=False,\n"
-            ")"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/guide/data_performance#parallelizing_data_extraction",
-    ),
-    Remedy(
-        text="Plain TFRecord files can be read in parallel without an interleave.",
-        snippet="dataset = tf.data.TFRecordDataset(files, num_parallel_reads=tf.data.AUTOTUNE)",
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/TFRecordDataset",
-    ),
-)
 
 
 class TfdataSequentialInterleave(Rule):
@@ -114,7 +91,7 @@ class TfdataSequentialInterleave(Rule):
                 ),
                 saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modeled"),
                 evidence=iterator_evidence(signals, nodes, claims),
-                remedies=_REMEDIES,
+                remedies=advise("parallel-reads", "parallel-tfrecords"),
             )
 
     def _saved_ns(self, pipelines: Pipelines, nodes: list[int]) -> int:

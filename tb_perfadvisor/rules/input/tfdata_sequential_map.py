@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -13,38 +14,12 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     iterator_evidence,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import overlap_limit
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import clip, total_ns
-
-_REMEDIES = (
-    Remedy(
-        text="Let tf.data run several calls of the function in parallel and choose how many.",
-        snippet=(
-            "dataset = dataset.map(\n"
-            "    decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False\n"
-            ")"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/guide/data_performance"
-        "#parallelizing_data_transformation",
-    ),
-    Remedy(
-        text="If the function mostly waits (for files or a service), give the pipeline more "
-        "threads than there are cores.",
-        snippet=(
-            "options = tf.data.Options()\n"
-            "options.threading.private_threadpool_size = 32\n"
-            "dataset = dataset.map(fetch, num_parallel_calls=32).with_options(options)"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/ThreadingOptions",
-    ),
-)
 
 
 class TfdataSequentialMap(Rule):
@@ -143,7 +118,7 @@ class TfdataSequentialMap(Rule):
                     "modeled",
                 ),
                 evidence=iterator_evidence(signals, (node,), claims),
-                remedies=_REMEDIES,
+                remedies=advise("parallel-map", "larger-thread-pool"),
             )
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -17,7 +18,6 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     stalls_of,
 )
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.rules.remedies.input.tfdata import CACHE
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
@@ -113,7 +113,7 @@ class TfdataUncachedSource(Rule):
                     "measured",
                 ),
                 evidence=iterator_evidence(signals, below, claims),
-                remedies=CACHE,
+                remedies=advise("cached-records"),
             )
 
     def _available_bytes(self, pipelines: Pipelines) -> float:

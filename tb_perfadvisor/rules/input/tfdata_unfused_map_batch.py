@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -11,34 +12,12 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     iterator_evidence,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import total_ns
 
 _MAPS = ("Map", "ParallelMap")
-_REMEDIES = (
-    Remedy(
-        text="Put batch directly after map and leave their fusion on: the calls that make the "
-        "elements then write them into the batch.",
-        snippet=(
-            "options = tf.data.Options()\n"
-            "options.experimental_optimization.map_and_batch_fusion = True\n"
-            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.batch(batch_size).with_options(options)"
-        ),
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
-        "OptimizationOptions",
-    ),
-    Remedy(
-        text="If something stands between them, make several batches in parallel.",
-        snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
-        needs=(Part.TFDATA,),
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
-    ),
-)
 
 
 class TfdataUnfusedMapBatch(Rule):
@@ -104,5 +83,5 @@ class TfdataUnfusedMapBatch(Rule):
                 ),
                 saving=Saving(0, copying_ns, total_ns(claims), claims, "modeled"),
                 evidence=iterator_evidence(signals, (node, *maps), claims),
-                remedies=_REMEDIES,
+                remedies=advise("fused-map-batch", "parallel-batch"),
             )

@@ -8,10 +8,11 @@ from functools import cache
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import (
     exclusive_time,
@@ -20,45 +21,12 @@ from tb_perfadvisor.signals.device.device_work import (
     time_within,
     work_rows,
 )
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
 from tb_perfadvisor.whatif import Remove, Shorten
-
-_REMEDIES = (
-    Remedy(
-        text="Pack small values into one tensor on the host, and copy that.",
-        snippet=(
-            "packed = torch.stack([lengths, offsets, weights]).pin_memory()\n"
-            "lengths, offsets, weights = packed.to(device, non_blocking=True).unbind()"
-        ),
-        framework="pytorch",
-        unless=(*SERVERS, Part.CPU_ONLY, Part.TPU),
-        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-    ),
-    Remedy(
-        text="If constants are made from Python numbers in every step, make them once, on the "
-        "device.",
-        snippet="scale = torch.full((), 0.5, device=device)  # before the loop",
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-    Remedy(
-        text="Transfer the whole tree of arrays in one call.",
-        snippet="batch = jax.device_put(batch)  # a dict of arrays, not array by array",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
-    ),
-    Remedy(
-        text="Pack the features into one tensor in the input pipeline.",
-        snippet="dataset = dataset.map(lambda row: tf.stack([row[name] for name in NUMERIC]))",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/data_performance",
-    ),
-)
 
 
 @cache
@@ -142,7 +110,7 @@ class TinyCopies(Rule):
                 work_by_call_site("Small copies by call site", signals, rows, cost_ns),
                 costliest("Longest small copies", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("packed-copies", "constants-on-device"),
         )
 
     def _surplus(self, signals: Signals) -> Int32:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.memory.allocations import (
-    EXPANDABLE_IF_NVIDIA,
-    EXPANDABLE_SEGMENTS,
-    KEEP_CACHE,
-    REPEATED_SIZES,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals, why_missing
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.snapshots.reservations import churn
 from tb_perfadvisor.signals.snapshots.source_lines import line_of
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
@@ -27,56 +21,7 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
 from tb_perfadvisor.whatif import Remove
 
-_KEEP = Remedy(
-    text="Let the allocator keep freed memory: if the loop calls torch.cuda.empty_cache(), remove "
-    "it.",
-    framework="pytorch",
-    needs=(Part.GPU,),
-    reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
-)
-_KEEP_FREED = Remedy(
-    text="Let the allocator keep freed memory: don't empty its cache in the loop.",
-    framework="pytorch",
-    unless=(Part.GPU,),
-)
-_SEGMENTS = (EXPANDABLE_SEGMENTS, REPEATED_SIZES)
-_OF_SNAPSHOTS = (EXPANDABLE_IF_NVIDIA, REPEATED_SIZES)
-_PINNED = Remedy(
-    text="Allocate pinned memory once and copy into it, instead of allocating it in each step.",
-    snippet=(
-        "staging = torch.empty(shape, pin_memory=True)   # once\n"
-        "staging.copy_(batch)\n"
-        "on_device = staging.to(device, non_blocking=True)"
-    ),
-    framework="pytorch",
-    unless=(Part.CPU_ONLY, Part.TPU),
-    reference="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-)
-_NOT_PYTORCH = (
-    Remedy(
-        text="Let TensorFlow allocate its memory at the start, or use the driver's own pool.",
-        snippet="TF_GPU_ALLOCATOR=cuda_malloc_async python train.py",
-        language="bash",
-        framework="tensorflow",
-        unless=(Part.TPU,),
-        reference="https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth",
-    ),
-    Remedy(
-        text="Let JAX allocate its memory at the start.",
-        snippet="XLA_PYTHON_CLIENT_PREALLOCATE=true python train.py",
-        language="bash",
-        framework="jax",
-        unless=(Part.TPU,),
-        reference="https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
-    ),
-    Remedy(
-        text="Let each step reuse the memory of its arguments.",
-        snippet="train_step = jax.jit(train_step, donate_argnums=0)",
-        framework="jax",
-        needs=(Part.TPU,),
-        reference="https://docs.jax.dev/en/latest/buffer_donation.html",
-    ),
-)
+_SEGMENTS = ("expandable-segments", "repeated-sizes")
 
 
 class AllocatorChurn(Rule):
@@ -174,7 +119,7 @@ class AllocatorChurn(Rule):
                 ),
                 costliest("Longest calls", signals.worker, rows, idle),
             ),
-            remedies=_remedies(trace, rows),
+            remedies=advise(*_changes(trace, rows)),
         )
 
     def _of_snapshot(self, signals: Signals) -> Iterable[Finding]:
@@ -200,15 +145,18 @@ class AllocatorChurn(Rule):
             ),
             severity="medium",
             evidence=memory_over_time(course),
-            remedies=(KEEP_CACHE,) if is_emptied else (_KEEP, *_OF_SNAPSHOTS),
+            remedies=advise("keep-allocator-cache", *(() if is_emptied else _SEGMENTS)),
         )
 
 
-def _remedies(trace: Trace, rows: Int32) -> tuple[Remedy, ...]:
-    """The remedy for the calls in this profile comes first."""
+def _changes(trace: Trace, rows: Int32) -> tuple[str, ...]:
+    """What helps against the calls in this profile, first."""
     names = [trace.strings[i] for i in distinct(trace.events.name[rows]).tolist()]
     is_pinned = all("Host" in name for name in names)
     frees = any("Free" in name or "Release" in name for name in names)
-    keep = (_KEEP, _KEEP_FREED)
-    pytorch = (_PINNED,) if is_pinned else (*keep, *_SEGMENTS) if frees else (*_SEGMENTS, *keep)
-    return (*pytorch, *_NOT_PYTORCH)
+    keep = "keep-allocator-cache"
+    if is_pinned:
+        pytorch: tuple[str, ...] = ("reused-staging-buffer",)
+    else:
+        pytorch = (keep, *_SEGMENTS) if frees else (*_SEGMENTS, keep)
+    return (*pytorch, "preallocated-memory", "donated-arguments")

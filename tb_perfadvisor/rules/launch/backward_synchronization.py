@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.synchronization import (
@@ -11,31 +12,13 @@ from tb_perfadvisor.rules.evidence.synchronization import (
     if_not_needed,
     waits_by_call_site,
 )
-from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.evidence.synchronization_causes import changes_for
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, wait_call_sites, wait_count
-from tb_perfadvisor.signals.workload.parts import Part
 
-_MOST_REMEDIES = 3
-
-_CHANGE_FORWARD = Remedy(
-    text=(
-        "Change the forward operator, because its backward cannot be edited. If the profile does "
-        "not name the module, label all modules and record again."
-    ),
-    snippet=(
-        "from tb_perfadvisor.instrument.torch import annotate\n"
-        "\n"
-        "with annotate(model):\n"
-        "    loss = loss_fn(model(inputs), targets)\n"
-        "    loss.backward()"
-    ),
-    framework="pytorch",
-    needs=(Part.TRAINING,),
-    reference="https://docs.pytorch.org/docs/stable/autograd.html",
-)
+_MOST_CHANGES = 3
 
 
 class BackwardSynchronization(Rule):
@@ -113,7 +96,7 @@ class BackwardSynchronization(Rule):
                 ),
                 costliest_waits(signals, is_backward),
             ),
-            remedies=(*remedies_for(sites, _MOST_REMEDIES), _CHANGE_FORWARD),
+            remedies=advise(*changes_for(sites, _MOST_CHANGES), "change-forward"),
         )
 
 

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import longest_stretch
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
 from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
-from tb_perfadvisor.signals.workload.parts import Part
-
-_REMEDIES = (
-    Remedy(
-        text="Record which events the streams wait for, and look at what sets the event before "
-        "the longest wait.",
-        snippet=(
-            "from torch._C._profiler import _ExperimentalConfig\n\n"
-            "config = _ExperimentalConfig(enable_cuda_sync_events=True)\n"
-            "with torch.profiler.profile(experimental_config=config) as prof:\n"
-            "    run_some_steps()"
-        ),
-        framework="pytorch",
-        needs=(Part.NVIDIA,),
-        reference="https://pytorch.org/docs/stable/profiler.html",
-    ),
-    Remedy(
-        text="Look at the code under the annotation and the call that the evidence names: what it "
-        "transfers, or waits for, holds up the work behind it on the same stream. If that work "
-        "does not need the result, launch it on another stream or before.",
-    ),
-    Remedy(
-        text="If other processes use the same device, or other ranks take part, look at them: the "
-        "work may wait for them.",
-    ),
-)
 
 
 class BlockedStream(Rule):
@@ -106,5 +81,7 @@ class BlockedStream(Rule):
                 ),
                 *annotation_table(signals, found.intervals),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(
+                "record-stream-waits", "look-at-blocked-work", "look-at-other-processes"
+            ),
         )

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals
 from tb_perfadvisor.signals.host.debugging import debugging
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import (
     clip,
     contains,
@@ -24,53 +23,6 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Async, Remove, Shorten
-
-_WHERE = " Look for it in the launch script, the container image and os.environ."
-_UNBLOCK = variants(
-    "launch-blocking",
-    Remedy(
-        text="Unset CUDA_LAUNCH_BLOCKING." + _WHERE,
-        snippet="unset CUDA_LAUNCH_BLOCKING",
-        language="bash",
-        needs=(Part.NVIDIA,),
-        reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
-    ),
-    Remedy(
-        text="Unset HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL." + _WHERE,
-        snippet="unset HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL",
-        language="bash",
-        needs=(Part.AMD,),
-        reference="https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html",
-    ),
-    Remedy(text="Unset the variable that makes the runtime wait after each launch." + _WHERE),
-    framework="",
-)
-_NO_ANOMALY = variants(
-    "anomaly-detection",
-    Remedy(
-        text="Leave anomaly detection off, and switch it on only to look for a NaN.",
-        snippet="trainer = L.Trainer(detect_anomaly=False)  # of the package lightning",
-        needs=(Part.LIGHTNING,),
-        reference="https://lightning.ai/docs/pytorch/stable/common/trainer.html",
-    ),
-    Remedy(
-        text="Leave anomaly detection off, and switch it on only to look for a NaN.",
-        snippet="torch.autograd.set_detect_anomaly(False)",
-        reference="https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
-    ),
-)
-_NO_FILL = Remedy(
-    text=(
-        "Keep deterministic algorithms, but do not fill uninitialized memory: that only serves "
-        "to find programs that read it."
-    ),
-    snippet=(
-        "torch.use_deterministic_algorithms(True)\n"
-        "torch.utils.deterministic.fill_uninitialized_memory = False"
-    ),
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/deterministic.html",
-)
 
 
 class DebugMode(Rule):
@@ -130,13 +82,13 @@ class DebugMode(Rule):
                 signals,
                 _in_used_steps(signals, modes.checks),
                 "Autograd checks every gradient for NaNs (anomaly detection)",
-                _NO_ANOMALY,
+                "no-anomaly-detection",
             ),
             _added_operators(
                 signals,
                 _in_used_steps(signals, modes.fills),
                 "Memory is filled right after it is allocated (deterministic algorithms)",
-                (_NO_FILL,),
+                "no-memory-fill",
             ),
         )
         for finding in findings:
@@ -180,13 +132,11 @@ def _blocking_launches(signals: Signals, kernels: Int32) -> Finding | None:
             ),
             costliest("Longest calls", signals.worker, calls, events.duration_ns[calls]),
         ),
-        remedies=_UNBLOCK,
+        remedies=advise("no-launch-blocking"),
     )
 
 
-def _added_operators(
-    signals: Signals, rows: Int32, what: str, remedies: tuple[Remedy, ...]
-) -> Finding | None:
+def _added_operators(signals: Signals, rows: Int32, what: str, change: str) -> Finding | None:
     """The cost of operators that a mode adds to the program."""
     if len(rows) == 0:
         return None
@@ -237,5 +187,5 @@ def _added_operators(
             ),
             costliest("Longest calls", signals.worker, rows, events.duration_ns[rows]),
         ),
-        remedies=remedies,
+        remedies=advise(change),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.synchronization import (
@@ -14,43 +15,16 @@ from tb_perfadvisor.rules.evidence.synchronization import (
     main_causes,
     waits_by_call_site,
 )
-from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.launch.results import READ_ARRAYS_RARELY
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
-from tb_perfadvisor.rules.remedies.memory.copies import PINNED_MEMORY
+from tb_perfadvisor.rules.evidence.synchronization_causes import changes_for
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_count
 
-_MOST_REMEDIES = 4
+_MOST_CHANGES = 4
 """For known causes; the table lists all of them."""
 
-_FOR_UNKNOWN_CAUSES = (
-    *OVERLAPPED_SCHEDULE,
-    Remedy(
-        text=(
-            "Keep values on the device until they are needed: no `.item()`, `.cpu()`, "
-            "`nonzero()` or printing of tensors in the step."
-        ),
-        snippet=(
-            "results.append(value.detach())    # instead of value.item()\n"
-            "mask = torch.where(x > 0, x, 0.)  # instead of x[x > 0], whose size the host must know"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-    *PINNED_MEMORY,
-)
-_NOT_PYTORCH = (
-    Remedy(
-        text="Return tensors from the step, and call .numpy() on them only to report them.",
-        snippet="if step % 100 == 0:\n    print(float(loss))",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
-    ),
-    *READ_ARRAYS_RARELY,
-)
+_FOR_UNKNOWN_CAUSES = ("overlapped-schedule", "keep-on-device", "pinned-memory")
 
 
 class DeviceSynchronization(Rule):
@@ -131,7 +105,7 @@ class DeviceSynchronization(Rule):
         subject = "Waiting for the device"
         if signals.device.is_host_only:
             subject = "Waiting for results"
-        specific = remedies_for(costly, _MOST_REMEDIES)
+        specific = changes_for(costly, _MOST_CHANGES)
         yield Finding(
             instance=f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)}",
             summary=(
@@ -145,7 +119,5 @@ class DeviceSynchronization(Rule):
                 waits_by_call_site("Where the host waits", signals, sites, saving.expected_ns),
                 costliest_waits(signals, all_waits),
             ),
-            remedies=(*specific, *_NOT_PYTORCH)
-            if specific
-            else (*_FOR_UNKNOWN_CAUSES, *_NOT_PYTORCH),
+            remedies=advise(*(specific or _FOR_UNKNOWN_CAUSES), "tensors-from-step", "read-rarely"),
         )

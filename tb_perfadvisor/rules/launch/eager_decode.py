@@ -4,41 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.launches import idle_by_host_state, idle_by_launching_operator
 from tb_perfadvisor.rules.evidence.server_steps import batches_table
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.launch.graphs import GRAPH_SIZES, GRAPHS
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, OVERRIDING, idle_without
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
 _KEPT_SHARE = 0.25
 """The part of the framework's code that stays at worst: attention may have to run outside of the
 graphs, so that each step replays one for each layer."""
-
-_IF_POSSIBLE = Remedy(
-    text="If the server can replay GPU graphs, record them for the batch sizes that occur: one "
-    "launch replaces all others of a decode step.",
-    unless=(*SERVERS, Part.CPU_ONLY, Part.TPU),
-    reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
-)
-_REMEDIES = (
-    *GRAPHS,
-    *GRAPH_SIZES,
-    _IF_POSSIBLE,
-    # The options above are not those of a server that runs XLA's programs.
-    replace(_IF_POSSIBLE, needs=(Part.XLA,), unless=(Part.CPU_ONLY, Part.TPU)),
-)
 
 
 class EagerDecode(Rule):
@@ -144,7 +127,7 @@ class EagerDecode(Rule):
                     overlap_ns(claims, steps.first_ns[eager], steps.last_ns[eager]),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("device-graphs", "graph-sizes", "server-graphs"),
         )
 
 

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
-from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import COMPILED_STEP
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.whatif import Remove
-
-_REMEDIES = (
-    *COMPILED_STEP,
-    Remedy(
-        text="Put the whole step under one jit: outside a jit, each jax.numpy call is a separate "
-        "program.",
-        snippet=ONE_JIT,
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
-    ),
-)
 
 
 class EagerOperators(Rule):
@@ -114,5 +102,5 @@ class EagerOperators(Rule):
                 ),
                 costliest("Longest calls", signals.worker, eager.rows, duration),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("compiled-step", "one-jit"),
         )

@@ -4,57 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
-
-_REMEDIES = (
-    *variants(
-        "garbage-collection",
-        Remedy(
-            text="Let Megatron collect at a chosen step, the same one on all ranks.",
-            snippet="torchrun pretrain_gpt.py --manual-gc --manual-gc-interval 1000",
-            language="bash",
-            needs=(Part.MEGATRON, Part.TRAINING),
-            reference="https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/"
-            "arguments.py",
-        ),
-        Remedy(
-            text="Let torchtitan collect less often.",
-            snippet="./run_train.sh --training.gc_freq 1000",
-            language="bash",
-            needs=(Part.TORCHTITAN,),
-            reference="https://github.com/pytorch/torchtitan/blob/main/torchtitan/config/"
-            "configs.py",
-        ),
-    ),
-    Remedy(
-        text="Exclude long-lived objects from collection, and collect at a chosen step, the same "
-        "one on all ranks.",
-        snippet=(
-            "import gc\n\n"
-            "gc.collect()\n"
-            "gc.freeze()      # exclude all objects that exist now\n"
-            "gc.disable()\n\n"
-            "if step % 1000 == 0:  # in the loop\n"
-            "    gc.collect(1)"
-        ),
-        change="garbage-collection",
-        reference="https://docs.python.org/3/library/gc.html",
-    ),
-    Remedy(
-        text="If the loop calls gc.collect(), remove it: tensors are freed without it when the "
-        "last reference is gone.",
-    ),
-)
 
 
 class GarbageCollection(Rule):
@@ -141,5 +100,5 @@ class GarbageCollection(Rule):
                 ),
                 costliest("Longest collections", signals.worker, rows, idle),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("planned-collection", "no-collect-calls"),
         )

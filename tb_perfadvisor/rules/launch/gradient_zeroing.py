@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.host.optimizer_loops import zeroing_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
 from tb_perfadvisor.whatif import Remove, Shorten
-
-_REMEDIES = (
-    Remedy(
-        text="Drop the gradients instead of zeroing them: the backward pass then writes them "
-        "directly. This is the default since PyTorch 2.0.",
-        snippet="optimizer.zero_grad(set_to_none=True)",
-        framework="pytorch",
-        needs=(Part.TRAINING,),
-        reference="https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
-    ),
-)
 
 
 class GradientZeroing(Rule):
@@ -117,5 +106,5 @@ class GradientZeroing(Rule):
                 ),
                 costliest("Longest calls", signals.worker, loop.operators, duration),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("drop-gradients"),
         )

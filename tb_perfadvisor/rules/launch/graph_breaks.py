@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.compile_log import (
@@ -15,7 +14,7 @@ from tb_perfadvisor.rules.evidence.compile_log import (
     distinct_breaks,
 )
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.launch.compiled_regions import graph_breaks
 from tb_perfadvisor.signals.recording.compile_log import compile_log
@@ -25,44 +24,6 @@ from tb_perfadvisor.trace.intervals import total_ns
 
 _BACKEND_FAILED = "BackendCompilerFailed"
 """The exception of `torch/_dynamo/exc.py` that wraps what a backend raised."""
-_CHANGE_LINES = Remedy(
-    text="Change these lines as the compiler suggests. Then compile with fullgraph=True, which "
-    "raises at the next break.",
-    framework="pytorch",
-    reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
-)
-_CHANGE_UNEXPLAINED = replace(
-    _CHANGE_LINES,
-    text="Change these lines so that the compiler can trace them. Then compile with "
-    "fullgraph=True, which raises at the next break.",
-)
-_FIND_FAULT = Remedy(
-    text="The compiler's backend failed, so the function runs uncompiled. Compile it with "
-    'backend="aot_eager": if that works, the fault is in Inductor, otherwise in an operation of '
-    "the function.",
-    framework="pytorch",
-    reference="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-)
-_REMEDIES = (
-    Remedy(
-        text="Let the compiler list where it breaks, then fix those lines: prints, .item(), "
-        "conditions on tensors, libraries that it cannot trace. With fullgraph=True, it raises at "
-        "the first break.",
-        snippet="export TORCH_LOGS=graph_breaks",
-        language="bash",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
-    ),
-    Remedy(
-        text="Move what must stay in Python to the end of the forward pass or after it.",
-        snippet=(
-            "output = compiled(batch)\n"
-            "outputs.append(output.detach())  # read them once, at the end"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/torch.compiler_faq.html",
-    ),
-)
 
 
 class GraphBreaks(Rule):
@@ -145,22 +106,23 @@ class GraphBreaks(Rule):
                 ),
                 costliest("Longest of these regions", signals.worker, breaks.row, duration),
             ),
-            remedies=_remedies(log),
+            remedies=advise(*_changes(log)),
         )
 
 
-def _remedies(log: CompileLog | None) -> tuple[Remedy, ...]:
+def _changes(log: CompileLog | None) -> tuple[str, ...]:
     """To change the lines that the log names, or to let the compiler name them."""
     if log is None or not log.breaks:
-        return _REMEDIES
+        return "list-graph-breaks", "python-after-forward"
     traced = [each for each in log.breaks if not each.reason.startswith(_BACKEND_FAILED)]
-    remedies: tuple[Remedy, ...] = ()
+    changes: tuple[str, ...] = ()
     if len(traced) < len(log.breaks):
-        remedies += (_FIND_FAULT,)
+        changes += ("failed-backend",)
     if traced:
         is_explained = any(each.hint for each in traced)
-        remedies += (_CHANGE_LINES if is_explained else _CHANGE_UNEXPLAINED, *_REMEDIES[1:])
-    return remedies
+        lines = "change-broken-lines" if is_explained else "trace-broken-lines"
+        changes += (lines, "python-after-forward")
+    return changes
 
 
 def _from_log(log: CompileLog) -> Finding:
@@ -177,5 +139,5 @@ def _from_log(log: CompileLog) -> Finding:
         ),
         severity="medium" if eager else "low",
         evidence=(breaks_table(log),),
-        remedies=_remedies(log),
+        remedies=advise(*_changes(log)),
     )

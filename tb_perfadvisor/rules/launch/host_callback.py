@@ -4,49 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_callbacks import HostCallbacks, host_callbacks
 from tb_perfadvisor.trace.intervals import total_ns
-
-_REMEDIES = (
-    Remedy(
-        text="Compute the value with jax.numpy, so that it is compiled with the rest of the step.",
-        snippet=(
-            "def step(state, batch):\n"
-            "    # not jax.pure_callback(np_quantile, shape, batch)\n"
-            "    scale = jnp.quantile(jnp.abs(batch), 0.99)\n"
-            "    return update(state, batch / scale)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/external-callbacks.html",
-    ),
-    Remedy(
-        text="Print and log outside the step: return the number, and read it every hundredth step.",
-        snippet=(
-            "state, loss = train_step(state, batch)  # returns before it is computed\n"
-            "if number % 100 == 0:\n"
-            "    print(number, float(loss))          # not jax.debug.print in the step"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/external-callbacks.html",
-    ),
-    Remedy(
-        text="Write the function with TensorFlow operations: they run where the step runs, "
-        "without Python's lock.",
-        snippet=(
-            "@tf.function\n"
-            "def step(batch):\n"
-            "    # not tf.py_function(np_clip, [batch], tf.float32)\n"
-            "    return model(tf.clip_by_value(batch, 0.0, 1.0))"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/py_function",
-    ),
-)
 
 
 class HostCallback(Rule):
@@ -111,7 +76,7 @@ class HostCallback(Rule):
             ),
             saving=Saving(0, waited_ns, waited_ns, callbacks.waits, "measured"),
             evidence=evidence,
-            remedies=_REMEDIES,
+            remedies=advise("no-callback", "print-outside"),
         )
 
 

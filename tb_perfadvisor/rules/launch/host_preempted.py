@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.input.host_cores import OWN_CORES
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.preempted_calls import PreemptedCalls, preempted_calls
 from tb_perfadvisor.trace.intervals import total_ns
@@ -100,7 +100,7 @@ class HostPreempted(Rule):
                 ),
                 costliest("Longest of these calls", signals.worker, calls.row, calls.excess_ns),
             ),
-            remedies=OWN_CORES,
+            remedies=advise("rank-cores", "fewer-threads", "pinned-process", "container-cpu-limit"),
         )
 
 

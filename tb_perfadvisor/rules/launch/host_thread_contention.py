@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.delays import (
@@ -19,32 +20,6 @@ from tb_perfadvisor.signals.launch.delays import (
 )
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    Remedy(
-        text="Launch kernels from dedicated threads; set this before TensorFlow is imported.",
-        snippet=(
-            "import os\n"
-            "\n"
-            'os.environ["TF_GPU_THREAD_MODE"] = "gpu_private"\n'
-            'os.environ["TF_GPU_THREAD_COUNT"] = "2"\n'
-            "import tensorflow as tf"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
-    ),
-    Remedy(
-        text="Leave some cores to the step: give the pipeline its own pool, with fewer threads "
-        "than there are cores.",
-        snippet=(
-            "options = tf.data.Options()\n"
-            "options.threading.private_threadpool_size = max(os.cpu_count() - 4, 1)\n"
-            "dataset = dataset.with_options(options)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/data/ThreadingOptions",
-    ),
-)
 
 
 class HostThreadContention(Rule):
@@ -142,7 +117,7 @@ class HostThreadContention(Rule):
                     kernels.excess_ns[late],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("private-gpu-threads", "fewer-input-threads"),
         )
 
 

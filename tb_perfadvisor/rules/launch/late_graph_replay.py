@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.launches import idle_by_host_state, idle_by_launching_operator
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.launch.graphs import REPLAY_INPUTS
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.self_time import self_time
@@ -110,7 +108,7 @@ class LateGraphReplay(Rule):
                     preparation.idle_ns[preparation.idle_ns > 0],
                 ),
             ),
-            remedies=(*OVERLAPPED_SCHEDULE, *REPLAY_INPUTS, *LARGER_BATCH),
+            remedies=advise("overlapped-schedule", "replay-ahead", "replay-inputs", "larger-batch"),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.launches import (
@@ -12,12 +13,7 @@ from tb_perfadvisor.rules.evidence.launches import (
     launch_queue_table,
 )
 from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
-from tb_perfadvisor.rules.remedies.launch.graphs import GRAPH_SIZES, GRAPHS, MORE_IN_GRAPHS
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import (
@@ -41,28 +37,6 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
 )
 from tb_perfadvisor.units import format_duration, format_share
-
-_XLA = (
-    Remedy(
-        text="Compile the step with XLA, and run several steps per call.",
-        snippet=(
-            "model.compile(optimizer=optimizer, loss=loss, jit_compile=True, "
-            "steps_per_execution=10)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/xla",
-    ),
-    Remedy(
-        text="Put the whole step under one jit, with several steps in a scan.",
-        snippet=(
-            "@jax.jit\n"
-            "def train_steps(state, batches):\n"
-            "    return jax.lax.scan(train_step, state, batches)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-)
 
 KEPT_SHARE = 0.25
 """The part of the framework's code that stays at worst: a compiled model still has some operators
@@ -205,7 +179,7 @@ class LaunchBound(Rule):
                     length[ended],
                 ),
             ),
-            remedies=_remedies(signals, launching, join(framework, python)),
+            remedies=advise(*_changes(signals, launching, join(framework, python))),
         )
 
     def _of_sums(self, signals: Signals) -> Iterable[Finding]:
@@ -227,22 +201,21 @@ class LaunchBound(Rule):
             ),
             saving=Saving(total // 2, total * 3 // 4, total, claims, "heuristic"),
             evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
-            remedies=_remedies(signals, claims, EMPTY),
+            remedies=advise(*_changes(signals, claims, EMPTY)),
         )
 
 
-def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[Remedy, ...]:
-    """Remedies for what takes most of the host's time come first."""
+def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[str, ...]:
+    """What helps against what takes most of the host's time come first."""
     is_launching = total_ns(launching) > total_ns(eager)
-    first, second = (GRAPHS, COMPILE) if is_launching else (COMPILE, GRAPHS)
-    optimizer = FUSED_OPTIMIZER if len(optimizer_loop(signals).steps) else ()
+    first = ("device-graphs", "compile") if is_launching else ("compile", "device-graphs")
+    optimizer = ("fused-optimizer",) if len(optimizer_loop(signals).steps) else ()
     return (
         *first,
-        *second,
         *optimizer,
-        *MORE_IN_GRAPHS,
-        *GRAPH_SIZES,
-        *OVERLAPPED_SCHEDULE,
-        *LARGER_BATCH,
-        *_XLA,
+        "more-in-graphs",
+        "graph-sizes",
+        "overlapped-schedule",
+        "larger-batch",
+        "xla-steps",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.compile_log import (
     caches_table,
@@ -11,29 +12,11 @@ from tb_perfadvisor.rules.evidence.compile_log import (
     frames_table,
     phases_table,
 )
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.recording.compile_log import compile_log
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    Remedy(
-        text="Keep the compiler's cache between runs: by default it lies in the temporary "
-        "directory, which containers lose. Then only the first run compiles.",
-        snippet="export TORCHINDUCTOR_CACHE_DIR=/shared/inductor-cache",
-        language="bash",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_tutorial.html",
-    ),
-    Remedy(
-        text="If the model repeats one block, compile the block: it is compiled once and used by "
-        "all layers.",
-        snippet="for block in model.layers:\n    block.compile()",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/tutorials/recipes/regional_compilation.html",
-    ),
-)
 
 
 class LongCompilation(Rule):
@@ -92,7 +75,7 @@ class LongCompilation(Rule):
             ),
             severity="low",
             evidence=(frames_table(log), *phases_table(log), *caches_table(log)),
-            remedies=_REMEDIES,
+            remedies=advise("compile-cache", "compile-blocks"),
         )
 
 

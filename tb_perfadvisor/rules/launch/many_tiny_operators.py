@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
-from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
@@ -57,49 +55,13 @@ _SUBJECTS = {
     LoopKind.ELEMENTS: "a loop over samples or other elements",
     LoopKind.UNKNOWN: "a loop",
 }
-_LISTS = (
-    Remedy(
-        text="Call one operator for the list of all parameters.",
-        snippet=(
-            "averaged = torch.optim.swa_utils.AveragedModel(\n"
-            "    model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)\n"
-            ")\n"
-            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one call for all\n"
-            "torch._foreach_mul_([p.grad for p in model.parameters()], scale)"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema",
-    ),
-)
-_ONE_CALL = (
-    Remedy(
-        text="Stack the elements and call each operator once for all of them. torch.vmap does it "
-        "for a function that is written for a single element.",
-        snippet=(
-            "outputs = model(batch)                   # not [model(sample) for sample in batch]\n"
-            "losses = torch.vmap(loss_of_one)(outputs, targets)"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
-    ),
-)
-_LAYER = (
-    Remedy(
-        text="Give the whole sequence to a recurrent layer instead of calling a cell for each "
-        "place.",
-        snippet="layer = torch.nn.GRU(inputs, hidden, batch_first=True)\n"
-        "outputs, state = layer(sequences)",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html",
-    ),
-)
-_REMEDIES = {
-    LoopKind.OPTIMIZER: FUSED_OPTIMIZER,
-    LoopKind.PARAMETERS: (*_LISTS, *COMPILE),
-    LoopKind.LAYERS: (*COMPILE, *LARGER_BATCH),
-    LoopKind.SEQUENCE: (*_LAYER, *COMPILE, *LARGER_BATCH),
-    LoopKind.ELEMENTS: (*_ONE_CALL, *COMPILE),
-    LoopKind.UNKNOWN: (*COMPILE, *_ONE_CALL),
+_ADVICE = {
+    LoopKind.OPTIMIZER: ("fused-optimizer",),
+    LoopKind.PARAMETERS: ("list-operators", "compile"),
+    LoopKind.LAYERS: ("compile", "larger-batch"),
+    LoopKind.SEQUENCE: ("recurrent-layer", "compile", "larger-batch"),
+    LoopKind.ELEMENTS: ("stacked-elements", "compile"),
+    LoopKind.UNKNOWN: ("compile", "stacked-elements"),
 }
 
 
@@ -250,7 +212,7 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
             ),
             costliest("Longest of these operators", signals.worker, loop.rows, duration),
         ),
-        remedies=_REMEDIES[loop.kind],
+        remedies=advise(*_ADVICE[loop.kind]),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import (
@@ -19,14 +20,9 @@ from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
     Finding,
-    Remedy,
     Saving,
     costliest,
 )
-from tb_perfadvisor.rules.remedies.input.loading import FASTER_PROCESSOR
-from tb_perfadvisor.rules.remedies.launch.compiled_wrapper import COMPILED_WRAPPER
-from tb_perfadvisor.rules.remedies.launch.host_work import MOVE_HOST_WORK
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_without
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
@@ -46,33 +42,9 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.whatif import Remove
 
 _FEWEST_STALLS = 3
-_REMEDIES = (
-    *OVERLAPPED_SCHEDULE,
-    *FASTER_PROCESSOR,
-    *MOVE_HOST_WORK,
-    Remedy(
-        text="Keep Python out of the step: preprocess in tf.data, and compute with TensorFlow's "
-        "operators.",
-        snippet=(
-            "dataset = dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)\n"
-            "dataset = dataset.prefetch(tf.data.AUTOTUNE)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/function",
-    ),
-    Remedy(
-        text="Dispatch the next step before doing other work: a jitted call returns at once, so "
-        "that host and device work at the same time.",
-        snippet=(
-            "state, loss = train_step(state, batch)   # returns before it is computed\n"
-            "batch = jax.device_put(next(batches))    # meanwhile\n"
-            "if step % 100 == 0:\n"
-            "    print(float(loss))                   # waits"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-)
+_ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
+_IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
+"""Changes that spend less time between the kernels of a compiled graph."""
 
 
 class PythonOverhead(Rule):
@@ -191,7 +163,7 @@ class PythonOverhead(Rule):
                 (Remove(recorded_stalls),) if is_known else (),
             ),
             evidence=_evidence(signals, claims, total - recorded_ns, host_code),
-            remedies=(*COMPILED_WRAPPER, *_REMEDIES) if is_in_wrapper else _REMEDIES,
+            remedies=advise(*(_IN_WRAPPER if is_in_wrapper else ()), *_ADVICE),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.changing_inputs import changing_inputs_table, shapes_clause
@@ -18,12 +19,11 @@ from tb_perfadvisor.rules.evidence.compile_log import (
     recompilations_table,
 )
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.launch.compiled_regions import changing_inputs
 from tb_perfadvisor.signals.recording.compile_log import compile_log
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
@@ -37,46 +37,6 @@ _FIRST_RUN_SHARE = 0.2
 """The share of a CPU's work, in steps that compile, that running a program again may save. Its
 first run touches memory and fills caches: with a new jit in each step, the operators took 1.25
 to 1.45 times as long as from the second run on (benchmarks/recorded_pairs, jax-new-jit)."""
-
-_REMEDIES = (
-    Remedy(
-        text="Let requests of all sizes that occur run once before you measure: the server "
-        "compiles and records graphs for each size once.",
-        framework="pytorch",
-        needs=(Part.SERVER,),
-        change="recompilation",
-    ),
-    Remedy(
-        text="Pad batches and sequences to a few fixed sizes, and mark dimensions that must vary "
-        "as dynamic. With TORCH_LOGS=recompiles, the compiler names the guard that fails.",
-        snippet="torch._dynamo.mark_dynamic(tokens, 1)  # this dimension varies: compile it once",
-        framework="pytorch",
-        change="recompilation",
-        reference="https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-    ),
-    Remedy(
-        text="Give tf.function one signature, and pass tensors instead of Python numbers.",
-        snippet=(
-            "tokens = tf.TensorSpec([None, 128], tf.int32)\n\n"
-            "@tf.function(input_signature=[tokens], reduce_retracing=True)\n"
-            "def train_step(tokens): ..."
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/function",
-    ),
-    Remedy(
-        text="Pad inputs to a few fixed shapes. Call jit outside the loop and keep its static "
-        "arguments constant.",
-        snippet=(
-            "def pad(batch, multiple=128):\n"
-            "    missing = -batch.shape[1] % multiple\n"
-            "    return jnp.pad(batch, ((0, 0), (0, missing)))\n\n"
-            'jax.config.update("jax_log_compiles", True)  # says what is compiled and why'
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
-    ),
-)
 
 
 class Recompilation(Rule):
@@ -196,7 +156,7 @@ class Recompilation(Rule):
                 *changing_inputs_table(changing),
                 *((recompilations_table(log),) if log is not None and recompilations(log) else ()),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("fixed-shapes"),
         )
 
 
@@ -218,7 +178,7 @@ def _from_log(log: CompileLog) -> Finding:
         ),
         severity="medium" if given_up else "low",
         evidence=(recompilations_table(log),),
-        remedies=_REMEDIES,
+        remedies=advise("fixed-shapes"),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, stretch
@@ -14,11 +15,8 @@ from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
     Finding,
-    Remedy,
     Saving,
 )
-from tb_perfadvisor.rules.remedies.launch.compiling import ONE_JIT
-from tb_perfadvisor.rules.remedies.launch.tensorflow_steps import LARGER_KERAS_BATCH, STEPS_PER_CALL
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.self_time import self_time
@@ -41,28 +39,6 @@ _FEWEST_RUNS, _FEWEST_MARKED_RUNS = 10, 3
 """Fewer runs do not show that the program continues like this, unless each is in a marked step."""
 _MANY_PER_STEP = 10
 """Programs around a long one: converting inputs and reporting results take a few."""
-_REMEDIES = (
-    Remedy(
-        text="Run many steps in one program: stack their batches and scan over them.",
-        snippet=(
-            "@jax.jit\n"
-            "def train_steps(state, batches):  # leaves of shape [steps, batch, ...]\n"
-            "    return jax.lax.scan(train_step, state, batches)\n"
-            "\n"
-            "state, losses = train_steps(state, batches)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-    Remedy(
-        text="If a step calls several jitted functions, put one jit around all of them.",
-        snippet=ONE_JIT,
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
-    ),
-    *STEPS_PER_CALL,
-    LARGER_KERAS_BATCH,
-)
 
 
 class SingleStepDispatch(Rule):
@@ -154,7 +130,7 @@ class SingleStepDispatch(Rule):
             ),
             saving=Saving(low_ns, total, total_ns(claims), claims, "measured", (Remove(claims),)),
             evidence=_evidence(signals, gaps),
-            remedies=_REMEDIES,
+            remedies=advise("steps-per-call", "one-jit", "larger-keras-batch"),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
@@ -12,12 +13,9 @@ from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
     Finding,
-    Remedy,
     Saving,
     costliest,
 )
-from tb_perfadvisor.rules.remedies.launch.results import READ_RARELY
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.steps.work_between_steps import (
@@ -26,30 +24,6 @@ from tb_perfadvisor.signals.steps.work_between_steps import (
 )
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
-
-_REMEDIES = (
-    *READ_RARELY,
-    *OVERLAPPED_SCHEDULE,
-    Remedy(
-        text="Run several steps per call, so that callbacks run once per call.",
-        snippet=(
-            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
-            "# in callbacks: implement on_epoch_end rather than on_train_batch_end"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
-    ),
-    Remedy(
-        text="Don't read results back in each step: the host runs ahead until a result is needed.",
-        snippet=(
-            "state, metrics = train_step(state, batch)\n"
-            "if step % 100 == 0:\n"
-            "    log(step, jax.device_get(metrics))"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-)
 
 
 class StepGap(Rule):
@@ -149,7 +123,7 @@ class StepGap(Rule):
                 (Remove(claims),),
             ),
             evidence=_evidence(signals, claims, activity),
-            remedies=_REMEDIES,
+            remedies=advise("read-rarely", "overlapped-schedule", "steps-per-call"),
         )
 
 

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
-from tb_perfadvisor.rules.remedies.compute.optimizer import FUSED_OPTIMIZER
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
 from tb_perfadvisor.whatif import Remove
-
-_REMEDIES = (
-    *FUSED_OPTIMIZER,
-    Remedy(
-        text="Compile your own optimizer: the loop becomes a few kernels.",
-        snippet="@torch.compile(fullgraph=False)\ndef update():\n    optimizer.step()",
-        framework="pytorch",
-        needs=(Part.TRAINING,),
-        unless=(*OWN_THE_LOOP, Part.FUSED_OPTIMIZER, Part.TORCH_COMPILE, Part.DEVICE_GRAPHS),
-        reference="https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html",
-    ),
-)
 
 
 class UnfusedOptimizer(Rule):
@@ -114,5 +101,5 @@ class UnfusedOptimizer(Rule):
                 ),
                 costliest("Longest of these operators", signals.worker, loop.operators, duration),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("fused-optimizer", "compiled-optimizer"),
         )

@@ -6,16 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
 from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Series, Table
-from tb_perfadvisor.rules.remedies.memory.allocations import (
-    EXPANDABLE_IF_NVIDIA,
-    EXPANDABLE_SEGMENTS,
-    LESS_MEMORY,
-    REPEATED_SIZES,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, Series, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.signals.snapshots.course import Course
@@ -26,7 +21,7 @@ from tb_perfadvisor.signals.snapshots.reservations import reserved_despite_free_
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 
-_REMEDIES = (EXPANDABLE_SEGMENTS, REPEATED_SIZES, *LESS_MEMORY)
+_ADVICE = ("expandable-segments", "repeated-sizes", "less-memory")
 
 
 class MemoryFragmentation(Rule):
@@ -125,7 +120,7 @@ class MemoryFragmentation(Rule):
                 allocated_memory_series(use),
                 _reserved_memory_series(use),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
     def _of_snapshot(self, course: Course, capacity: int | None) -> Iterable[Finding]:
@@ -172,14 +167,8 @@ class MemoryFragmentation(Rule):
                 ),
                 *memory_over_time(course),
             ),
-            remedies=_of_setting(course.snapshot.expandable_segments),
+            remedies=advise(*(_ADVICE[1:] if course.snapshot.expandable_segments else _ADVICE)),
         )
-
-
-def _of_setting(is_expandable: bool | None) -> tuple[Remedy, ...]:
-    """The remedies for a snapshot, which states the allocator's setting."""
-    joined = () if is_expandable else (EXPANDABLE_IF_NVIDIA,)
-    return (*joined, REPEATED_SIZES, *LESS_MEMORY)
 
 
 def _reserved_despite_free(use: MemoryUse) -> int:

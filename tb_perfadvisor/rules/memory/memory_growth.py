@@ -6,53 +6,23 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
 from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_time
 from tb_perfadvisor.rules.evidence.tables import series_by_step
-from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.launch.results import KEEP_NUMBERS
+from tb_perfadvisor.rules.finding import Evidence, Finding, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
 from tb_perfadvisor.signals.snapshots.course import Course
 from tb_perfadvisor.signals.snapshots.growth import Growth, growth
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.signals.snapshots.source_lines import by_line
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes
 
 _STEPS_LEFT = 10_000
-_REMEDIES = (
-    *KEEP_NUMBERS,
-    Remedy(
-        text="Find out which tensors stay and where they were created.",
-        snippet=(
-            "torch.cuda.memory._record_memory_history()\n"
-            "run_some_steps()\n"
-            "torch.cuda.memory._dump_snapshot('memory.pickle')  # beside the profile"
-        ),
-        framework="pytorch",
-        needs=(Part.GPU,),
-        reference="https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
-    ),
-    Remedy(
-        text="Don't append tensors to Python lists in each step, and create variables, datasets "
-        "and functions once, outside the loop.",
-        snippet="history.append(float(loss))  # not history.append(loss)",
-        framework="tensorflow",
-    ),
-    Remedy(
-        text="Fetch values before you log them, and check which arrays stay alive.",
-        snippet=(
-            "history.append(float(loss))  # not history.append(loss)\n"
-            "jax.profiler.save_device_memory_profile('memory.prof')"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/device_memory_profiling.html",
-    ),
-)
 
 
 class MemoryGrowth(Rule):
@@ -145,7 +115,7 @@ class MemoryGrowth(Rule):
             ),
             severity="high" if steps_left is not None and steps_left < _STEPS_LEFT else "medium",
             evidence=_evidence(signals, use, ends, leaked),
-            remedies=_REMEDIES,
+            remedies=advise("keep-numbers", "memory-history"),
         )
 
     def _grown_bytes(self, ends: Int64, peak_bytes: int) -> int | None:
@@ -195,7 +165,7 @@ class MemoryGrowth(Rule):
                 memory_by_line("Allocated in steps before the last and not freed", holders),
                 *memory_over_time(course),
             ),
-            remedies=KEEP_NUMBERS,
+            remedies=advise("keep-numbers"),
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.compute.batch_size import LARGER_BATCH
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_categories import batch_room
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
@@ -20,19 +20,6 @@ _MOST_DOUBLINGS = 6
 _DOUBLE_THE_BATCH = (
     "Double the batch as long as the time per sample falls. In training, scale the learning rate "
     "with it and check that the model still converges."
-)
-_REMEDIES = (
-    *LARGER_BATCH,
-    Remedy(
-        text=_DOUBLE_THE_BATCH,
-        snippet="dataset = dataset.unbatch().batch(2 * batch_size, drop_remainder=True)",
-        framework="tensorflow",
-    ),
-    Remedy(
-        text=_DOUBLE_THE_BATCH,
-        snippet="batch = next(batches(2 * batch_size))\nstate = train_step(state, batch)",
-        framework="jax",
-    ),
 )
 
 
@@ -148,7 +135,7 @@ class MemoryHeadroom(Rule):
                 memory_by_operator("Alive at the peak", holders),
                 allocated_memory_series(use),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("larger-batch", "double-batch"),
         )
 
 

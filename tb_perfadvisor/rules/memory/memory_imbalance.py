@@ -5,43 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.ranks.snapshot_peaks import DevicePeak, snapshot_peaks
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.units import format_bytes, format_share
-
-_REMEDIES = (
-    Remedy(
-        text="Train with one process per device: DataParallel gathers outputs and keeps the "
-        "optimizer on the first one.",
-        snippet="model = DistributedDataParallel(model, device_ids=[local_rank])  # with torchrun",
-        framework="pytorch",
-        needs=(Part.DATA_PARALLEL,),
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html",
-    ),
-    Remedy(
-        text="Move layers from the fullest pipeline stage to the others: the first stage keeps the "
-        "most microbatches, and the last one the logits.",
-        framework="pytorch",
-        needs=(Part.PIPELINE_PARALLEL,),
-        reference="https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
-    ),
-    Remedy(
-        text="If every process puts something on the fullest device, load checkpoints to the "
-        "process's own device, and set it before anything else is allocated.",
-        snippet="torch.cuda.set_device(local_rank)\n"
-        "state = torch.load(path, map_location=f'cuda:{local_rank}', weights_only=True)",
-        framework="pytorch",
-        needs=(Part.GPU,),
-        reference="https://docs.pytorch.org/docs/stable/generated/torch.load.html",
-    ),
-    Remedy(
-        text="If sequences differ in length, give each rank about the same number of tokens.",
-        framework="pytorch",
-    ),
-)
 
 
 class MemoryImbalance(Rule):
@@ -126,7 +95,9 @@ class MemoryImbalance(Rule):
                     ),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(
+                "process-per-device", "even-stages", "own-device-checkpoint", "even-tokens"
+            ),
         )
 
 

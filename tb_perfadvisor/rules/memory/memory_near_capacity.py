@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
@@ -13,12 +14,7 @@ from tb_perfadvisor.rules.evidence.snapshots import (
     memory_by_line,
     memory_over_time,
 )
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.memory.allocations import (
-    CHECKPOINTING,
-    EXPANDABLE_SEGMENTS,
-    LESS_MEMORY,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_categories import (
     MemoryCategory,
@@ -31,23 +27,7 @@ from tb_perfadvisor.signals.snapshots.course import Course
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.units import format_bytes, format_share
 
-_REMEDIES = (
-    *CHECKPOINTING,
-    EXPANDABLE_SEGMENTS,
-    *LESS_MEMORY,
-    Remedy(
-        text="Recompute cheap activations: wrap the layer in tf.recompute_grad.",
-        snippet="block = tf.recompute_grad(block)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
-    ),
-    Remedy(
-        text="Rematerialize blocks, and donate the buffers that the step replaces.",
-        snippet="train_step = jax.jit(train_step, donate_argnums=0)\nblock = jax.checkpoint(block)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
-    ),
-)
+_ADVICE = ("activation-checkpointing", "expandable-segments", "less-memory")
 
 
 class MemoryNearCapacity(Rule):
@@ -134,7 +114,7 @@ class MemoryNearCapacity(Rule):
                 *((memory_by_operator("Alive at the peak", holders),) if holders else ()),
                 *((allocated_memory_series(use),) if use is not None else ()),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
     def _of_snapshot(self, course: Course, capacity: int) -> Iterable[Finding]:
@@ -157,7 +137,7 @@ class MemoryNearCapacity(Rule):
                 memory_by_line("Allocated at the peak", holders),
                 *memory_over_time(course),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.snapshots import (
     holders_in,
@@ -11,13 +12,7 @@ from tb_perfadvisor.rules.evidence.snapshots import (
     memory_by_line,
     memory_over_time,
 )
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.memory.allocations import (
-    CHECKPOINTING,
-    EXPANDABLE_IF_NVIDIA,
-    LESS_MEMORY,
-    REPEATED_SIZES,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.snapshots.exhaustion import Exhaustion, exhaustion
 from tb_perfadvisor.signals.snapshots.memory_course import courses
@@ -85,7 +80,7 @@ class OutOfMemory(Rule):
                     memory_by_line("Allocated when it failed", holders),
                     *memory_over_time(course),
                 ),
-                remedies=_remedies(failed, course.snapshot.expandable_segments),
+                remedies=advise(*_changes(failed, course.snapshot.expandable_segments)),
             )
 
 
@@ -126,9 +121,9 @@ def _table(failed: Exhaustion) -> Table:
     )
 
 
-def _remedies(failed: Exhaustion, is_expandable: bool | None) -> tuple[Remedy, ...]:
-    less = (*CHECKPOINTING, *LESS_MEMORY)
+def _changes(failed: Exhaustion, is_expandable: bool | None) -> tuple[str, ...]:
+    less = ("activation-checkpointing", "less-memory")
     if not failed.is_in_pieces:
         return less
-    joined = () if is_expandable else (EXPANDABLE_IF_NVIDIA,)
-    return (*joined, REPEATED_SIZES, *less)
+    joined = () if is_expandable else ("expandable-segments",)
+    return (*joined, "repeated-sizes", *less)

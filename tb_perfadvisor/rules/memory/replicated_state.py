@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.memory.allocations import SHARD_STATE
+from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.device.memory_use import memory_use
-from tb_perfadvisor.signals.workload.parts import OWN_THE_LOOP, Part
 from tb_perfadvisor.units import format_bytes, format_share
-
-_REMEDIES = (
-    *SHARD_STATE,
-    Remedy(
-        text="Or shard only the optimizer state: a one-line change that applies to two thirds of "
-        "the state with Adam.",
-        snippet=(
-            "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
-            "optimizer = ZeroRedundancyOptimizer(\n"
-            "    model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-4\n"
-            ")"
-        ),
-        framework="pytorch",
-        needs=(Part.TRAINING,),
-        unless=OWN_THE_LOOP,
-        change="optimizer-sharding",
-        reference="https://pytorch.org/docs/stable/distributed.optim.html",
-    ),
-)
 
 
 class ReplicatedState(Rule):
@@ -118,5 +98,5 @@ class ReplicatedState(Rule):
                     ),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("sharded-state", "sharded-optimizer"),
         )

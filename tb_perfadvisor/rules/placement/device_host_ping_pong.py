@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -19,30 +20,6 @@ from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
 from tb_perfadvisor.whatif import Async, Remove, Shorten
-
-_REMEDIES = (
-    Remedy(
-        text="Compute on the device what the host computes between the two copies: NumPy "
-        "functions have counterparts for tensors.",
-        snippet=(
-            "order = scores.argsort(dim=-1)  # not torch.from_numpy(scores.cpu().numpy().argsort())"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-    Remedy(
-        text="Replace NumPy and Python functions in the step with TensorFlow operations.",
-        snippet="order = tf.argsort(scores)  # not tf.numpy_function(np.argsort, [scores], ...)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/function",
-    ),
-    Remedy(
-        text="Keep arrays on the device: use jax.numpy instead of numpy, inside the jit.",
-        snippet="order = jnp.argsort(scores)  # np.argsort(scores) copies them to the host",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/notebooks/thinking_in_jax.html",
-    ),
-)
 
 
 class _Trips(Struct, frozen=True):
@@ -153,7 +130,7 @@ class DeviceHostPingPong(Rule):
                     events.end_ns[trips.to_device] - events.start_ns[trips.to_host],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("device-counterparts"),
         )
 
     def _trips_with_idle_device(self, signals: Signals, trips: _Trips) -> _Trips:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif import shrink
-
-_REMEDIES = (
-    Remedy(
-        text="Create tensors on the device and keep them there.",
-        snippet=(
-            "mask = torch.ones(batch, length, device=x.device)  # not torch.ones(...).to(device)\n"
-            "module = module.to(device)                         # also losses and metrics"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
-    Remedy(
-        text="Find the operators that have no device kernel, and replace or fuse them.",
-        snippet=(
-            "tf.debugging.set_log_device_placement(True)\n"
-            "tf.config.set_soft_device_placement(False)  # fails if a kernel is missing"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/gpu",
-    ),
-    Remedy(
-        text="Use jax.numpy instead of numpy inside the step, and pass arrays, not lists.",
-        snippet="x = jnp.asarray(x)  # once, before the step; then jnp functions only",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/notebooks/Common_Gotchas_in_JAX.html",
-    ),
-)
 
 
 class HostPlacedOperators(Rule):
@@ -128,5 +102,5 @@ class HostPlacedOperators(Rule):
                 ),
                 costliest("Costliest operators", signals.worker, rows, idle),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("placed-on-device"),
         )

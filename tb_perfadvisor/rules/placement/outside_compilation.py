@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.host_transfers import (
@@ -21,31 +22,6 @@ from tb_perfadvisor.signals.tpu.host_transfers import (
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-_REMEDIES = (
-    Remedy(
-        text="Keep summaries, strings and printing out of the function that runs on the TPU: "
-        "return the numbers, and write them from the host every hundredth step.",
-        snippet=(
-            "losses = strategy.run(train_step, args=(next(batches),))\n"
-            "if step % 100 == 0:\n"
-            "    with writer.as_default():\n"
-            "        tf.summary.scalar('loss', strategy.reduce('MEAN', losses, None), step=step)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/tpu",
-    ),
-    Remedy(
-        text="Do in the input pipeline what the TPU cannot do; it runs ahead of the step there.",
-        snippet=(
-            "table = tf.keras.layers.StringLookup(vocabulary=words)\n"
-            "dataset = dataset.map(lambda text, label: (table(text), label),\n"
-            "                      num_parallel_calls=tf.data.AUTOTUNE)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/data_performance",
-    ),
-)
 
 
 class OutsideCompilation(Rule):
@@ -114,7 +90,7 @@ class OutsideCompilation(Rule):
                 *_host_operators(signals, waits),
                 costliest("Longest waits", signals.worker, rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("summaries-on-host", "lookup-in-input"),
         )
 
 

@@ -4,37 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.rules.remedies.devices import ALL_DEVICES, VISIBLE_DEVICES
+from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.devices_in_use import unused_devices
-
-_REMEDIES = (
-    Remedy(
-        text="Train on all devices: replicate the model and split each batch.",
-        snippet=(
-            "strategy = tf.distribute.MirroredStrategy()\n"
-            "with strategy.scope():\n"
-            "    model = build_model()\n"
-            "    model.compile(optimizer=optimizer, loss=loss)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/distributed_training",
-    ),
-    Remedy(
-        text="Shard each batch over all devices: jit then runs the step on every device.",
-        snippet=(
-            'mesh = jax.make_mesh((jax.device_count(),), ("data",))\n'
-            'sharding = jax.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))\n'
-            "batch = jax.device_put(batch, sharding)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/sharded-computation.html",
-    ),
-    *ALL_DEVICES,
-    *VISIBLE_DEVICES,
-)
 
 
 class UnusedDevices(Rule):
@@ -99,6 +73,6 @@ class UnusedDevices(Rule):
                     tuple((device.index, device.name, device.memory_bytes) for device in unused),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("all-devices", "visible-devices"),
             severity="medium" if 2 * used <= visible else "low",
         )

@@ -6,44 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.compute.precision import BFLOAT16_WEIGHTS
-from tb_perfadvisor.rules.remedies.launch.compiling import COMPILE
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.casts import casts
 from tb_perfadvisor.units import format_share
-
-_REMEDIES = (
-    *COMPILE,
-    *BFLOAT16_WEIGHTS,
-    Remedy(
-        text="If the same values are cast in each step, cast them once, and keep the result.",
-        framework="pytorch",
-        change="bfloat16",
-        reference="https://docs.pytorch.org/docs/stable/amp.html",
-    ),
-    Remedy(
-        text="Cast once where data enters, and keep intermediate results in 16 bits: a single "
-        "32-bit operand widens a whole expression.",
-        snippet=(
-            "batch = batch.astype(jnp.bfloat16)\n"
-            "scale = jnp.asarray(scale, dtype=batch.dtype)  # float32 would widen the product"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/type_promotion.html",
-    ),
-    Remedy(
-        text="Let a policy choose the data types, so that layers agree and none casts back.",
-        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/mixed_precision",
-    ),
-)
 
 
 class CastOverhead(Rule):
@@ -109,5 +81,5 @@ class CastOverhead(Rule):
             ),
             saving=saving,
             evidence=costly_work("casts", signals, cast.rows, saving.claims),
-            remedies=_REMEDIES,
+            remedies=advise("compile", "bfloat16-weights", "cast-once"),
         )

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
@@ -18,30 +19,6 @@ from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
-
-_REMEDIES = (
-    Remedy(
-        text="Convert NumPy arrays to 32 bits when they enter, and give constants a dtype.",
-        snippet=(
-            "inputs = torch.from_numpy(array).float()\n"
-            "scale = torch.tensor(0.5, dtype=inputs.dtype, device=inputs.device)"
-        ),
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/tensor_attributes.html",
-    ),
-    Remedy(
-        text="Cast NumPy data in the input pipeline.",
-        snippet="dataset = dataset.map(lambda x, y: (tf.cast(x, tf.float32), y))",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/cast",
-    ),
-    Remedy(
-        text="Leave 64-bit types disabled, which is the default, or use them only where needed.",
-        snippet='jax.config.update("jax_enable_x64", False)',
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/default_dtypes.html",
-    ),
-)
 
 
 class DoublePrecision(Rule):
@@ -117,7 +94,7 @@ class DoublePrecision(Rule):
             ),
             saving=saving,
             evidence=costly_work("64-bit kernels", signals, rows, saving.claims),
-            remedies=_REMEDIES,
+            remedies=advise("single-precision"),
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.compute.precision import FLOAT16
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
@@ -18,31 +18,6 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in
 
 _BFLOAT16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
 _READS = "/Cast/ReadVariableOp:ReadVariableOp"
-_MIXED_FLOAT16 = Remedy(
-    text="Compute in float16, which this device multiplies fast. Keras scales the loss.",
-    snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
-    framework="tensorflow",
-    reference="https://www.tensorflow.org/guide/mixed_precision",
-)
-_HALF = Remedy(
-    text="Compute in float16, which this device multiplies fast, or in 32 bits.",
-)
-_FLOAT32 = Remedy(
-    text="Compute in 32 bits, and time a few steps: a policy only pays where the hardware has "
-    "units for it.",
-    snippet='keras.mixed_precision.set_global_policy("float32")',
-    framework="tensorflow",
-    reference="https://www.tensorflow.org/guide/mixed_precision",
-)
-_ONE_DNN = Remedy(
-    text="On processors with AVX512_BF16 or AMX, let oneDNN compute: it has kernels for 16 bits.",
-    snippet="export TF_ENABLE_ONEDNN_OPTS=1\n"
-    'lscpu | grep --only-matching --extended-regexp "avx512_bf16|amx_bf16" | sort -u',
-    language="bash",
-    framework="tensorflow",
-    reference="https://github.com/tensorflow/community/blob/master/rfcs/20210930-enable-onednn-ops.md",
-)
-_GENERAL = Remedy(text="Compute in 32 bits where nothing computes faster in 16.")
 
 
 class EmulatedSixteenBits(Rule):
@@ -112,7 +87,7 @@ class EmulatedSixteenBits(Rule):
             ),
             saving=saving,
             evidence=(costliest("Longest kernels in bfloat16", signals.worker, rows, now_ns),),
-            remedies=(*FLOAT16, _MIXED_FLOAT16, _HALF),
+            remedies=advise("float16", "float16-or-32-bits"),
         )
 
 
@@ -139,7 +114,7 @@ def _on_cpu(signals: Signals) -> Iterable[Finding]:
                 tuple((layer,) for layer in layers),
             ),
         ),
-        remedies=(_FLOAT32, _ONE_DNN, _GENERAL),
+        remedies=advise("float32", "onednn"),
         severity="medium",
     )
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, costliest
-from tb_perfadvisor.rules.remedies.compute.fp8 import FP8
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
@@ -131,7 +131,7 @@ class Fp8Opportunity(Rule):
                 matrix_products_by_size("Large 16-bit products", signals, large),
                 costliest("Longest of them", signals.worker, large.rows, large.duration_ns),
             ),
-            remedies=FP8,
+            remedies=advise("fp8"),
         )
 
     def _is_large(

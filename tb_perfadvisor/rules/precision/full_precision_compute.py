@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -15,13 +16,7 @@ from tb_perfadvisor.rules.evidence.kernel_totals import (
     kernels_by_type_of_work,
 )
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.compute.kernels import TF32
-from tb_perfadvisor.rules.remedies.compute.mixed_precision import (
-    MIXED_BFLOAT16,
-    MIXED_FLOAT16,
-    ONE_PASS,
-)
+from tb_perfadvisor.rules.finding import Column, Finding, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.device import DeviceFacts
@@ -44,6 +39,8 @@ from tb_perfadvisor.units import format_share
 
 # Mixed precision keeps these in 32 bits for numerical accuracy.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
+_BFLOAT16 = ("bfloat16", "bfloat16-weights", "bfloat16-if-possible")
+_FLOAT16 = ("float16",)
 
 
 class FullPrecisionCompute(Rule):
@@ -179,7 +176,7 @@ class FullPrecisionCompute(Rule):
                     "Longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
                 ),
             ),
-            remedies=_remedies(peaks),
+            remedies=advise(*_changes(peaks)),
         )
 
     def _on_tpu(self, signals: Signals) -> Iterable[Finding]:
@@ -219,7 +216,7 @@ class FullPrecisionCompute(Rule):
                 ),
                 costliest("Longest products in several passes", signals.worker, rows, now_ns),
             ),
-            remedies=ONE_PASS,
+            remedies=advise("one-pass-products"),
         )
 
     def _wide_arrays(self, signals: Signals) -> Iterable[Finding]:
@@ -252,7 +249,7 @@ class FullPrecisionCompute(Rule):
                 ),
                 costliest("Longest waits for 32-bit arrays", signals.worker, rows, now_ns),
             ),
-            remedies=MIXED_BFLOAT16,
+            remedies=advise(*_BFLOAT16),
         )
 
     def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:
@@ -275,7 +272,7 @@ class FullPrecisionCompute(Rule):
             ),
             saving=saving,
             evidence=(costliest("Longest 32-bit kernels", signals.worker, rows, now_ns),),
-            remedies=MIXED_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else MIXED_BFLOAT16,
+            remedies=advise(*(_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else _BFLOAT16)),
         )
 
 
@@ -336,9 +333,9 @@ def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
     return int(duration_ns.sum()) / all_ns if all_ns else 0.0
 
 
-def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
-    """Remedies that this device supports."""
-    casts = MIXED_BFLOAT16 if peaks.flop_per_s("bf16") is not None else MIXED_FLOAT16
+def _changes(peaks: Peaks) -> tuple[str, ...]:
+    """Changes that this device supports."""
+    casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
-    return (*casts, *TF32) if has_tf32 else casts
+    return (*casts, "tf32") if has_tf32 else casts

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import product_text
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
@@ -28,51 +28,8 @@ from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
 )
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
-from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
-
-_REMEDIES = (
-    *variants(
-        "aligned-shapes",
-        Remedy(
-            text="Pad sequences to a multiple of 8. Where you define the model, also round its "
-            "vocabulary, hidden sizes and class count up to a multiple of 64.",
-            snippet="batch = tokenizer(texts, padding=True, pad_to_multiple_of=8)",
-            needs=(Part.TRANSFORMERS, Part.TRAINING),
-            reference="https://huggingface.co/docs/transformers/pad_truncation",
-        ),
-        Remedy(
-            text="If you can choose the inputs' sizes (batch, sequence length, image size), choose "
-            "them so that the products' sizes are multiples of 8. Sizes of the model itself can "
-            "only change where it is trained.",
-            needs=(Part.FORWARD_ONLY,),
-            reference="https://docs.nvidia.com/deeplearning/performance/"
-            "dl-performance-matrix-multiplication/index.html",
-        ),
-        Remedy(
-            text="Round the vocabulary, hidden sizes and class count up to a multiple of 64 where "
-            "you define the model, and mask the added entries; pad sequences to a multiple of 8.",
-            snippet="def round_up(size, multiple=64):\n"
-            "    return -(-size // multiple) * multiple\n\n"
-            "embedding = torch.nn.Embedding(round_up(vocabulary), hidden)\n"
-            "head = torch.nn.Linear(hidden, round_up(vocabulary))",
-            reference="https://docs.nvidia.com/deeplearning/performance/"
-            "dl-performance-matrix-multiplication/index.html",
-        ),
-    ),
-    Remedy(
-        text="Round layer sizes up to a multiple of 64 where you define the model.",
-        snippet=(
-            "def round_up(size, multiple=64):\n"
-            "    return -(-size // multiple) * multiple\n\n"
-            "head = layers.Dense(round_up(classes))"
-        ),
-        change="aligned-shapes",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
-    ),
-)
 
 
 class MisalignedShapes(Rule):
@@ -166,7 +123,7 @@ class MisalignedShapes(Rule):
                 _table(signals, products, sizes, padded, cost_ns),
                 costliest("Longest misaligned products", signals.worker, products.rows, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("aligned-shapes"),
         )
 
 

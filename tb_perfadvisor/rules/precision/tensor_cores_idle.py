@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.compute.kernels import CHANNELS_LAST, LIBRARY_BENCHMARK
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
@@ -26,16 +26,6 @@ from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.units import format_share
 
 _NARROW = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16", "fp8", "int8"))
-
-_REMEDIES = (
-    *CHANNELS_LAST,
-    *LIBRARY_BENCHMARK,
-    Remedy(
-        text="If sizes are no multiples of 8, pad them; and keep channels in the last dimension.",
-        reference="https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
-    ),
-)
 
 
 class TensorCoresIdle(Rule):
@@ -129,7 +119,7 @@ class TensorCoresIdle(Rule):
                     time_within(signals, idle.rows, saving.claims),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("channels-last", "library-benchmark", "pad-for-tensor-cores"),
         )
 
 

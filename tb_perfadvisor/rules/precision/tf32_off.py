@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.remedies.compute.kernels import TF32
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in_format
 from tb_perfadvisor.trace import Precision
-
-_REMEDIES = (
-    *TF32,
-    Remedy(
-        text="TF32 is on by default: find the call that turns it off, or turn it back on.",
-        snippet="tf.config.experimental.enable_tensor_float_32_execution(True)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/config/experimental/"
-        "enable_tensor_float_32_execution",
-    ),
-    Remedy(
-        text="Use the default precision of matrix products, which is TF32 on this device.",
-        snippet='jax.config.update("jax_default_matmul_precision", "default")',
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
-    ),
-)
 
 
 class Tf32Off(Rule):
@@ -115,5 +98,5 @@ class Tf32Off(Rule):
             evidence=costly_work(
                 "32-bit matrix kernels", signals, without_tf32.rows, saving.claims
             ),
-            remedies=_REMEDIES,
+            remedies=advise("tf32"),
         )

@@ -7,54 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.rules.remedies.variants import variants
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_MS, format_duration
 
 _FEWEST_DECODES = 3
 """With fewer steps that only decode, their usual time is unknown."""
-
-_REMEDIES = (
-    *variants(
-        "prefill-chunks",
-        Remedy(
-            text="Let vLLM read fewer tokens in each step: it splits longer prompts. Requests wait "
-            "less for their next token, but longer for their first.",
-            snippet="vllm serve MODEL --max-num-batched-tokens 2048",
-            language="bash",
-            needs=(Part.VLLM,),
-            reference="https://docs.vllm.ai/en/stable/configuration/optimization/",
-        ),
-        Remedy(
-            text="Let SGLang read prompts in smaller chunks, and decode in the same steps. "
-            "Requests wait less for their next token, but longer for their first.",
-            snippet="python -m sglang.launch_server --model-path MODEL \\\n"
-            "    --chunked-prefill-size 2048 --enable-mixed-chunk",
-            language="bash",
-            needs=(Part.SGLANG,),
-            reference="https://docs.sglang.io/advanced_features/server_arguments.html",
-        ),
-        Remedy(
-            text="Let TensorRT-LLM split prompts, and read fewer tokens in each step. Requests "
-            "wait less for their next token, but longer for their first.",
-            snippet="llm = LLM(model=name, enable_chunked_prefill=True, max_num_tokens=2048)",
-            needs=(Part.TENSORRT_LLM,),
-            reference="https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html",
-        ),
-        Remedy(
-            text="If the server can split prompts, let it read fewer tokens of them in each step. "
-            "Requests wait less for their next token, but longer for their first.",
-            unless=SERVERS,
-            reference="https://arxiv.org/abs/2403.02310",
-        ),
-    ),
-)
 
 
 class LongPrefillStep(Rule):
@@ -150,7 +113,7 @@ class LongPrefillStep(Rule):
                     time_ns,
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("prefill-chunks"),
         )
 
 

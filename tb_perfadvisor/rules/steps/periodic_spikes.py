@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.tables import step_time_series
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span
-from tb_perfadvisor.rules.remedies.launch.results import SAVE_RARELY
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Span
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import dominant_event, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -16,29 +16,6 @@ from tb_perfadvisor.units import format_duration
 
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 _MOST_STEPS_LISTED = 5
-
-_REMEDIES = (
-    *SAVE_RARELY,
-    Remedy(
-        text="Run callbacks and write summaries only every few hundred steps.",
-        snippet=(
-            "callbacks = [tf.keras.callbacks.TensorBoard(log_dir, update_freq=500)]\n"
-            "model.fit(dataset, callbacks=callbacks)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/keras/writing_your_own_callbacks",
-    ),
-    Remedy(
-        text="Save less often, and in the background.",
-        snippet=(
-            "checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())\n"
-            "if step % 500 == 0:\n"
-            "    checkpointer.save(path, state)   # returns before it is written"
-        ),
-        framework="jax",
-        reference="https://orbax.readthedocs.io/en/latest/guides/checkpoint/async_checkpointing.html",
-    ),
-)
 
 
 class PeriodicSpikes(Rule):
@@ -132,7 +109,7 @@ class PeriodicSpikes(Rule):
                 ),
                 Span("Longest wait", signals.worker, start, end, "", spikes.part),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("save-rarely"),
         )
 
 

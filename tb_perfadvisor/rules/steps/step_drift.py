@@ -6,34 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
-from tb_perfadvisor.rules.remedies.devices import WATCH_CLOCKS
-from tb_perfadvisor.rules.remedies.launch.results import KEEP_NUMBERS
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration, format_share
-
-_REMEDIES = (
-    *KEEP_NUMBERS,
-    Remedy(
-        text="If host time grows, look for objects that are kept from step to step: lists of "
-        "tensors, metrics that are never reset, new tf.functions.",
-        snippet="metric.reset_state()   # after each report",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/function",
-    ),
-    Remedy(
-        text="If host time grows, look for objects that are kept from step to step, such as lists "
-        "of device arrays.",
-        snippet="losses.append(float(loss))   # every hundred steps: the number, not the array",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-    *WATCH_CLOCKS,
-)
 
 
 class StepDrift(Rule):
@@ -119,5 +99,5 @@ class StepDrift(Rule):
                     ),
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("keep-numbers", "watch-clocks"),
         )

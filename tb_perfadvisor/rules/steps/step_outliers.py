@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Span, Table
-from tb_perfadvisor.rules.remedies.recording import RECORD_STACKS
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Span, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.steps.step_variation import (
@@ -22,27 +22,6 @@ from tb_perfadvisor.signals.steps.step_variation import (
 )
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    *RECORD_STACKS,
-    Remedy(
-        text="Compare the slowest step with a median one in the trace viewer, and record with the "
-        "Python tracer if the host's activity is missing.",
-        snippet=(
-            "options = tf.profiler.experimental.ProfilerOptions(\n"
-            "    host_tracer_level=3, python_tracer_level=1)\n"
-            "tf.profiler.experimental.start(logdir, options=options)"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/profiler",
-    ),
-    Remedy(
-        text="Compare the slowest step with a median one in the trace viewer.",
-        snippet="with jax.profiler.trace(logdir):\n    run_steps(20)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/profiling.html",
-    ),
-)
 
 
 class StepOutliers(Rule):
@@ -139,7 +118,7 @@ class StepOutliers(Rule):
             ),
             severity=None if is_lost else "low",
             evidence=_evidence(signals, variation, slowest),
-            remedies=_REMEDIES,
+            remedies=advise("record-stacks", "compare-steps"),
         )
 
 

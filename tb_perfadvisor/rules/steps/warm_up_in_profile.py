@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
-from tb_perfadvisor.rules.remedies.recording import RECORD_LATER
+from tb_perfadvisor.rules.finding import Column, Finding, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.steps.step_variation import step_variation
@@ -21,27 +21,7 @@ from tb_perfadvisor.units import format_duration, format_share
 
 _START_UP_CALLS = (EventKind.LAUNCH, EventKind.ALLOCATE, EventKind.RUNTIME)
 
-_REMEDIES = (
-    *RECORD_LATER,
-    Remedy(
-        text="Profile from the tenth batch on.",
-        snippet="tf.keras.callbacks.TensorBoard(log_dir, profile_batch=(10, 20))",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/profiler",
-    ),
-    Remedy(
-        text="Run a few steps before the trace begins, and wait for them.",
-        snippet=(
-            "for _ in range(5):\n"
-            "    state = train_step(state, batch)\n"
-            "jax.block_until_ready(state)\n"
-            "with jax.profiler.trace(logdir):\n"
-            "    state = train_step(state, batch)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/profiling.html",
-    ),
-)
+_ADVICE = ("record-later", "record-after-warm-up")
 
 
 class WarmUpInProfile(Rule):
@@ -116,7 +96,7 @@ class WarmUpInProfile(Rule):
             ),
             severity="low",
             evidence=(step_time_series(signals),),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )
 
     def _by_calls(self, signals: Signals) -> Iterable[Finding]:
@@ -151,5 +131,5 @@ class WarmUpInProfile(Rule):
                 ),
                 costliest("Longest calls", signals.worker, rows, idle),
             ),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
         )

@@ -4,35 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
-
-_REMEDIES = (
-    Remedy(
-        text="Dispatch the next step before reading the results of the last one: the programs of "
-        "all cores are then queued, and the cores reach the barrier together.",
-        snippet=(
-            "for batch in batches:\n"
-            "    state, metrics = step(state, batch)\n"
-            "    if number % 100 == 0:\n"
-            "        log(jax.device_get(metrics))"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
-    ),
-    Remedy(
-        text="Give every core the same work: equal batches (pad or drop a short last one), and "
-        "experts or tables that are spread evenly.",
-        snippet="dataset = dataset.batch(global_batch, drop_remainder=True)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/tpu",
-    ),
-)
 
 
 class BarrierWait(Rule):
@@ -98,5 +77,5 @@ class BarrierWait(Rule):
             ),
             saving=Saving(0, waited_ns, waited_ns, claims, "measured"),
             evidence=(costliest("Longest barriers", signals.worker, rows, cost_ns),),
-            remedies=_REMEDIES,
+            remedies=advise("dispatch-ahead", "equal-work"),
         )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations, FasterReader
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
@@ -24,24 +23,6 @@ many others, as a matrix product does."""
 # A fusion with these does more than expand arrays. Threefry mixes bits of random numbers by `xor`.
 _OTHER_WORK = frozenset(
     {"convolution", "dot", "gather", "reduce-window", "rng-bit-generator", "xor"}
-)
-
-_REMEDIES = (
-    Remedy(
-        text="Combine the small operands first and the large one last.",
-        snippet="y = x * (scale * gain) + (bias + shift)",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Use einsum instead of expanding an operand and summing. Distances are products, too: "
-        "expand the square.",
-        snippet=(
-            "y = jnp.einsum('bi,io->bo', x, w)  # not (x[:, :, None] * w[None]).sum(1)\n"
-            "distance = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
-    ),
 )
 
 
@@ -96,7 +77,7 @@ class BroadcastOverhead(CostlyOperations):
     remaining_share = 0.0
     expected_of_best = 3.0
     breaks_fusion = True
-    remedies = _REMEDIES
+    changes = ("small-operands-first", "einsum")
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation expands arrays, or computes with expanded ones."""

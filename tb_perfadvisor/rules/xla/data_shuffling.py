@@ -6,7 +6,6 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
@@ -25,40 +24,6 @@ _MOVING = frozenset(
 )
 # How JAX names what `approx_max_k` does: a reduction to some maxima, and a sort of them.
 _APPROXIMATE = "approx_top_k"
-
-_REMEDIES = (
-    Remedy(
-        text="Replace a sort by what needs fewer comparisons: the largest few elements, or an "
-        "approximate maximum.",
-        snippet="values, places = jax.lax.approx_max_k(scores, 64)  # not jnp.argsort(scores)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.approx_max_k.html",
-    ),
-    Remedy(
-        text="Gather all rows before a loop, if it looks up a row in each step.",
-        snippet="carry, out = jax.lax.scan(step, carry, table[ids])  # not table[i] in the step",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-    Remedy(
-        text="Unroll scans over layers, so that stacked results are written in whole layers.",
-        snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=4)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-    Remedy(
-        text="For a small table, multiply by a one-hot matrix, which is faster than a gather.",
-        snippet="vectors = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype) @ table",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.nn.one_hot.html",
-    ),
-    Remedy(
-        text="For a small table, multiply by a one-hot matrix instead of gathering.",
-        snippet="vectors = tf.one_hot(ids, vocabulary, dtype=table.dtype) @ table",
-        framework="tensorflow",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-)
 
 
 class DataShuffling(CostlyOperations):
@@ -114,7 +79,7 @@ class DataShuffling(CostlyOperations):
     noun = "operation"
     remaining_share = 0.5
     breaks_fusion = True
-    remedies = _REMEDIES
+    changes = ("approximate-top-k", "gather-before-loop", "unrolled-layers", "one-hot-lookup")
     moves_data = True
 
     def selected(self, signals: Signals) -> list[XlaOperation]:

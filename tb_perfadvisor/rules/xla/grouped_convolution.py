@@ -4,37 +4,11 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.grouped_convolutions import grouped_convolutions, grouping_of
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-
-_REMEDIES = (
-    Remedy(
-        text="Use one group, with fewer channels if the model should not grow.",
-        snippet="conv = flax.linen.Conv(channels, (3, 3), feature_group_count=1)",
-        framework="jax",
-        reference="https://flax.readthedocs.io/en/latest/api_reference/flax.linen/layers.html",
-    ),
-    Remedy(
-        text="Use one group, with fewer channels if the model should not grow.",
-        snippet="conv = tf.keras.layers.Conv2D(channels, 3, groups=1)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/Conv2D",
-    ),
-    Remedy(
-        text="Or make each channel a group of its own and mix channels in a pointwise convolution: "
-        "XLA computes depthwise convolutions on the vector unit.",
-        snippet=(
-            "x = flax.linen.Conv(channels, (3, 3), feature_group_count=channels)(x)\n"
-            "x = flax.linen.Conv(channels, (1, 1))(x)"
-        ),
-        framework="jax",
-        reference="https://flax.readthedocs.io/en/latest/api_reference/flax.linen/layers.html",
-    ),
-)
 
 
 class GroupedConvolution(CostlyOperations):
@@ -83,7 +57,7 @@ class GroupedConvolution(CostlyOperations):
     noun = "operation"
     remaining_share = 0.25
     expected_of_best = 2.0
-    remedies = _REMEDIES
+    changes = ("one-group", "depthwise-convolution")
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation is a convolution with groups of several channels."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
@@ -22,38 +23,6 @@ from tb_perfadvisor.signals.tpu.host_offload import (
 from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-_REMEDIES = (
-    Remedy(
-        text="Keep as much as fits in device memory, and offload only the rest.",
-        snippet=(
-            "on_device = sharding.with_memory_kind('device')\n"
-            "params = jax.device_put(params, on_device)\n"
-            "step = jax.jit(step, in_shardings=on_device, out_shardings=on_device)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
-    ),
-    Remedy(
-        text="Offload only a few activations by name, and recompute the others: computing is often "
-        "faster than the link to the host.",
-        snippet=(
-            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-            "    names_which_can_be_saved=[],\n"
-            "    names_which_can_be_offloaded=['layer_input'],\n"
-            "    offload_src='device',\n"
-            "    offload_dst='pinned_host',\n"
-            ")\n"
-            "layer = jax.checkpoint(layer, policy=policy)"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
-    ),
-    Remedy(
-        text="Overlap each copy with more compute: fetch the arrays of the next layer while the "
-        "current one computes, or do more work with each array once it is there.",
-    ),
-)
 
 
 class HostOffloadCopies(Rule):
@@ -125,7 +94,7 @@ class HostOffloadCopies(Rule):
                 table,
                 costliest("Longest waits", signals.worker, rows[is_waiting], cost_ns[is_waiting]),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("less-offloading", "offload-by-name", "overlapped-offloading"),
         )
 
 

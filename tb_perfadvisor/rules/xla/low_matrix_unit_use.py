@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
@@ -18,31 +19,7 @@ from tb_perfadvisor.units import NS_PER_S, format_share
 
 MOST_OPERATIONS = 30
 
-_REMEDIES = (
-    Remedy(
-        text="Look at the other findings first: padding, waiting and data movement keep the unit "
-        "idle. If there are none, give it more work at a time.",
-        snippet="batch_per_core = 128 * math.ceil(2 * batch_per_core / 128)",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Keep activations in 16 bits, which halves what products read and write.",
-        snippet="policy = tf.keras.mixed_precision.set_global_policy('mixed_bfloat16')",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/guide/mixed_precision",
-    ),
-    Remedy(
-        text="Keep activations in 16 bits, which halves what products read and write.",
-        snippet="layer = flax.linen.Dense(features, dtype=jnp.bfloat16)",
-        framework="jax",
-        reference="https://flax.readthedocs.io/en/latest/guides/index.html",
-    ),
-)
-_WHERE_TO_LOOK = Remedy(
-    text="Look at what is high in the table and is no product: meanwhile, the unit is idle. If "
-    "products take most of the time, their dimensions are no multiples of 128, or the batch is too "
-    "small. Events, which TensorFlow records since 2.4, tell which operations wait or are padded.",
-)
+_ADVICE = ("look-at-other-findings", "activations-in-16-bits")
 _PRODUCTS = frozenset({"matmul", "convolution", "attention"})
 
 
@@ -126,7 +103,7 @@ class LowMatrixUnitUse(Rule):
                 f" matrix products take {format_share(unit.time_share)} of the device's busy time."
             ),
             evidence=(_table(signals, unit), longest) if has_operations else (longest,),
-            remedies=_REMEDIES,
+            remedies=advise(*_ADVICE),
             severity="low",
         )
 
@@ -153,7 +130,9 @@ class LowMatrixUnitUse(Rule):
                 f" for the whole recording.{products}"
             ),
             evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
-            remedies=(_WHERE_TO_LOOK, *_REMEDIES),
+            remedies=advise(
+                "look-at-idle-unit", "look-at-other-findings", "activations-in-16-bits"
+            ),
             severity="low",
         )
 

@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-
-_REMEDIES = (
-    Remedy(
-        text="Use average pooling.",
-        snippet='x = tf.nn.avg_pool2d(x, ksize=2, strides=2, padding="SAME")',
-        framework="tensorflow",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Use average pooling, or a stride in the convolution before it.",
-        snippet="x = flax.linen.avg_pool(x, window_shape=(2, 2), strides=(2, 2))",
-        framework="jax",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-)
 
 
 class MaxPoolGradient(CostlyOperations):
@@ -67,7 +51,7 @@ class MaxPoolGradient(CostlyOperations):
     noun = "gradient"
     remaining_share = 0.5
     breaks_fusion = True
-    remedies = _REMEDIES
+    changes = ("average-pooling",)
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation is the backward pass of max pooling."""

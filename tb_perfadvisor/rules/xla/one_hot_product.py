@@ -6,34 +6,11 @@ from math import nan, prod
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.units import NS_PER_S
-
-_REMEDIES = (
-    Remedy(
-        text="Look the rows up by index.",
-        snippet="vectors = table[ids]  # not jax.nn.one_hot(ids, table.shape[0]) @ table",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.take.html",
-    ),
-    Remedy(
-        text="Look the rows up by index.",
-        snippet="vectors = tf.gather(table, ids)  # not tf.one_hot(ids, vocabulary) @ table",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/gather",
-    ),
-    Remedy(
-        text="Look the rows up by index.",
-        snippet="vectors = torch.nn.functional.embedding(ids, table)",
-        framework="pytorch",
-        reference="https://docs.pytorch.org/docs/stable/generated/"
-        "torch.nn.functional.embedding.html",
-    ),
-)
 
 
 class OneHotProduct(CostlyOperations):
@@ -85,7 +62,7 @@ class OneHotProduct(CostlyOperations):
     noun = "product"
     remaining_share = 1 / 6
     expected_of_best = 3.0
-    remedies = _REMEDIES
+    changes = ("rows-by-index",)
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation multiplies a table that is not small by a one-hot matrix."""

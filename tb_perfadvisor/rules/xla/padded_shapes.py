@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
+from tb_perfadvisor.advice import Remedy, Value, advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.padding import describe_array, padding_table
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.fitting_sizes import executions_of, saving_of_fitting_sizes
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time
@@ -24,20 +23,6 @@ from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddi
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
-EXAMPLE_QUESTION = "perfadvisor tpu-shapes product:8192x4096x128,130 --topology v5e"
-"""Shown where the finding has no question of its own."""
-_ASK = Remedy(
-    text="Ask XLA's TPU compiler about your sizes before you change them. It needs no TPU.",
-    snippet=EXAMPLE_QUESTION,
-    language="bash",
-)
-_REMEDIES = (
-    Remedy(
-        text="Choose the sizes in the table under “Size that fits”.",
-        snippet="hidden = 512  # instead of 520",
-    ),
-    _ASK,
-)
 _AS_LONG = 1.05
 """A batch that takes at most this much longer takes as long, as far as the model can tell."""
 
@@ -148,7 +133,7 @@ class PaddedShapes(Rule):
                     signals.trace.events.duration_ns[rows],
                 ),
             ),
-            remedies=_remedies(best) if best is not None else (_ASK,),
+            remedies=_remedies(best) if best is not None else advise("ask-tpu-compiler"),
         )
 
 
@@ -204,7 +189,7 @@ def _batch(signals: Signals, padded: Sequence[OperationPadding]) -> str:
 
 def _remedies(best: FittedOperation) -> tuple[Remedy, ...]:
     """The remedies, with the sizes of the operation that gains most."""
-    first, ask = _REMEDIES
-    size = best.size
-    first = replace(first, snippet=f"size = {size.fits}  # instead of {size.size}")
-    return first, replace(ask, snippet=best.question or ask.snippet)
+    values: dict[str, Value] = {"size": best.size.size, "fits": best.size.fits}
+    if best.question:
+        values["question"] = best.question
+    return advise("fitting-sizes", "ask-tpu-compiler", **values)

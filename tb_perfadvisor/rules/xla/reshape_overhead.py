@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-
-_REMEDIES = (
-    Remedy(
-        text="Contract several dimensions at once instead of merging them first.",
-        snippet="y = jnp.einsum('blhd,hdo->blo', x, w)  # not x.reshape(b, l, h * d) @ w",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
-    ),
-    Remedy(
-        text="Split and merge only leading dimensions, and keep the last one a multiple of 128.",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-)
 
 
 class ReshapeOverhead(CostlyOperations):
@@ -62,7 +48,7 @@ class ReshapeOverhead(CostlyOperations):
     activity = "goes into reshaping arrays in memory"
     noun = "reshape"
     remaining_share = 0.5
-    remedies = _REMEDIES
+    changes = ("contracted-dimensions", "leading-dimensions")
     moves_data = True
 
     def selects(self, operation: XlaOperation) -> bool:

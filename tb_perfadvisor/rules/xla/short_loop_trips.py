@@ -6,35 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tpu.loops import loops
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_duration
-
-_REMEDIES = (
-    Remedy(
-        text="Unroll the loop, so that a trip does the work of several.",
-        snippet="carry, outputs = jax.lax.scan(cell, carry, inputs, unroll=8)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-    Remedy(
-        text="If a trip does not depend on the one before it, process all of them at once.",
-        snippet="outputs = jax.vmap(cell)(inputs)  # not a scan over them",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.vmap.html",
-    ),
-    Remedy(
-        text="Unroll the recurrent layer.",
-        snippet="layer = tf.keras.layers.LSTM(units, unroll=True)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/LSTM",
-    ),
-)
 
 
 class ShortLoopTrips(Rule):
@@ -104,7 +84,7 @@ class ShortLoopTrips(Rule):
                 _table(signals, rows, trips),
                 costliest("Longest loops of short trips", signals.worker, rows, duration_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("unrolled-loop", "parallel-trips"),
         )
 
 

@@ -7,29 +7,12 @@ from math import inf
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _BOUNDS = r"\[(\d{1,18}):(\d{1,18})(?::\d+)?\]"
-
-_REMEDIES = (
-    Remedy(
-        text="Pack arrays that are split later along a leading dimension, which has no tiles.",
-        snippet=(
-            "qkv = qkv.reshape(batch, length, 3, heads, size).transpose(2, 0, 1, 3, 4)\n"
-            "q, k, v = qkv[0], qkv[1], qkv[2]"
-        ),
-        framework="jax",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Slice at multiples of 128 along the last dimension, and of 8 along the one before.",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-)
 
 
 class SliceOfPaddedDim(CostlyOperations):
@@ -75,7 +58,7 @@ class SliceOfPaddedDim(CostlyOperations):
     activity = "goes into slicing arrays inside their tiles"
     noun = "slice"
     remaining_share = 0.5
-    remedies = _REMEDIES
+    changes = ("packed-leading-dimension", "aligned-slices")
     moves_data = True
 
     def best_ns(

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.cross_slice import CrossSlice, cross_slice
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S
-
-_REMEDIES = (
-    Remedy(
-        text="Reduce across slices less often, or send fewer bytes: accumulate gradients over "
-        "several batches, and send them in 16 bits.",
-        snippet=(
-            "optimizer = optax.MultiSteps(optimizer, every_k_schedule=4)\n"
-            "grads = jax.tree.map(lambda g: g.astype(jnp.bfloat16), grads)"
-        ),
-        framework="jax",
-        reference="https://optax.readthedocs.io/en/latest/api/optimizer_wrappers.html",
-    ),
-    Remedy(
-        text="Use only data parallelism across slices, and shard the model within a slice.",
-        snippet=(
-            "devices = mesh_utils.create_hybrid_device_mesh(\n"
-            "    mesh_shape=(1, chips_per_slice), dcn_mesh_shape=(slices, 1)\n"
-            ")\n"
-            "mesh = jax.sharding.Mesh(devices, ('data', 'model'))"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jax.experimental.mesh_utils.html",
-    ),
-)
 
 
 class SlowCrossSlice(Rule):
@@ -107,7 +84,7 @@ class SlowCrossSlice(Rule):
                 _table(signals, transfers, cost_ns),
                 costliest("Longest waits", signals.worker, done, cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("fewer-cross-slice-bytes", "data-parallel-slices"),
         )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import product_time_ns
@@ -24,21 +23,6 @@ _SLOW = (
 # Threefry mixes bits by rotations. XLA names the result after what it is used for.
 _ROTATIONS = frozenset({"shift-left", "shift-right-logical", "xor"})
 _DRAWN = _SLOW + r"|(?i:uniform|bernoulli|random_bits|dropout|randint)"
-
-_REMEDIES = (
-    Remedy(
-        text="Use the hardware generator.",
-        snippet="jax.config.update('jax_default_prng_impl', 'rbg')",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/jax.random.html",
-    ),
-    Remedy(
-        text="Use uniform numbers where they suffice, and sample from fewer classes.",
-        snippet="keep = tf.random.uniform(tf.shape(x)) < rate  # not tf.random.categorical",
-        framework="tensorflow",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-)
 
 
 class SlowRandom(CostlyOperations):
@@ -87,7 +71,7 @@ class SlowRandom(CostlyOperations):
     noun = "operation"
     remaining_share = 0.5
     expected_of_best = 1.3
-    remedies = _REMEDIES
+    changes = ("hardware-generator", "cheaper-distributions")
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation draws from a slow distribution or with a slow generator."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, LargerBatch, Remedy, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, LargerBatch, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.hlo import round_up
 from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
@@ -16,19 +17,6 @@ from tb_perfadvisor.units import format_bytes, format_share
 
 _SUBLANES = 8
 _MOST_OPERATIONS = 30
-
-_REMEDIES = (
-    Remedy(
-        text="If more samples are waiting, process them in the same step. This does not make a "
-        "single sample faster.",
-        reference="https://cloud.google.com/tpu/docs/performance-guide",
-    ),
-    Remedy(
-        text="Store the weights in 8 bits, which halves what each step reads, if the model stays "
-        "accurate enough.",
-        reference="https://arxiv.org/abs/2206.01861",
-    ),
-)
 
 
 class SmallBatch(Rule):
@@ -119,7 +107,7 @@ class SmallBatch(Rule):
                     signals.trace.events.duration_ns[rows],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("more-samples-per-step", "eight-bit-weights"),
         )
 
 

@@ -6,41 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-
-_REMEDIES = (
-    Remedy(
-        text="Let XLA's latency-hiding scheduler move work between start and done, and make more "
-        "collectives asynchronous.",
-        snippet=(
-            "os.environ['LIBTPU_INIT_ARGS'] = (\n"
-            "    '--xla_tpu_enable_latency_hiding_scheduler=true '\n"
-            "    '--xla_tpu_enable_async_collective_fusion=true '\n"
-            "    '--xla_tpu_enable_async_collective_fusion_fuse_all_gather=true'\n"
-            ")  # before jax is imported"
-        ),
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/xla_flags.html",
-    ),
-    Remedy(
-        text="Give the scheduler independent work: a scan that is unrolled once can gather the "
-        "weights of the next layer while the current one computes.",
-        snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=2)",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
-    ),
-    Remedy(
-        text="Reduce gradients in buckets during the backward pass, rather than all of them "
-        "after it.",
-    ),
-)
 
 
 class SynchronousCollectives(Rule):
@@ -128,5 +102,5 @@ class SynchronousCollectives(Rule):
                 ),
                 costliest("Longest waits", signals.worker, done.astype(np.int32), cost_ns),
             ),
-            remedies=_REMEDIES,
+            remedies=advise("tpu-latency-hiding", "unrolled-gathers", "bucketed-gradients"),
         )

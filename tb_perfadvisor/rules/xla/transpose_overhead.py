@@ -4,35 +4,10 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.grouped_convolutions import rearranging_copies
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-
-_REMEDIES = (
-    Remedy(
-        text="Take arguments and return results in the order of dimensions in which the program "
-        "computes with them, and transpose on the host if other code needs another order.",
-        snippet="return y  # not jnp.swapaxes(y, 0, 1): the caller indexes y[batch, time]",
-        framework="jax",
-    ),
-    Remedy(
-        text="Let einsum choose the dimension order instead of transposing by hand.",
-        snippet="scores = jnp.einsum('bqhd,bkhd->bhqk', q, k)  # no transpose before it",
-        framework="jax",
-        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
-    ),
-    Remedy(
-        text="Let the product transpose its operand instead of transposing it first.",
-        snippet="y = tf.matmul(x, w, transpose_b=True)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/linalg/matmul",
-    ),
-    Remedy(
-        text="Stack the values of a scan along the first dimension, in the layout of the layer.",
-    ),
-)
 
 
 class TransposeOverhead(CostlyOperations):
@@ -86,7 +61,7 @@ class TransposeOverhead(CostlyOperations):
     activity = "goes into moving arrays to another layout"
     noun = "layout change"
     remaining_share = 0.5
-    remedies = _REMEDIES
+    changes = ("native-order", "einsum-order", "transposed-product", "stacked-first")
     moves_data = True
 
     def remains(self, operation: XlaOperation) -> float:

@@ -6,7 +6,6 @@ import re
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _PIECE = (
@@ -14,29 +13,6 @@ _PIECE = (
     r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
 )
 _OTHER_NORMALIZATION = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
-
-_REMEDIES = (
-    Remedy(
-        text="Use the fused operation.",
-        snippet=(
-            "y, mean, variance = tf.compat.v1.nn.fused_batch_norm(\n"
-            "    x, scale, offset, epsilon=1e-3, is_training=True\n"
-            ")"
-        ),
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/compat/v1/nn/fused_batch_norm",
-    ),
-    Remedy(
-        text="Keras uses the fused operation for images with the channels in axis -1.",
-        snippet="layer = tf.keras.layers.BatchNormalization(axis=-1)",
-        framework="tensorflow",
-        reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/BatchNormalization",
-    ),
-    Remedy(
-        text="If the normalization is written by hand, use your library's layer instead.",
-        framework="jax",
-    ),
-)
 
 
 class UnfusedBatchNorm(CostlyOperations):
@@ -81,7 +57,7 @@ class UnfusedBatchNorm(CostlyOperations):
     activity = "goes into unfused batch normalization"
     noun = "operation"
     remaining_share = 0.5
-    remedies = _REMEDIES
+    changes = ("fused-batch-norm", "keras-batch-norm", "library-batch-norm")
 
     def selects(self, operation: XlaOperation) -> bool:
         """Whether an operation is a part of an unfused batch normalization."""

@@ -18,14 +18,23 @@ class Fit(Struct, frozen=True, kw_only=True):
         framework: pytorch, tensorflow or jax; empty if it fits all of them.
         needs: Parts that the program must be seen to have.
         unless: Parts that make the advice pointless or wrong.
-        change: What the advice changes, such as `loader-workers`. Of several pieces of advice
-            for the same change, only the first one that fits is shown: list the special ones first.
+        change: The id of the change that it advises, such as `loader-workers`. Of several pieces of
+            advice for the same change, only the first one that fits is shown: list the special ones
+            first. A program of an unknown framework is shown the first one for each framework.
+        sets: What the change sets, if several changes set the same, such as `bucket-size`. They
+            count as one change.
     """
 
     framework: str = ""
     needs: tuple[Part, ...] = ()
     unless: tuple[Part, ...] = ()
     change: str = ""
+    sets: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What advice for the same has in common; empty if it stands alone."""
+        return self.sets or self.change
 
     def fits(self, workload: Workload) -> bool:
         """Whether the advice fits a program. Advice for every framework fits unknown ones."""
@@ -43,9 +52,17 @@ Advice = TypeVar("Advice", bound=Fit)
 def fitting(advice: Iterable[Advice], workload: Workload) -> tuple[Advice, ...]:
     """The advice that fits a program, one piece for each change, in the given order."""
     chosen: list[Advice] = []
-    changes: set[str] = set()
     for piece in advice:
-        if piece.fits(workload) and piece.change not in changes:
+        if piece.fits(workload) and not any(_is_instead(one, piece) for one in chosen):
             chosen.append(piece)
-            changes.update({piece.change} - {""})
     return tuple(chosen)
+
+
+def _is_instead(chosen: Fit, piece: Fit) -> bool:
+    """Whether a piece of advice that was chosen takes the place of another one."""
+    is_for_all = "" in (chosen.framework, piece.framework)
+    return (
+        bool(piece.subject)
+        and chosen.subject == piece.subject
+        and (is_for_all or chosen.framework == piece.framework)
+    )

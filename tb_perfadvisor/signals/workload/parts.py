@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from types import MappingProxyType
 
 
 class Aspect(Enum):
@@ -113,6 +114,8 @@ SERVERS = (Part.VLLM, Part.SGLANG, Part.TENSORRT_LLM)
 INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
 OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
 """Frameworks that call the model themselves, so that the user's code has no loop to change."""
+GROUPS = MappingProxyType({"trainers": TRAINERS, "servers": SERVERS, "own-the-loop": OWN_THE_LOOP})
+"""Names for several parts at once."""
 
 
 SPLITS_THE_MODEL = frozenset(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.rules.remedies.launch.serving import OVERLAPPED_SCHEDULE
+from tb_perfadvisor.advice import Remedy, advise
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
@@ -38,10 +37,10 @@ def test_what_the_program_does_already_is_not_advised() -> None:
 
 
 def test_a_server_that_overlaps_its_schedule_is_not_told_to() -> None:
-    (advice,) = fitting(OVERLAPPED_SCHEDULE, program(Part.SERVER, Part.SGLANG))
+    (advice,) = fitting(advise("overlapped-schedule"), program(Part.SERVER, Part.SGLANG))
     assert "leave --disable-overlap-schedule out" in advice.text
     overlapped = program(Part.SERVER, Part.SGLANG, Part.OVERLAPPED_SCHEDULE)
-    (advice,) = fitting(OVERLAPPED_SCHEDULE, overlapped)
+    (advice,) = fitting(advise("overlapped-schedule"), overlapped)
     assert "already prepares the next step" in advice.text
 
 

@@ -1,13 +1,13 @@
-"""Remedies that record a better profile, in the words of the hints on recording."""
+"""Changes that record a better profile, in the words of the hints on recording."""
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.finding import Remedy
+from types import MappingProxyType
+
+from tb_perfadvisor.advice.remedy import Remedy
 from tb_perfadvisor.signals.recording.hint import Hint
 from tb_perfadvisor.signals.recording.hints import STACKS
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
-
-_PROFILER = "https://docs.pytorch.org/docs/stable/profiler.html"
 
 
 def _remedies(change: str, before: str, hints: tuple[Hint, ...]) -> tuple[Remedy, ...]:
@@ -19,20 +19,22 @@ def _remedies(change: str, before: str, hints: tuple[Hint, ...]) -> tuple[Remedy
             needs=hint.needs,
             unless=hint.unless,
             change=change,
-            reference=_PROFILER,
+            reference="https://docs.pytorch.org/docs/stable/profiler.html",
         )
         for hint in hints
         if hint.framework in ("pytorch", "")
     )
 
 
-RECORD_STACKS = _remedies(
-    "record-stacks",
-    "Compare the slowest step with a median one in the trace viewer. If the host's activity is "
-    "missing there, record Python stacks. ",
-    STACKS,
+RECORDING = MappingProxyType(
+    {
+        "record-stacks": _remedies(
+            "record-stacks",
+            "Compare the slowest step with a median one in the trace viewer. If the host's activity"
+            " is missing there, record Python stacks. ",
+            STACKS,
+        ),
+        "record-later": _remedies("record-later", "", SKIP_WARM_UP),
+    }
 )
-"""See what the host does."""
-
-RECORD_LATER = _remedies("record-later", "", SKIP_WARM_UP)
-"""Leave the start of the program out of the profile."""
+"""The remedies of each change."""

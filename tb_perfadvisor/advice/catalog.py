@@ -1,0 +1,161 @@
+"""Reads the catalog: the TOML files of this folder. The README beside them explains the format.
+
+An analysis needs a tenth of the entries, and a parser written in Python takes a tenth of a second
+for all of them. So the files are cut into entries, and only those that are asked for are parsed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from tb_perfadvisor.advice.recording import RECORDING
+from tb_perfadvisor.advice.remedy import Remedy, Value
+from tb_perfadvisor.signals.workload.parts import GROUPS, Part
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FOLDER = Path(__file__).parent
+_ENTRY = re.compile(r"^\[([a-z0-9-]+)\]$", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+Framework = Literal["any", "pytorch", "tensorflow", "jax"]
+Cost = Literal["accuracy", "information", "memory", "effort"]
+
+
+class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to make a change in some programs."""
+
+    text: str = ""
+    framework: Framework | None = None
+    needs: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    language: Literal["python", "bash"] = "python"
+    code: str = ""
+    reference: str = ""
+    fix: str = ""
+    values: dict[str, Value] = {}
+
+
+class _Entry(_Variant, frozen=True, forbid_unknown_fields=True):
+    """A change, with what holds for all of its variants."""
+
+    sets: str = ""
+    costs: dict[Cost, str] = {}
+    variants: tuple[_Variant, ...] = msgspec.field(default=(), name="for")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """An entry of the catalog."""
+
+    id: str
+    category: str
+    """The name of the file that holds it."""
+    remedies: tuple[Remedy, ...]
+    """How to make the change, the special programs first. Placeholders are not filled in."""
+    values: Mapping[str, Value]
+    """What may be filled in, with the values that are shown where a rule gives none."""
+
+
+def advise(*change_ids: str, **values: Value) -> tuple[Remedy, ...]:
+    """The remedies of some changes. The engine shows those that fit the program.
+
+    Args:
+        change_ids: Entries of the catalog, the best first.
+        values: What the rule has computed, for the placeholders of these entries.
+
+    Raises:
+        LookupError: If there is no such entry, or none of them has such a value.
+    """
+    changes = [change(change_id) for change_id in change_ids]
+    unknown = set(values).difference(*(each.values for each in changes))
+    if unknown:
+        raise LookupError(f"none of {', '.join(change_ids)} has a value {', '.join(unknown)}")
+    return tuple(_filled(remedy, values) for each in changes for remedy in each.remedies)
+
+
+@cache
+def change(change_id: str) -> Change:
+    """An entry of the catalog.
+
+    Raises:
+        LookupError: If there is no such entry.
+    """
+    if change_id in RECORDING:
+        return Change(change_id, "recording", RECORDING[change_id], MappingProxyType({}))
+    if change_id not in _texts():
+        raise LookupError(f"no change {change_id!r} in the catalog of advice")
+    category, text = _texts()[change_id]
+    try:
+        entry = msgspec.convert(tomllib.loads(text)[change_id], _Entry)
+        remedies = tuple(_remedy(change_id, entry, each) for each in entry.variants or (entry,))
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{category}.toml, {change_id}: {error}") from error
+    values = {name: value for remedy in remedies for name, value in remedy.values}
+    return Change(change_id, category, remedies, MappingProxyType(values))
+
+
+def change_ids() -> tuple[str, ...]:
+    """The ids of all entries, in the order of the files."""
+    return (*_texts(), *RECORDING)
+
+
+@cache
+def _texts() -> Mapping[str, tuple[str, str]]:
+    """For each change, its category and the text of its entry."""
+    texts: dict[str, tuple[str, str]] = {}
+    for path in sorted(_FOLDER.glob("*.toml")):
+        pieces = _ENTRY.split(path.read_text(encoding="utf-8"))
+        for change_id, text in zip(pieces[1::2], pieces[2::2], strict=True):
+            if change_id in texts:
+                raise ValueError(f"{path.name}: a second entry for {change_id}")
+            texts[change_id] = path.stem, f"[{change_id}]\n{text}"
+    return MappingProxyType(texts)
+
+
+def _remedy(change_id: str, entry: _Entry, variant: _Variant) -> Remedy:
+    """A variant with what it takes from its entry."""
+    framework = variant.framework or entry.framework or "any"
+    return Remedy(
+        change=change_id,
+        sets=entry.sets,
+        framework="" if framework == "any" else framework,
+        needs=_parts(*entry.needs, *variant.needs),
+        unless=_parts(*variant.unless, *entry.unless),
+        text=" ".join((variant.text or entry.text).split()),
+        snippet=variant.code.strip("\n"),
+        language=variant.language,
+        reference=variant.reference or entry.reference,
+        fix=variant.fix or entry.fix,
+        values=tuple({**entry.values, **variant.values}.items()),
+        costs=tuple(entry.costs.items()),
+    )
+
+
+def _parts(*names: str) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for name in names:
+        parts += GROUPS.get(name) or (Part[name.upper().replace("-", "_")],)
+    return tuple(dict.fromkeys(parts))
+
+
+def _filled(remedy: Remedy, values: Mapping[str, Value]) -> Remedy:
+    """A remedy with its placeholders filled in, by the rule's values or by its own."""
+    own = {name: values.get(name, value) for name, value in remedy.values}
+
+    def fill(text: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: str(own[match[1]]), text)
+
+    return msgspec.structs.replace(
+        remedy, text=fill(remedy.text), snippet=fill(remedy.snippet), values=tuple(own.items())
+    )

@@ -1,0 +1,126 @@
+"""What the catalog of advice keeps to, so that rules show only advice that fits the program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import advice, rules
+from tb_perfadvisor.advice import Remedy, advise, change, change_ids
+from tb_perfadvisor.advice.catalog import tomllib
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
+from tb_perfadvisor.signals.workload.workload import Fact, Workload
+from tests.support.advice_words import misfits
+
+IMPLIED = {
+    Part.LOADER_WORKERS: Part.LOADER,
+    Part.VLLM: Part.SERVER,
+    Part.SGLANG: Part.SERVER,
+    Part.TENSORRT_LLM: Part.SERVER,
+    Part.FUSED_OPTIMIZER: Part.OPTIMIZER,
+}
+"""Parts that are there whenever another one is."""
+CHANGES = tuple(change(change_id) for change_id in change_ids())
+REMEDIES = tuple(remedy for each in CHANGES for remedy in advise(each.id))
+
+
+@pytest.mark.parametrize(
+    "remedy", REMEDIES, ids=lambda remedy: f"{remedy.change}: {remedy.text[:40]}"
+)
+def test_a_remedy_names_only_what_programs_that_see_it_have(remedy: Remedy) -> None:
+    """Try it on the least program that it fits, and on that with each other part added."""
+    named = f"{remedy.text}\n{remedy.snippet}"
+    for part in (None, *Part):
+        parts = {*remedy.needs, *((part,) if part is not None else ())}
+        parts |= {IMPLIED[part] for part in parts & set(IMPLIED)}
+        program = Workload("unknown", tuple(Fact(part, "seen") for part in parts))
+        if not _contradict(parts, remedy.framework) and remedy.fits(program):
+            assert list(misfits(named, {part.label for part in parts})) == []
+
+
+def _contradict(parts: set[Part], framework: str) -> bool:
+    """Whether no program has all these parts."""
+    training = {
+        *(Part.TRAINING, Part.OPTIMIZER, Part.FUSED_OPTIMIZER, Part.GRADIENTS_16_BIT, Part.DDP),
+        *(Part.HF_TRAINER, Part.TORCHTITAN, Part.CHECKPOINTING, Part.DEEPSPEED),
+    }
+    forward = {Part.FORWARD_ONLY, Part.SERVER, *SERVERS, Part.HF_PIPELINE}
+    kinds = ({Part.GPU, Part.NVIDIA, Part.AMD, Part.DEVICE_GRAPHS}, {Part.TPU}, {Part.CPU_ONLY})
+    return (
+        bool(parts & training and parts & forward)
+        or sum(bool(parts & kind) for kind in kinds) > 1
+        or {Part.NVIDIA, Part.AMD} <= parts
+        # Only programs of PyTorch are told apart so far.
+        or (framework in ("tensorflow", "jax") and bool(parts & forward))
+    )
+
+
+def test_the_catalog_is_cut_into_its_entries() -> None:
+    """Entries are found without a parser; here a parser reads the whole files."""
+    entries = [
+        key
+        for path in Path(advice.__file__).parent.glob("*.toml")
+        for key in tomllib.loads(path.read_text(encoding="utf-8"))
+    ]
+    assert sorted(entries) == sorted(each.id for each in CHANGES if each.id not in HINTS)
+
+
+HINTS = {"record-stacks", "record-later"}
+"""Changes in the words of the hints on recording."""
+
+
+@pytest.mark.parametrize("remedy", REMEDIES, ids=lambda remedy: f"{remedy.change}")
+def test_a_remedy_can_be_read_and_run(remedy: Remedy) -> None:
+    assert remedy.text.endswith(".")
+    assert "{{" not in remedy.text + remedy.snippet
+    assert not remedy.reference or re.match(r"https://[\w.-]+/", remedy.reference)
+    if remedy.language == "python":
+        ast.parse(remedy.snippet)
+
+
+def test_no_two_changes_say_and_do_the_same() -> None:
+    said: dict[tuple[str, str, str], str] = {}
+    for remedy in REMEDIES:
+        what = (remedy.text, remedy.snippet, remedy.framework)
+        assert said.setdefault(what, remedy.change) == remedy.change
+
+
+def _named_in_rules() -> Iterator[tuple[str, str]]:
+    """The changes that rules name, each with the file: in `advise(...)`, or in tables for it."""
+    known = set(change_ids())
+    for path in Path(rules.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "advise"
+            given = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+            texts = [each.value for each in given if isinstance(each, ast.Constant)]
+            if is_call or not known.isdisjoint(texts):
+                yield from ((str(text), path.name) for text in texts)
+
+
+def test_rules_name_changes_of_the_catalog() -> None:
+    assert [named for named in _named_in_rules() if named[0] not in change_ids()] == []
+
+
+def test_a_rule_names_each_change() -> None:
+    texts = "".join(
+        path.read_text(encoding="utf-8") for path in Path(rules.__file__).parent.rglob("*.py")
+    )
+    assert [change_id for change_id in change_ids() if f'"{change_id}"' not in texts] == []
+
+
+def test_values_are_filled_in() -> None:
+    (fits, ask) = advise("fitting-sizes", "ask-tpu-compiler", size=130, fits=128, question="ask")
+    assert fits.snippet == "size = 128  # instead of 130"
+    assert fits.values == (("size", 130), ("fits", 128))
+    assert ask.snippet == "ask"
+
+
+def test_what_the_catalog_lacks_is_refused() -> None:
+    with pytest.raises(LookupError, match="no change 'no-such-change'"):
+        advise("no-such-change")
+    with pytest.raises(LookupError, match="none of fitting-sizes has a value sizes"):
+        advise("fitting-sizes", sizes=3)
