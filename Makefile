@@ -109,6 +109,7 @@ changed: $(VENV)/.dev
 
 generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/rules_page.py --check
+	$(BIN)/python scripts/advice_page.py --check
 	$(BIN)/python scripts/schema.py --check
 	cd frontend && npm run --silent types -- --check
 

@@ -46,10 +46,11 @@ def test_the_readme_is_short() -> None:
     assert len(README.encode()) <= 8 * 1024
 
 
-def test_the_page_of_rules_is_current() -> None:
-    generate = runpy.run_path(str(ROOT / "scripts" / "rules_page.py"))
+@pytest.mark.parametrize("name", ["advice", "rules"])
+def test_generated_pages_are_current(name: str) -> None:
+    generate = runpy.run_path(str(ROOT / "scripts" / f"{name}_page.py"))
     stale = f"stale: run `{generate['COMMAND']}`"
-    assert (DOCS / "rules.md").read_text(encoding="utf-8") == generate["page"](), stale
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == generate["page"](), stale
 
 
 def test_the_index_names_every_page() -> None:

@@ -245,8 +245,8 @@ def test_two_findings_change_one_file_one_after_the_other(tmp_path: Path) -> Non
 
 
 def test_each_fix_carries_out_a_remedy_of_a_rule() -> None:
-    rules = Path(__file__).parents[2] / "tb_perfadvisor" / "rules"
-    text = "\n".join(path.read_text(encoding="utf-8") for path in rules.rglob("*.py"))
+    advice = Path(__file__).parents[2] / "tb_perfadvisor" / "advice"
+    text = "\n".join(path.read_text(encoding="utf-8") for path in advice.glob("*.toml"))
     assert [fix.remedy for fix in FIXES if not re.search(fix.remedy, text)] == []
 
 
