@@ -3,6 +3,7 @@
 # make rule ID=...      one rule's tests; with a new id and CATEGORY=..., a new rule
 # make test             everything a change must pass
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
+# make test-versions    the wheel on each Python, from the oldest to the newest requirements
 # make test-corpus      tests on the real profiles in the folder PERFADVISOR_CORPUS
 # make test-map         records which tests run each module, for `make quick`
 # make changelog        the changelog's next section; VERSION=... writes it
@@ -21,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick rule test checks lint contracts types changed test-map generated frontend unit \
-        test-frameworks test-corpus frontend-deps browser-deps frameworks changelog clean
+        test-frameworks test-versions test-corpus frontend-deps browser-deps frameworks changelog clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python scripts/demo.py $(PORT)
@@ -41,6 +42,10 @@ test: $(VENV)/.dev
 
 test-frameworks: frameworks
 	$(PYTEST) -m "frameworks and not corpus"
+
+# ENVIRONMENTS="oldest engine" runs only these; noxfile.py describes them.
+test-versions: $(VENV)/.dev
+	$(BIN)/python -m nox $(if $(ENVIRONMENTS),--session $(ENVIRONMENTS))
 
 test-corpus: $(VENV)/.dev browser-deps
 	$(PYTEST) -m corpus
@@ -110,6 +115,7 @@ changed: $(VENV)/.dev
 generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/rules_page.py --check
 	$(BIN)/python scripts/advice_page.py --check
+	$(BIN)/python scripts/engine_requirements.py --check
 	$(BIN)/python scripts/schema.py --check
 	cd frontend && npm run --silent types -- --check
 

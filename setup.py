@@ -71,11 +71,13 @@ EXTRAS["dev"] = [
     "build>=1.0",
     "import-linter>=2.12",
     "mypy>=1.11",
+    "nox>=2025.2",
     "ruff>=0.6",
     "setuptools>=77",  # a test builds the package without a network
     "towncrier>=24.8",
     "types-protobuf",
     "types-setuptools",
+    "uv>=0.6",
     "wheel",
 ]
 

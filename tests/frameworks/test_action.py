@@ -28,7 +28,7 @@ pytest.importorskip("torch")
 
 CHECKOUT = (
     "action.yml", "setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in",
-    "tb_perfadvisor", "scripts",
+    "requirements-engine.txt", "tb_perfadvisor", "scripts",
 )  # fmt: skip
 TRAIN = """
 import argparse, time, torch

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import anyio
-from mcp import Client, StdioServerParameters
+from mcp import Client, StdioServerParameters, stdio_client
 
 
 def test_every_tool_answers(logdir: Path, programs: Path) -> None:
@@ -25,7 +25,7 @@ def test_every_tool_answers(logdir: Path, programs: Path) -> None:
 
     async def steps() -> None:
         server = StdioServerParameters(command=sys.executable, args=arguments)
-        async with Client(server) as client:
+        async with Client(stdio_client(server)) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == set(calls)
             for name, given in calls.items():
                 result = await client.call_tool(name, given)
