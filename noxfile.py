@@ -108,8 +108,10 @@ def _skip(session: nox.Session, environment: Environment) -> None:
 def _smoke(session: nox.Session, environment: Environment) -> None:
     wheel = _wheel()
     if environment.is_engine:
-        session.install("--requirement", str(ROOT / "requirements-engine.txt"))
-        session.install("--no-deps", str(wheel))
+        # Compiled, as pip leaves them.
+        requirements = str(ROOT / "requirements-engine.txt")
+        session.install("--compile-bytecode", "--requirement", requirements)
+        session.install("--compile-bytecode", "--no-deps", str(wheel))
         _check_size(session)
     else:
         requested = [f"tb_perfadvisor[{','.join(EXTRAS)}] @ {wheel.as_uri()}"]
