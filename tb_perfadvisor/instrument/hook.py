@@ -1,7 +1,7 @@
 """Records a program that knows nothing of it: what `perfadvisor run` puts into its processes.
 
 `sitecustomize` in `instrument/site` calls `install` when Python starts. A finder then waits for a
-framework to be imported, and for the calls that are a step: a step of PyTorch's optimizer, or a
+framework to be imported, and for the calls that end a step: a step of PyTorch's optimizer, or a
 batch of Keras's `fit`. JAX has no call that every program makes once per step, so its programs are
 recorded by time.
 """
@@ -28,6 +28,7 @@ from typing import Any, Final
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
 _LOOK_EVERY_S: Final = 0.5
+_IS_COUNTED: Final = "_perfadvisor_is_counted"
 _FIT_CALLBACKS: Final = 6
 """`fit(self, x, y, batch_size, epochs, verbose, callbacks)`: the place of its callbacks."""
 
@@ -84,14 +85,24 @@ class _Process:
         self._counted: Any = None
         self._is_tracing = False
         self._recordings = 0
+        self._depths = threading.local()
+        """How many steps of optimizers are under way, one inside another, on a thread."""
         self._tell()
         atexit.register(self._at_exit)
 
     def on_torch(self, module: ModuleType) -> None:
-        """Count the steps of PyTorch's first optimizer; others may make more than one per step."""
+        """Wait for optimizers, whose class gets its profiled `step` when one is made."""
         self._uses("torch")
-        any_module: Any = module
-        any_module.register_optimizer_step_post_hook(self._on_optimizer_step)
+        optimizer: Any = vars(module)["Optimizer"]
+        initialize = optimizer.__init__
+
+        @wraps(initialize)
+        def initialize_and_count(made: Any, *arguments: Any, **keywords: Any) -> None:
+            initialize(made, *arguments, **keywords)
+            with suppress(Exception):
+                self._count_steps(type(made))
+
+        optimizer.__init__ = initialize_and_count
 
     def on_keras(self, module: ModuleType) -> None:
         """Give each `fit` of Keras one more callback."""
@@ -115,7 +126,41 @@ class _Process:
         """Record by time, unless Keras's steps are counted."""
         threading.Thread(target=self._record_by_time, name="perfadvisor", daemon=True).start()
 
-    def _on_optimizer_step(self, optimizer: Any, *_: Any) -> None:
+    def _count_steps(self, optimizers: Any) -> None:
+        """Count a class's steps when they have returned.
+
+        PyTorch's own hooks run inside the range that the profiler records for a step: a mark set
+        there would divide that range between two steps.
+        """
+        step = optimizers.step
+        if hasattr(step, _IS_COUNTED):
+            return
+        import torch
+
+        is_compiling = torch.compiler.is_compiling
+
+        # This copies the attributes of the function, by which PyTorch knows that it is profiled.
+        @wraps(step)
+        def counted_step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return step(optimizer, *arguments, **keywords)
+            depth = self._depths.__dict__
+            depth["now"] = depth.get("now", 0) + 1
+            try:
+                result = step(optimizer, *arguments, **keywords)
+            finally:
+                depth["now"] -= 1
+            # An optimizer may be a container of others.
+            if not depth["now"]:
+                with suppress(Exception):
+                    self._on_optimizer_step(optimizer)
+            return result
+
+        setattr(counted_step, _IS_COUNTED, True)
+        optimizers.step = counted_step
+
+    def _on_optimizer_step(self, optimizer: Any) -> None:
+        """Count the steps of the first optimizer; others may make more than one per step."""
         if self._counted is None:
             from tb_perfadvisor.instrument.torch import continuous
 

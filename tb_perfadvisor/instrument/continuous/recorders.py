@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -146,11 +146,15 @@ class _MarkedRecorder(ABC):
 
 
 class JaxRecorder(_MarkedRecorder):
-    """jax.profiler."""
+    """jax.profiler, of steps whose work is in the recording from its beginning to its end.
+
+    The device runs behind the host. So before and after the recording the host waits for it.
+    """
 
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
         import jax
 
+        _wait_for_devices()
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = int(is_rich)
         jax.profiler.start_trace(str(directory), profiler_options=options)
@@ -158,6 +162,7 @@ class JaxRecorder(_MarkedRecorder):
     def _stop_trace(self) -> None:
         import jax
 
+        _wait_for_devices()
         jax.profiler.stop_trace()
 
     def _step_mark(self, number: int) -> AbstractContextManager[Any]:
@@ -167,6 +172,16 @@ class JaxRecorder(_MarkedRecorder):
             "train", step_num=number
         )
         return mark
+
+
+def _wait_for_devices() -> None:
+    """Wait until everything that was dispatched has been computed."""
+    import jax
+
+    for array in jax.live_arrays():
+        # A step may have donated it meanwhile.
+        with suppress(RuntimeError):
+            array.block_until_ready()
 
 
 class TensorFlowRecorder(_MarkedRecorder):
