@@ -16,7 +16,7 @@ from tb_perfadvisor.signals.core.device import (
     device_facts,
     device_timeline,
 )
-from tb_perfadvisor.signals.core.hlo import HloTotals, hlo_totals
+from tb_perfadvisor.signals.core.hlo_totals import HloTotals, hlo_totals
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
 from tb_perfadvisor.signals.core.kernels import kernel_totals

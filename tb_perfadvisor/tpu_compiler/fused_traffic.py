@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
+from tb_perfadvisor.trace.hlo_text import Shape
 
 PARTIAL_READS = ("slice", "dynamic-slice", "gather")
 _OFF_CHIP = (0, 5)

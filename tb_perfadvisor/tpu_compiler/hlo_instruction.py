@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import Instruction
+from tb_perfadvisor.trace.hlo_text import Instruction
 
 
 class HloInstruction(Struct, frozen=True, dict=True):

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
 from tb_perfadvisor.tpu_compiler.fused_traffic import (
     PARTIAL_READS,
     FusedTraffic,
@@ -19,6 +18,7 @@ from tb_perfadvisor.tpu_compiler.fused_traffic import (
     off_chip_bytes,
 )
 from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
+from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 
 # `%fused_computation.1 (param_0: bf16[8,128]) -> bf16[8,128] {`
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.tpu.padding import padding_of
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tests.support.command import run
 
 Json = dict[str, Any]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import parse_operation
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.rules.xla.host_offload_copies import HostOffloadCopies

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module, product_flop
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 
 MODULE = """\
 HloModule jit_f, is_scheduled=true

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.fitting_sizes import FittedOperation
 from tb_perfadvisor.signals.tpu.padding import OperationPadding
+from tb_perfadvisor.trace.hlo_text import Shape
 
 
 def describe_array(shape: Shape) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations, FasterReader
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_time_ns
 from tb_perfadvisor.signals.tpu.readers import readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.units import NS_PER_S
 
 EXPANSION = 8

@@ -8,9 +8,9 @@ from math import inf
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.trace.hlo_text import Shape
 
 _BOUNDS = r"\[(\d{1,18}):(\d{1,18})(?::\d+)?\]"
 

@@ -10,9 +10,9 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, LargerBatch, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.hlo import round_up
 from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
 from tb_perfadvisor.signals.tpu.xla_operations import executions
+from tb_perfadvisor.trace.hlo_text import round_up
 from tb_perfadvisor.units import format_bytes, format_share
 
 _SUBLANES = 8

@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.device.device_work import (
     is_within,
     kernel_families,
@@ -18,6 +17,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 

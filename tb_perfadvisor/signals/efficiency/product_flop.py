@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.core.precision import effective_precision
 from tb_perfadvisor.signals.device.device_work import work_rows
@@ -32,6 +31,7 @@ from tb_perfadvisor.signals.work.roofline import (
     roofline,
 )
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Precision, TrackKind
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import overlap_ns, single
 from tb_perfadvisor.trace.tables import Float64, Int32, UInt8

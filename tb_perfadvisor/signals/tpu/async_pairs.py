@@ -11,11 +11,11 @@ from collections import defaultdict
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 from tb_perfadvisor.trace.intervals import overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 

@@ -10,11 +10,11 @@ import re
 
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import Instruction
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import separated_by_window
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+from tb_perfadvisor.trace.hlo_text import Instruction
 
 _PATH = r'op_name="([^"]*)"'
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Int32
 

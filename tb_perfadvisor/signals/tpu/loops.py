@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 

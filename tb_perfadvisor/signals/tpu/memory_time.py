@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.hlo import Instruction, Shape
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+from tb_perfadvisor.trace.hlo_text import Instruction, Shape
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S
 

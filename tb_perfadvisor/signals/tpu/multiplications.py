@@ -11,8 +11,8 @@ from math import prod
 from msgspec import Struct
 
 from tb_perfadvisor.hardware.tpu_shape_costs import ShapeCosts, Work
-from tb_perfadvisor.signals.core.hlo import Instruction, Shape
 from tb_perfadvisor.signals.tpu.padding import contracted_dimensions
+from tb_perfadvisor.trace.hlo_text import Instruction, Shape
 
 _LARGEST_WINDOW = 11
 """Larger windows are those of weight gradients, which slide one image over another."""

@@ -11,9 +11,9 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
 
 _LARGE_BATCH = 128
 """From this size on, a few more rows are little of the batch."""

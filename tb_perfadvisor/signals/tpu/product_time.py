@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.hlo import Instruction
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.hlo_text import Instruction
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+from tb_perfadvisor.trace.hlo_text import Shape
 
 _RENAMED = "bitcast"
 """Gives an array another shape without moving it. It is never executed, so no profile shows it."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, needed_ns, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import passes_of, product_time_ns
 from tb_perfadvisor.signals.tpu.readers import operands_of, reader_count, readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 

@@ -9,9 +9,9 @@ from functools import lru_cache
 from math import prod
 from typing import Final
 
-from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instruction
 from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
 
 _FORMATS: Final = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16", "s8": "int8"}
 _GEMM_CALLS: Final = ("__cublas$", "__cublaslt$", "__hipblaslt$")

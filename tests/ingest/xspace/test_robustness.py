@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
     parse_launch,
     parse_shapes,
 )
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import parse_operation
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tests.support.device_xspaces import gpu_xspace, tpu_xspace
 from tests.support.xspaces import SOURCE, Drawing, Reference

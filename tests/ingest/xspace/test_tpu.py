@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import parse_operation
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
 from tb_perfadvisor.trace import (
     CopyDirection,
     EventKind,

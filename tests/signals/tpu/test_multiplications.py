@@ -8,13 +8,13 @@ import pytest
 
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.hardware.tpu_shape_costs import Factors, ShapeCosts, nominal_costs
-from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.tpu.multiplications import (
     Convolution,
     Multiplication,
     Product,
     multiplication_of,
 )
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 
 CONVOLUTION = (
     "%convolution.1 = bf16[32,28,28,512]{{3,0,2,1:T(8,128)(2,1)}} convolution("

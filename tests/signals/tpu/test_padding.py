@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals.core.hlo import parse_instruction, parse_shapes
 from tb_perfadvisor.signals.tpu.padding import Padding, batch_of, padding_of
+from tb_perfadvisor.trace.hlo_text import parse_instruction, parse_shapes
 
 # Array, stored elements, stored bytes.
 STORED = [

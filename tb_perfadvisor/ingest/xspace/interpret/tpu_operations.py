@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xspace.decode.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import FusedOperations
 from tb_perfadvisor.ingest.xspace.interpret.hlo.memory_accesses import device_memory_bytes
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import Operation, parse_operation
 from tb_perfadvisor.trace import Assembler, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import Int64
 

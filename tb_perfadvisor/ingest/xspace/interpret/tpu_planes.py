@@ -14,7 +14,7 @@ from tb_perfadvisor.ingest.xspace.decode.events import Line
 from tb_perfadvisor.ingest.xspace.decode.planes import Plane
 from tb_perfadvisor.ingest.xspace.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xspace.interpret.device_clock import on_device_clock
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import Operation
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation
 from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xspace.interpret.tpu_operations import TpuOperations, interned
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind

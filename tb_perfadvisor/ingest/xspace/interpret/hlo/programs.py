@@ -18,9 +18,9 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import (
 )
 from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import decoded, instruction_line
 from tb_perfadvisor.ingest.xspace.interpret.hlo.loop_dependences import known_before_loop
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
 from tb_perfadvisor.ingest.xspace.interpret.hlo.table_lookups import table_lookups
-from tb_perfadvisor.ingest.xspace.interpret.hlo.text import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.transpositions import Transpositions
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.table_lookup import TableLookup

@@ -1,4 +1,4 @@
-"""Shapes, layouts and tiles of XLA operations, read from their HLO text.
+"""Parses the text of XLA operations: opcode, arrays with layouts and tiles, attributes.
 
 An array's layout names the order of its dimensions from the fastest varying one, and its tile: in
 `bf16[100,30]{1,0:T(8,128)(2,1)}`, dimension 1 varies fastest. Whole tiles of 8 by 128 elements are
@@ -15,16 +15,11 @@ import re
 from functools import cached_property, lru_cache
 from math import prod
 
-import numpy as np
 from msgspec import Struct
-
-from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.integer_groups import row_mask, unique_inverse
-from tb_perfadvisor.trace.tables import Int32, Int64
 
 _SHAPE = re.compile(
     r"\b(?P<dtype>pred|bf16|[suf]\d+[a-z0-9]*|c64|c128)\[(?P<dims>[0-9,<=]*)\]"
-    r"(?:\{(?P<order>[0-9,]*)(?::(?P<layout>[^{}]*))?\})?"
+    r"(?P<layout>\{(?P<order>[0-9,]*)(?::(?P<rest>[^{}]*))?\})?"
 )
 # Kept as text because few programs need them; `re` caches compiled patterns.
 _TILES = r"T((?:\([0-9,]+\))+)"
@@ -35,7 +30,7 @@ _FEATURE_GROUPS = r"feature_group_count=(\d{1,18})"
 _BATCH_GROUPS = r"batch_group_count=(\d{1,18})"
 _OPERAND_PRECISION = r"operand_precision=\{([a-z,_]*)\}"
 _OPERAND_NAME = r"%([\w.\-]+)"
-_OPCODE = re.compile(r"\s([a-z][a-z0-9\-]*)\(")
+_OPCODE = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9\-]*)\(")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
 _DTYPE_BITS = re.compile(r"(\d{1,4})")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -55,6 +50,8 @@ class Shape(Struct, frozen=True, dict=True):
     """0 is the device's main memory, 1 is on-chip memory, 5 is host memory."""
     stored_bits: int = 0
     """Bits of an element if the layout states them, else 0."""
+    layout: str = ""
+    """The text of the layout without the memory; empty if none is stated."""
 
     def __str__(self) -> str:
         """HLO text without the layout: `bf16[100,30]`."""
@@ -151,12 +148,12 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 
 # A program has thousands of operations and few different shapes.
 @lru_cache(maxsize=4096)
-def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
+def _shape(dtype: str, dims_text: str, layout: str, order_text: str, rest: str) -> Shape:
     dims, order = _numbers(dims_text), _numbers(order_text)
     if sorted(order) != list(range(len(dims))):  # not stated
         order = tuple(reversed(range(len(dims))))
-    tiles = re.search(_TILES, layout)
-    space, bits = re.search(_SPACE, layout), re.search(_ELEMENT_BITS, layout)
+    tiles = re.search(_TILES, rest)
+    space, bits = re.search(_SPACE, rest), re.search(_ELEMENT_BITS, rest)
     return Shape(
         dtype=dtype,
         dims=dims,
@@ -164,6 +161,7 @@ def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
         tiles=_tiles(tiles[1]) if tiles else (),
         memory_space=int(space[1]) if space else 0,
         stored_bits=int(bits[1]) if bits else 0,
+        layout=re.sub(_SPACE, "", layout),
     )
 
 
@@ -186,11 +184,11 @@ def parse_instruction(text: str) -> Instruction | None:
     if not equals:
         return None
     # A tuple result also opens a parenthesis, but no opcode precedes it.
-    opcode = _OPCODE.search(" " + body)
+    opcode = _OPCODE.search(body)
     if opcode is None:
         return None
-    results = body[: max(opcode.start() - 1, 0)]
-    arguments, attributes = _balanced(body[opcode.end() - 1 :])
+    results = body[: opcode.start(1)]
+    arguments, attributes = _balanced(body[opcode.end() :])
     contracting = _CONTRACTING.search(attributes)
     labels, groups = re.search(_DIM_LABELS, attributes), re.search(_FEATURE_GROUPS, attributes)
     batch_groups = re.search(_BATCH_GROUPS, attributes)
@@ -217,29 +215,3 @@ def _balanced(text: str) -> tuple[str, str]:
         if depth == 0:
             return text[: parenthesis.start()], text[parenthesis.end() :]
     return text, ""
-
-
-class HloTotals(Struct, frozen=True):
-    """Executions of each XLA operation in the used window; columns of shape (ops,)."""
-
-    op: Int32
-    """Row of the `HloTable`."""
-    count: Int64
-    total_ns: Int64
-    """Total duration of the executions that start in the window."""
-
-
-def hlo_totals(
-    trace: Trace, device_rows: Int32, window_start_ns: int, window_end_ns: int
-) -> HloTotals:
-    """Time by XLA operation on one device, the costliest first."""
-    events, table = trace.events, trace.hlo_events
-    on_device = row_mask(len(events), device_rows)
-    start = events.start_ns[table.row]
-    keep = on_device[table.row] & (start >= window_start_ns) & (start < window_end_ns)
-    ops, code = unique_inverse(table.op[keep])
-    count = np.bincount(code, minlength=len(ops))
-    duration = events.duration_ns[table.row[keep]]
-    total = np.bincount(code, weights=duration, minlength=len(ops)).astype(np.int64)
-    order = np.argsort(-total, kind="stable")
-    return HloTotals(ops[order], count[order].astype(np.int64), total[order])

@@ -1,4 +1,4 @@
-"""Parses the text of XLA operations: opcode, shapes, family, precision, communication.
+"""What the text of an XLA operation says of it: kind, family, precision, communication, copies.
 
 TPU profiles contain the output of `HloInstruction::ToString`:
 `%fusion.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(bf16[8,64]{1,0} %a, …), kind=kOutput, …`
@@ -7,9 +7,9 @@ TPU profiles contain the output of `HloInstruction::ToString`:
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -19,9 +19,8 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.replica_groups import (
     group_names,
 )
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
+from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction, parse_shapes
 
-_OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
-_SHAPE: Final = re.compile(r"\b(pred|token|opaque|(?:bf|f|s|u|c)\d+\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
     r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
@@ -33,13 +32,9 @@ _WRAPPERS: Final = frozenset(
 )
 # Library calls for matrix products and convolutions (`__cublas$gemm`).
 _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
-_SPACE: Final = re.compile(r"S\((\d{1,9})\)")
-_HOST: Final = 5
 _COPIES: Final = ("copy", "copy-start", "copy-done")
 _SLICES: Final = re.compile(r"(?:dynamic-(?:update-)?)?slice(?:-start|-done)?")
-_NUMBER: Final = re.compile(r"\d{1,18}")
-_PARENTHESIS: Final = re.compile(r"[()]")
-_WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d{1,4})(?!\d)")
+_Shapes: TypeAlias = Sequence[Shape]
 _PRECISION: Final = {
     4: Precision.BITS_8,
     8: Precision.BITS_8,
@@ -47,23 +42,6 @@ _PRECISION: Final = {
     32: Precision.BITS_32,
     64: Precision.BITS_64,
 }
-
-
-class Shape(Struct, frozen=True):
-    """An array in the results or operands of an operation."""
-
-    dtype: str
-    size_bytes: int
-    rank: int
-    space: int
-    """The memory: 0 is the device's, 1 is on the chip, 5 is the host's."""
-    order: str
-    """Its layout without the memory; empty if the text has none."""
-
-    @property
-    def is_on_host(self) -> bool:
-        """Whether it is in the memory of the host."""
-        return self.space == _HOST
 
 
 class Operation(Struct, frozen=True):
@@ -106,10 +84,10 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     """
     head, _, body = text.partition(" = ")
     name = name or head.strip().lstrip("%")
-    match = _OPCODE.search(body)
-    opcode = match[1] if match else ""
-    results = _shapes(body[: match.start(1)] if match else body)
-    operands = _shapes(_arguments(body, match.end())) if match else []
+    instruction = parse_instruction(text)
+    opcode = instruction.opcode if instruction else ""
+    results = instruction.results if instruction else parse_shapes(body)
+    operands = instruction.operands if instruction else ()
     label = (category or opcode or name).lower()
     collective = _collective(label, opcode, name)
     sliced = _sliced_on_host(opcode, results, operands)
@@ -150,50 +128,17 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         copy_direction=_copy_direction(opcode or name, results, operands),
         copy_bytes=-1
         if is_start or not results
-        else min(shape.size_bytes for shape in sliced or results[:1]),
+        else min(_size_bytes(shape) for shape in sliced or results[:1]),
         memory_bytes=_memory_bytes([*results, *operands]),
     )
 
 
-def _memory_bytes(arrays: list[Shape]) -> int:
+def _memory_bytes(arrays: _Shapes) -> int:
     """Bytes in the device's memory; -1 if no array is on the chip."""
     # Flags and scalars, which are in other memories on the chip, move no bytes worth counting.
-    if not any(shape.space not in (0, _HOST) and shape.rank for shape in arrays):
+    if not any(shape.memory_space and not shape.is_on_host and shape.dims for shape in arrays):
         return -1
-    return sum(shape.size_bytes for shape in arrays if not shape.space)
-
-
-def _shapes(text: str) -> list[Shape]:
-    return [_shape(*parts) for parts in _SHAPE.findall(text)]
-
-
-# Programs have thousands of operations but few different shapes.
-@lru_cache(maxsize=4096)
-def _shape(dtype: str, dimensions: str, layout: str) -> Shape:
-    sizes = [int(part) for part in _NUMBER.findall(dimensions)]
-    width = _WIDTH.match(dtype)
-    bits = int(width[1]) if width else 8 if dtype == "pred" else 0
-    if dtype.startswith("c"):
-        bits = int(_NUMBER.findall(dtype)[0])
-    size = prod(sizes) * bits // 8
-    space = _SPACE.search(layout)
-    return Shape(
-        dtype,
-        size if size < 2**62 else -1,
-        rank=len(sizes),
-        space=int(space[1]) if space else 0,
-        order=_SPACE.sub("", layout),
-    )
-
-
-def _arguments(body: str, begin: int) -> str:
-    """The text from a position after an opening parenthesis to the closing one."""
-    depth = 1
-    for parenthesis in _PARENTHESIS.finditer(body, begin):
-        depth += 1 if parenthesis[0] == "(" else -1
-        if depth == 0:
-            return body[begin : parenthesis.start()]
-    return body[begin:]
+    return sum(_size_bytes(shape) for shape in arrays if not shape.memory_space)
 
 
 def _collective(label: str, opcode: str, name: str) -> str:
@@ -278,7 +223,7 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
     return KernelFamily.OTHER
 
 
-def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
+def _precision(shapes: _Shapes, is_contraction: bool) -> Precision:
     """The narrowest floating-point type of the arrays; that of the factors in a contraction."""
     if is_contraction:
         return _precision_of_product(shapes)
@@ -286,7 +231,7 @@ def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
     return _PRECISION.get(min(widths), Precision.UNKNOWN) if widths else Precision.UNKNOWN
 
 
-def _precision_of_product(operands: list[Shape]) -> Precision:
+def _precision_of_product(operands: _Shapes) -> Precision:
     """The type that a product multiplies in, by all arrays that it or its fusion reads.
 
     Next to a wider factor, one of 8 or 4 bits is widened first: stored weights, or random bits. So
@@ -295,7 +240,9 @@ def _precision_of_product(operands: list[Shape]) -> Precision:
     floats = [_width(shape) for shape in operands if shape.dtype[0] in "bf"]
     wide = [width for width in floats if width > 8]
     # Scales and biases have fewer dimensions than the factors.
-    factors = [_width(shape) for shape in operands if shape.dtype[0] in "bf" and shape.rank > 1]
+    factors = [
+        _width(shape) for shape in operands if shape.dtype[0] in "bf" and len(shape.dims) > 1
+    ]
     has_wide_factor = any(width > 8 for width in factors)
     narrow = [shape for shape in operands if shape.dtype[0] in "fs" and 0 < _width(shape) <= 8]
     unsigned = [shape for shape in operands if shape.dtype[0] == "u" and _width(shape) <= 8]
@@ -305,20 +252,25 @@ def _precision_of_product(operands: list[Shape]) -> Precision:
 
 
 def _width(shape: Shape) -> int:
-    """Bits of an element; 0 for predicates, complex numbers and tokens."""
-    match = _WIDTH.match(shape.dtype)
-    return int(match[1]) if match else 0
+    """Bits of an element; 0 for predicates and complex numbers."""
+    return 0 if shape.dtype[0] in "pc" else shape.element_bits
 
 
-def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) -> int:
+def _size_bytes(shape: Shape) -> int:
+    """Without padding; -1 if it is beyond what any memory holds."""
+    size = shape.elements * shape.element_bits // 8
+    return size if size < 2**62 else -1
+
+
+def _collective_bytes(opcode: str, results: _Shapes, operands: _Shapes) -> int:
     """Size of the full buffer: the larger of result and operands (result only for `-done`)."""
-    result = sum(shape.size_bytes for shape in results)
+    result = sum(_size_bytes(shape) for shape in results)
     if opcode.endswith("-done"):
         return result or -1
-    return max(result, sum(shape.size_bytes for shape in operands)) or -1
+    return max(result, sum(_size_bytes(shape) for shape in operands)) or -1
 
 
-def _copied(opcode: str, results: list[Shape], operands: list[Shape]) -> tuple[Shape, Shape] | None:
+def _copied(opcode: str, results: _Shapes, operands: _Shapes) -> tuple[Shape, Shape] | None:
     """Target and source of a copy; None if the text does not tell.
 
     The result of a start, and the operand of a done, is (target, source, context).
@@ -334,16 +286,14 @@ def _copied(opcode: str, results: list[Shape], operands: list[Shape]) -> tuple[S
     return (results[0], operands[0]) if operands else None
 
 
-def _sliced_on_host(
-    opcode: str, results: list[Shape], operands: list[Shape]
-) -> tuple[Shape, Shape] | None:
+def _sliced_on_host(opcode: str, results: _Shapes, operands: _Shapes) -> tuple[Shape, Shape] | None:
     """Target and source of a slice between the memories of device and host; None for others.
 
     A scan whose activations are kept on the host copies a slice of them in each trip.
     """
     if not _SLICES.fullmatch(opcode):
         return None
-    arrays = [shape for shape in (*results, *operands) if shape.rank]
+    arrays = [shape for shape in (*results, *operands) if shape.dims]
     on_host = [shape for shape in arrays if shape.is_on_host]
     on_device = [shape for shape in arrays if not shape.is_on_host]
     if not on_host or not on_device:
@@ -351,16 +301,16 @@ def _sliced_on_host(
     return (on_host[0], on_device[0]) if "update" in opcode else (on_device[0], on_host[0])
 
 
-def _is_relayout(opcode: str, results: list[Shape], operands: list[Shape]) -> bool:
+def _is_relayout(opcode: str, results: _Shapes, operands: _Shapes) -> bool:
     """Whether a copy only changes the layout of an array, which is work of the core."""
     copied = _copied(opcode, results, operands) if opcode == "copy" else None
-    if copied is None or any(shape.is_on_host or not shape.order for shape in copied):
+    if copied is None or any(shape.is_on_host or not shape.layout for shape in copied):
         return False
     target, source = copied
-    return target.order != source.order
+    return target.layout != source.layout
 
 
-def _is_prefetch(opcode: str, results: list[Shape], operands: list[Shape]) -> bool:
+def _is_prefetch(opcode: str, results: _Shapes, operands: _Shapes) -> bool:
     """Whether a copy moves an array to or from memory on the chip.
 
     XLA inserts them ahead of the operations that use the array. Waiting for one is part of
@@ -370,11 +320,11 @@ def _is_prefetch(opcode: str, results: list[Shape], operands: list[Shape]) -> bo
     return (
         copied is not None
         and not any(shape.is_on_host for shape in copied)
-        and any(shape.space for shape in copied)
+        and any(shape.memory_space for shape in copied)
     )
 
 
-def _copy_direction(opcode: str, results: list[Shape], operands: list[Shape]) -> CopyDirection:
+def _copy_direction(opcode: str, results: _Shapes, operands: _Shapes) -> CopyDirection:
     """The direction by the memories of source and target; `S(5)` in a layout is host memory."""
     copied = _copied(opcode, results, operands)
     if copied is None:

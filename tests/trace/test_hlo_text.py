@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.hlo import parse_instruction, parse_shapes
-from tb_perfadvisor.testing import TraceBuilder, ms, run_of
+from tb_perfadvisor.trace.hlo_text import parse_instruction, parse_shapes
 
 
 @pytest.mark.parametrize(
@@ -86,20 +84,6 @@ def test_a_convert_and_a_dot() -> None:
 @pytest.mark.parametrize("text", ["", "fusion.7", "%x = ", "%x = f32[2]{0}"])
 def test_text_that_is_not_an_instruction(text: str) -> None:
     assert parse_instruction(text) is None
-
-
-def test_totals_by_operation_of_one_core() -> None:
-    builder = TraceBuilder("jax")
-    for start in (0, 10, 20):
-        builder.xla_op("fusion.1", ms(start), ms(start + 3))
-        builder.xla_op("copy.2", ms(start + 4), ms(start + 9))
-    builder.xla_op("copy.2", ms(0), ms(9), tpu=1)  # on another core, which does less
-    trace = builder.build()
-    totals = Signals(run_of(trace)).hlo
-    names = [trace.text(int(name)) for name in trace.hlo.name[totals.op]]
-    assert names == ["copy.2", "fusion.1"]
-    assert totals.count.tolist() == [3, 3]
-    assert totals.total_ns.tolist() == [ms(15), ms(9)]
 
 
 def test_absurdly_large_numbers_are_parsed() -> None:
