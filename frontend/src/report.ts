@@ -729,7 +729,7 @@ export interface CategoryBytes {
   bytes: number;
 }
 /**
- * One cause's part of the change; each column sums exactly to that of `Change`.
+ * One cause's part of the change; each column sums exactly to that of `TimeChange`.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "CauseChange".
@@ -751,26 +751,6 @@ export interface CauseTime {
   cause: string;
   label: string;
   per_step_ns: number;
-}
-/**
- * How the time changed on average, and how certainly a typical step changed.
- *
- * This interface was referenced by `Document`'s JSON-Schema
- * via the `definition` "Change".
- */
-export interface Change {
-  base_ns: number;
-  target_ns: number;
-  change_ns: number;
-  change_share: number | null;
-  base_median_ns: number | null;
-  target_median_ns: number | null;
-  speed_up: number | null;
-  confidence: number;
-  low_ns: number | null;
-  high_ns: number | null;
-  low_share: number | null;
-  high_share: number | null;
 }
 /**
  * What some collectives cost; times are totals over the used steps.
@@ -832,7 +812,7 @@ export interface ComparedTarget {
   headline: string;
   explanation?: string | null;
   per: "step" | "window";
-  change: Change;
+  change: TimeChange;
   scaling?: Scaling | null;
   logged?: LoggedChange | null;
   causes: CauseChange[];
@@ -841,6 +821,26 @@ export interface ComparedTarget {
   operators: OperationChanges | null;
   memory?: MemoryChanges | null;
   warnings: Difference[];
+}
+/**
+ * How the time changed on average, and how certainly a typical step changed.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "TimeChange".
+ */
+export interface TimeChange {
+  base_ns: number;
+  target_ns: number;
+  change_ns: number;
+  change_share: number | null;
+  base_median_ns: number | null;
+  target_median_ns: number | null;
+  speed_up: number | null;
+  confidence: number;
+  low_ns: number | null;
+  high_ns: number | null;
+  low_share: number | null;
+  high_share: number | null;
 }
 /**
  * How a program scales to more devices.
@@ -1149,7 +1149,7 @@ export interface Recording {
     | ("faster" | "inconclusive" | "memory" | "no_steps" | "not_comparable" | "scaled" | "slower")
     | null;
   headline: string;
-  change: Change | null;
+  change: TimeChange | null;
   open_findings: string[];
 }
 /**

@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.ingest.recordings import split_step
-from tb_perfadvisor.training.training import Profile, Recording, describe_training
+from tb_perfadvisor.training.training import Profile, ProfileInRun, describe_training
 
 # Histories are imported when they are needed.
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def history_of(
     from tb_perfadvisor.comparison.history.history import make_history
     from tb_perfadvisor.contract.model import Moment
 
-    logged: dict[int, Recording] = {}
+    logged: dict[int, ProfileInRun] = {}
     for places in dict.fromkeys(candidates):
         here = [place for place, each in enumerate(candidates) if each == places]
         if not places.is_read_beside:
@@ -65,7 +65,7 @@ def history_of(
 
 def _logged(
     recordings: Sequence[RunFacts], places: Sequence[int], timed: TimedRuns
-) -> dict[int, Recording]:
+) -> dict[int, ProfileInRun]:
     """What scalars say about recordings, by their index.
 
     Raises:
@@ -81,7 +81,7 @@ def _logged(
             if span is not None:
                 profile = Profile(facts.session, *span, facts.median_step_ns, str(place))
                 profiles[timed.run_of(span)].append(profile)
-    found: dict[int, Recording] = {}
+    found: dict[int, ProfileInRun] = {}
     for event_run, recorded in profiles.items():
         training = describe_training(timed.scalars(event_run), recorded)
         if training is not None and not training.is_per_epoch:

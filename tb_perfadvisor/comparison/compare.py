@@ -152,14 +152,14 @@ def _warnings(
 
 def _change(
     base: RunFacts, target: RunFacts, base_ns: int, target_ns: int, has_steps: bool
-) -> model.Change:
+) -> model.TimeChange:
     interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
     low, high = interval if interval is not None else (None, None)
     was, now = base.median_step_ns, target.median_step_ns
     if not has_steps or was is None or now is None:
         was, now = base_ns, target_ns
     change_ns = target_ns - base_ns
-    return model.Change(
+    return model.TimeChange(
         base_ns=base_ns,
         target_ns=target_ns,
         change_ns=change_ns,
@@ -175,7 +175,7 @@ def _change(
     )
 
 
-def _verdict(change: model.Change) -> model.Verdict:
+def _verdict(change: model.TimeChange) -> model.Verdict:
     """Faster or slower only if the whole interval lies beyond the noise."""
     if change.low_share is None or change.high_share is None:
         return "inconclusive"
@@ -200,7 +200,7 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
 
 
 def _headline(
-    verdict: model.Verdict, change: model.Change, base: RunFacts, target: RunFacts
+    verdict: model.Verdict, change: model.TimeChange, base: RunFacts, target: RunFacts
 ) -> str:
     if change.base_median_ns is None or change.target_median_ns is None:
         was, now = format_duration(change.base_ns), format_duration(change.target_ns)

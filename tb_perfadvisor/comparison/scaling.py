@@ -18,7 +18,7 @@ _NAMED_SHARE = 0.01
 
 
 def find_scaling(
-    base: RunFacts, target: RunFacts, change: model.Change, causes: Sequence[model.CauseChange]
+    base: RunFacts, target: RunFacts, change: model.TimeChange, causes: Sequence[model.CauseChange]
 ) -> model.Scaling | None:
     """How a program scales from one number of devices to the other.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 
-class Place(Struct, frozen=True):
+class CodeLine(Struct, frozen=True):
     """A line of the user's program."""
 
     file: str
@@ -24,7 +24,7 @@ class GraphBreak(Struct, frozen=True):
 
     compile_id: str
     """As in `Compilation.id`; empty if unknown."""
-    place: Place | None
+    place: CodeLine | None
     reason: str
     """In one line."""
     explanation: str = ""
@@ -39,7 +39,7 @@ class Compilation(Struct, frozen=True):
     id: str
     """`FRAME/VERSION`, as in the trace's `Torch-Compiled Region: FRAME/VERSION`."""
     function: str = ""
-    place: Place | None = None
+    place: CodeLine | None = None
     """Where the function begins."""
     start_unix_ns: int | None = None
     total_ns: int | None = None

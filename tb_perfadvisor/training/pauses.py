@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.training.metrics import is_evaluation
 from tb_perfadvisor.training.progress import Progress, overlaps
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 Reason = Literal["start", "restart", "evaluation", "recording", "pause", "slower"]
 
@@ -87,7 +87,7 @@ def usual_step_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> 
 
 def find_delays(
     progress: Progress,
-    series: Mapping[str, Series],
+    series: Mapping[str, ScalarSeries],
     recordings: Sequence[tuple[int, int]],
 ) -> tuple[Delay, ...]:
     """What cost time beyond the usual steps, the costliest first.
@@ -117,7 +117,7 @@ def find_delays(
 
 def find_long_intervals(
     progress: Progress,
-    series: Mapping[str, Series],
+    series: Mapping[str, ScalarSeries],
     recordings: Sequence[tuple[int, int]],
 ) -> dict[Reason, NDArray[np.intp]]:
     """Intervals in which steps took much longer than usual, by reason; each has one reason.
@@ -153,7 +153,7 @@ class UsualSteps(Struct, frozen=True):
 
 def usual_steps_around(
     progress: Progress,
-    series: Mapping[str, Series],
+    series: Mapping[str, ScalarSeries],
     recordings: Sequence[tuple[int, int]],
     start_ns: int,
     end_ns: int,
@@ -224,7 +224,7 @@ def _recorded(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDAr
     return recorded
 
 
-def _evaluated(progress: Progress, series: Mapping[str, Series]) -> NDArray[np.bool_]:
+def _evaluated(progress: Progress, series: Mapping[str, ScalarSeries]) -> NDArray[np.bool_]:
     """Intervals in which results of an evaluation were logged."""
     evaluated = np.zeros(len(progress), dtype=bool)
     for tag, logged in series.items():

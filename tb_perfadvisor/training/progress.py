@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.training.metrics import find_metrics, is_evaluation
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 _PER_SAMPLE = re.compile(r"Train/Samples/.+|.+ vs (?:samples|tokens)")
 """DeepSpeed and Megatron-LM number these by samples or tokens."""
@@ -67,7 +67,7 @@ class Progress(Struct, frozen=True):
         return per_step
 
 
-def find_progress(series: Mapping[str, Series]) -> Progress | None:
+def find_progress(series: Mapping[str, ScalarSeries]) -> Progress | None:
     """The intervals of the tag that was logged most often while training; None without any.
 
     Tags that are logged once per epoch serve only if there are no others.
@@ -84,7 +84,7 @@ def find_progress(series: Mapping[str, Series]) -> Progress | None:
     return best if best is not None and len(best) else None
 
 
-def _progress(tag: str, series: Series) -> Progress:
+def _progress(tag: str, series: ScalarSeries) -> Progress:
     # A damaged number of a step must not overflow in a difference.
     series = series.select(np.abs(series.step.astype(np.float64)) < _MAX_STEP)
     # A step may be logged twice: training ends with a summary at its last step.
@@ -104,7 +104,7 @@ def _progress(tag: str, series: Series) -> Progress:
 
 
 def _restarts(
-    points: Series, back: NDArray[np.intp], forward: NDArray[np.intp]
+    points: ScalarSeries, back: NDArray[np.intp], forward: NDArray[np.intp]
 ) -> tuple[Restart, ...]:
     """The restarts between the first step forward and the last.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 
-class Series(Struct, frozen=True):
+class ScalarSeries(Struct, frozen=True):
     """The values of one tag in the order in which they were logged; columns of shape (points,)."""
 
     step: Int64
@@ -23,23 +23,23 @@ class Series(Struct, frozen=True):
         """Number of points."""
         return len(self.step)
 
-    def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Series:
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> ScalarSeries:
         """A selection of the points."""
-        return Series(self.step[rows], self.unix_ns[rows], self.value[rows])
+        return ScalarSeries(self.step[rows], self.unix_ns[rows], self.value[rows])
 
 
 class RunScalars(Struct, frozen=True):
     """All scalars of one run."""
 
-    series: Mapping[str, Series]
+    series: Mapping[str, ScalarSeries]
     """By tag."""
 
 
-def merge_series(parts: Iterable[Series]) -> Series:
+def merge_series(parts: Iterable[ScalarSeries]) -> ScalarSeries:
     """The points of several files in order of time; of equal times, in the order of the files."""
     columns = list(parts)
     step = np.concatenate([part.step for part in columns])
     unix_ns = np.concatenate([part.unix_ns for part in columns])
     value = np.concatenate([part.value for part in columns])
     order = np.argsort(unix_ns, kind="stable")
-    return Series(step[order], unix_ns[order], value[order])
+    return ScalarSeries(step[order], unix_ns[order], value[order])

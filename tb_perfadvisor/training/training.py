@@ -15,7 +15,7 @@ from tb_perfadvisor.training.pauses import (
     usual_steps_around,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
-from tb_perfadvisor.training.scalars import RunScalars, Series
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 
 _NS_PER = {"s": 1e9, "ms": 1e6}
 _SAME_STEPS = (0.7, 4.0)
@@ -40,7 +40,7 @@ class StepTime(Struct, frozen=True):
     median_ns: float
 
 
-class Recording(Struct, frozen=True):
+class ProfileInRun(Struct, frozen=True):
     """A profile of the run, beside the steps around it."""
 
     capture_id: str
@@ -83,7 +83,7 @@ class Training(Struct, frozen=True):
     samples: Rate | None
     tokens: Rate | None
     delays: tuple[Delay, ...]
-    recordings: tuple[Recording, ...]
+    recordings: tuple[ProfileInRun, ...]
 
 
 class Profile(Struct, frozen=True):
@@ -151,7 +151,7 @@ def _rate(scalars: RunScalars, metrics: dict[Kind, tuple[str, Metric]], kind: Ki
     return None if median is None else Rate(tag, median, per_device)
 
 
-def _median(series: Series) -> float | None:
+def _median(series: ScalarSeries) -> float | None:
     """The median of the positive numbers; None without any."""
     values = series.value[np.isfinite(series.value) & (series.value > 0)]
     return float(np.median(values)) if len(values) else None
@@ -159,10 +159,10 @@ def _median(series: Series) -> float | None:
 
 def _recording(
     progress: Progress,
-    series: Mapping[str, Series],
+    series: Mapping[str, ScalarSeries],
     spans: Sequence[tuple[int, int]],
     profile: Profile,
-) -> Recording:
+) -> ProfileInRun:
     around = np.flatnonzero(overlaps(progress, profile.start_ns, profile.end_ns))
     usual, slowdown, varies_ns = None, None, None
     if not progress.is_per_epoch:
@@ -172,7 +172,7 @@ def _recording(
         slowdown = ratio - 1 if _SAME_STEPS[0] <= ratio <= _SAME_STEPS[1] else None
         if slowdown is not None and usual.low_ns < profile.step_ns < usual.high_ns:
             varies_ns = usual.low_ns, usual.high_ns
-    return Recording(
+    return ProfileInRun(
         capture_id=profile.capture_id,
         session=profile.session,
         start_ns=profile.start_ns,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.training.pauses import Delay, Slowdown
-from tb_perfadvisor.training.training import Rate, Recording, Training
+from tb_perfadvisor.training.training import ProfileInRun, Rate, Training
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_elapsed, format_share
 
 _REASONS = {
@@ -51,7 +51,7 @@ def _of_rate(what: str, rate: Rate) -> str:
     return f"{rate.per_second:,.4g} {what} per second{scope} ({plain(rate.tag)})."
 
 
-def recording_sentence(recording: Recording, training: Training) -> str:
+def recording_sentence(recording: ProfileInRun, training: Training) -> str:
     """When a profile was recorded, and what that cost."""
     unit = "epoch" if training.is_per_epoch else "step"
     where = (

@@ -51,7 +51,7 @@ class EdgeKind(IntEnum):
     """A call returns after the work, or the batch, that it waits for."""
 
 
-class Spans(Struct, frozen=True):
+class Stretches(Struct, frozen=True):
     """The stretches of host time and of input that edges stand for; columns of shape (spans,)."""
 
     edge: Int32
@@ -93,7 +93,7 @@ class Graph(Struct, frozen=True):
     followed: Int32
     """What a node follows by fixed times alone: the last wait, or the first node, of its thread.
     Work, waits and tails follow themselves. Shape (nodes + 2 * chains,), as `replay` needs it."""
-    spans: Spans
+    spans: Stretches
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
     is_one_run: bool
@@ -165,7 +165,7 @@ def _followed(nodes: _Nodes, edges: _Columns, host_edges: Int32, tails: int) -> 
     return followed
 
 
-def _spans(parts: list[_Columns], order: Int32) -> Spans:
+def _spans(parts: list[_Columns], order: Int32) -> Stretches:
     """The spans of those edges that have one.
 
     Args:
@@ -185,7 +185,7 @@ def _spans(parts: list[_Columns], order: Int32) -> Spans:
             found.append((edge[chosen], *(column[chosen] for column in columns)))
     edge, *columns = (np.concatenate(some) for some in zip(*found, strict=True))
     by_edge = np.argsort(edge)
-    return Spans(edge[by_edge], *(column[by_edge] for column in columns))
+    return Stretches(edge[by_edge], *(column[by_edge] for column in columns))
 
 
 class _Nodes:

@@ -10,7 +10,7 @@ from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.logged import LoggedRun, logged_run, with_logged
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import RecordedInfo
-from tb_perfadvisor.training.scalars import RunScalars, Series
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 from tests.support.comparison_facts import facts, setup
 
 S = 1_000_000_000
@@ -33,7 +33,9 @@ def run(
     unix_ns = np.concatenate(([0], np.cumsum(length_ns))).astype(np.int64)
     step = np.arange(intervals + 1, dtype=np.int64) * 10
     values = loss * (1 + noise * generator.standard_normal(len(step)))
-    found = logged_run(place, RunScalars({"train/loss": Series(step, unix_ns, values)}), recorded)
+    found = logged_run(
+        place, RunScalars({"train/loss": ScalarSeries(step, unix_ns, values)}), recorded
+    )
     assert found is not None
     return found
 
@@ -68,7 +70,7 @@ def test_intervals_that_are_alike_count_less_than_independent_ones() -> None:
     wave = 10 * MS * (1 + 0.1 * np.sin(np.arange(400) / 60))
     unix_ns = np.concatenate(([0], np.cumsum(10 * wave))).astype(np.int64)
     step = np.arange(401, dtype=np.int64) * 10
-    series = RunScalars({"loss": Series(step, unix_ns, np.ones(401))})
+    series = RunScalars({"loss": ScalarSeries(step, unix_ns, np.ones(401))})
     wandering = logged_run("a", series, None)
     assert wandering is not None
     change = compared(wandering, run(10, place="b", noise=0.0, intervals=400))
@@ -83,7 +85,7 @@ def test_what_both_runs_do_at_the_same_step_is_no_difference() -> None:
         generator = np.random.default_rng(seed)
         factor = np.where(np.arange(200) < 100, 1, 3) * (1 + 0.02 * generator.standard_normal(200))
         unix_ns = np.concatenate(([0], np.cumsum(10 * step_ms * MS * factor))).astype(np.int64)
-        series = Series(np.arange(201, dtype=np.int64) * 10, unix_ns, np.ones(201))
+        series = ScalarSeries(np.arange(201, dtype=np.int64) * 10, unix_ns, np.ones(201))
         found = logged_run(place, RunScalars({"loss": series}), None)
         assert found is not None
         return found
@@ -163,5 +165,5 @@ def test_scaling_efficiency_follows_from_the_steps_without_the_profiler() -> Non
 
 
 def test_few_intervals_say_nothing() -> None:
-    series = RunScalars({"loss": Series(*(np.arange(10) * S,) * 2, np.ones(10))})
+    series = RunScalars({"loss": ScalarSeries(*(np.arange(10) * S,) * 2, np.ones(10))})
     assert logged_run("a", series, None) is None

@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH, ContinuousProfiler
-from tb_perfadvisor.instrument.continuous.recordings import Recording, Recordings
+from tb_perfadvisor.instrument.continuous.recordings import Recordings, StoredRecording
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
 
 PERIODIC = Start("periodic", is_rich=False)
@@ -83,11 +83,11 @@ def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> Non
 # --- what stays -------------------------------------------------------------------------------
 
 
-def recording(folder: Path, step: int, mean_s: float) -> Recording:
+def recording(folder: Path, step: int, mean_s: float) -> StoredRecording:
     path = folder / f"step_{step:08}" / "plugins" / "host.pb"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
-    return Recording(step, "periodic", False, mean_s, (path,))
+    return StoredRecording(step, "periodic", False, mean_s, (path,))
 
 
 def test_the_last_and_the_slowest_stay(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import pytest
 
 from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, usual_step_ns
 from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 from tb_perfadvisor.training.wording import delay_label
 
 S = 1_000_000_000
 Points = list[tuple[int, float]]
 
 
-def series(points: Points) -> Series:
+def series(points: Points) -> ScalarSeries:
     steps, seconds = zip(*points, strict=True)
-    return Series(
+    return ScalarSeries(
         np.array(steps, np.int64),
         np.array([round(second * S) for second in seconds], np.int64),
         np.ones(len(points)),

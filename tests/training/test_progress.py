@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.training.progress import find_progress
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 S = 1_000_000_000
 
 
-def series(*points: tuple[int, float]) -> Series:
+def series(*points: tuple[int, float]) -> ScalarSeries:
     """Points of (step, second)."""
     steps, seconds = zip(*points, strict=True)
-    return Series(
+    return ScalarSeries(
         np.array(steps, np.int64),
         np.array([int(second * S) for second in seconds], np.int64),
         np.ones(len(points)),

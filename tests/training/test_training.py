@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.training.metrics import find_metrics, is_evaluation, known_metrics
-from tb_perfadvisor.training.scalars import RunScalars, Series
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 from tb_perfadvisor.training.training import Profile, describe_training
 
 S = 1_000_000_000
 
 
-def logged(value: float | list[float], *, steps: int = 21, every: int = 10) -> Series:
+def logged(value: float | list[float], *, steps: int = 21, every: int = 10) -> ScalarSeries:
     """Points each ten steps; a step takes a second."""
     step = np.arange(steps, dtype=np.int64) * every
     values = np.broadcast_to(np.asarray(value, dtype=np.float64), step.shape)
-    return Series(step, step * S, values)
+    return ScalarSeries(step, step * S, values)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_recorded_steps_within_the_usual_variation_are_said_to_be() -> None:
     length = np.tile([8, 9, 10, 11, 12], 8)
     seconds = np.concatenate(([0], np.cumsum(length)))
     step = np.arange(len(seconds), dtype=np.int64) * 10
-    loss = Series(step, seconds * S, np.ones(len(step)))
+    loss = ScalarSeries(step, seconds * S, np.ones(len(step)))
     for step_s, varies in ((1.1, (0.8 * S, 1.2 * S)), (1.3, None)):
         profile = Profile("session", 205 * S, 210 * S, step_ns=step_s * S)
         training = describe_training(RunScalars({"loss": loss}), [profile])
@@ -117,7 +117,7 @@ def test_steps_are_compared_with_those_of_the_same_time() -> None:
     # 1 s per step for 30 intervals, then 2 s; recorded in the second part with 2.2 s.
     seconds = np.concatenate((np.arange(31) * 10, 300 + np.arange(1, 31) * 20))
     step = np.arange(len(seconds), dtype=np.int64) * 10
-    loss = Series(step, seconds * S, np.ones(len(step)))
+    loss = ScalarSeries(step, seconds * S, np.ones(len(step)))
     profile = Profile("session", 601 * S, 612 * S, step_ns=2.2 * S)
     training = describe_training(RunScalars({"loss": loss}), [profile])
     assert training is not None

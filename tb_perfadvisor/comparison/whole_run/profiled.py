@@ -9,7 +9,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
 from tb_perfadvisor.training.options import RunOptions
-from tb_perfadvisor.training.training import Profile, Recording, Training
+from tb_perfadvisor.training.training import Profile, ProfileInRun, Training
 
 _NS_PER_HOUR = 3_600_000_000_000
 _HOURS_PER_DAY = 24
@@ -101,7 +101,7 @@ def whole_run_of(
 
 
 def _saving(
-    report: model.Report, recording: Recording, training: Training, left: int | None
+    report: model.Report, recording: ProfileInRun, training: Training, left: int | None
 ) -> model.RealSaving | None:
     """Savings in steps that are not profiled.
 

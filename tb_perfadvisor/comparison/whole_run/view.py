@@ -27,7 +27,7 @@ from tb_perfadvisor.training.metrics import Kind, find_metrics
 from tb_perfadvisor.training.options import RunOptions
 from tb_perfadvisor.training.pauses import find_long_intervals
 from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.scalars import RunScalars, Series
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 from tb_perfadvisor.training.training import describe_training
 from tb_perfadvisor.training.wording import (
     delay_label,
@@ -124,7 +124,7 @@ def make_training_view(
 
 
 def _step_times(
-    progress: Progress, series: Mapping[str, Series], spans: Sequence[tuple[int, int]]
+    progress: Progress, series: Mapping[str, ScalarSeries], spans: Sequence[tuple[int, int]]
 ) -> StepTimes:
     reasons = np.full(len(progress), "", dtype=object)
     for reason, rows in find_long_intervals(progress, series, spans).items():

@@ -9,7 +9,6 @@ step: means over the used steps, divided once from totals that sum exactly.
 from tb_perfadvisor.contract.model.checks import Missing, Outcome, RecordingGap, Status
 from tb_perfadvisor.contract.model.comparison import (
     CauseChange,
-    Change,
     ComparedRun,
     ComparedTarget,
     Comparison,
@@ -29,6 +28,7 @@ from tb_perfadvisor.contract.model.comparison import (
     Per,
     PredictedSaving,
     Scaling,
+    TimeChange,
     Verdict,
 )
 from tb_perfadvisor.contract.model.document import (
@@ -115,7 +115,6 @@ __all__ = [
     "CauseChange",
     "CauseTime",
     "Cell",
-    "Change",
     "CombinedSaving",
     "ComparedRun",
     "ComparedTarget",
@@ -190,6 +189,7 @@ __all__ = [
     "StepsInfo",
     "TableColumn",
     "TableEvidence",
+    "TimeChange",
     "TrainingView",
     "UnknownProfile",
     "Verdict",

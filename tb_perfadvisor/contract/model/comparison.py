@@ -65,7 +65,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     findings: int
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
     """How the time changed on average, and how certainly a typical step changed."""
 
     base_ns: int
@@ -91,7 +91,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause's part of the change; each column sums exactly to that of `Change`."""
+    """One cause's part of the change; each column sums exactly to that of `TimeChange`."""
 
     cause: str
     label: str
@@ -258,7 +258,7 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     explanation: str | None = None
     """What grew, and what shrank, if the step did not get faster; null otherwise."""
     per: Per
-    change: Change
+    change: TimeChange
     scaling: Scaling | None = None
     """If the verdict is `scaled`."""
     logged: LoggedChange | None = None

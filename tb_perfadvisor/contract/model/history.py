@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.contract.model.comparison import (
-    Change,
     ComparedRun,
     FindingChange,
     FindingState,
     PredictedSaving,
+    TimeChange,
     Verdict,
 )
 from tb_perfadvisor.contract.model.document import Generator
@@ -85,7 +85,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Compared with the recording before; null for the first."""
     headline: str
     """One sentence about the change; empty for the first recording."""
-    change: Change | None
+    change: TimeChange | None
     """Null for the first recording."""
     open_findings: list[str]
     """The rules that find something in this recording, best first."""

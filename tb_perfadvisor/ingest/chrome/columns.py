@@ -56,7 +56,7 @@ class Kind(Struct, frozen=True):
     facts: dict[str, str | int]
 
 
-class Collected(Struct, frozen=True):
+class ExportColumns(Struct, frozen=True):
     """All events of the file, in columns of shape (n,)."""
 
     start_us: NDArray[np.float64]
@@ -83,7 +83,7 @@ class Collected(Struct, frozen=True):
         """
         return self.start_us.size == _MOST_EVENTS
 
-    def select(self, keep: NDArray[np.bool_]) -> Collected:
+    def select(self, keep: NDArray[np.bool_]) -> ExportColumns:
         """A selection of the events.
 
         Args:
@@ -104,7 +104,7 @@ class Collected(Struct, frozen=True):
         )
 
 
-class Collector:
+class ExportCollector:
     """Turns slices of events into columns.
 
     Attributes:
@@ -150,9 +150,9 @@ class Collector:
         if spans:
             self._add_spans(spans, start, duration)
 
-    def finish(self) -> Collected:
+    def finish(self) -> ExportColumns:
         """Join all slices."""
-        return Collected(
+        return ExportColumns(
             **{name: np.concatenate(parts) for name, parts in self._parts.items()},
             stats={
                 name: StatColumn(

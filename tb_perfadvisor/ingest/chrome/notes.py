@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tb_perfadvisor.ingest.chrome.columns import Collected
-from tb_perfadvisor.ingest.chrome.processes import Place, has_no_work
+from tb_perfadvisor.ingest.chrome.columns import ExportColumns
+from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, has_no_work
 from tb_perfadvisor.ingest.json_trace.document import Document
 from tb_perfadvisor.ingest.json_trace.notes import damage_notes
 from tb_perfadvisor.note import Note
@@ -20,8 +20,8 @@ _MAX_NAMES: Final = 3
 
 def notes_of(
     document: Document[Any],
-    collected: Collected,
-    places: Mapping[Any, Place],
+    collected: ExportColumns,
+    places: Mapping[Any, ProcessPlace],
     devices: tuple[Device, ...],
 ) -> tuple[Note, ...]:
     """All notes, in descending order of severity."""
@@ -68,7 +68,7 @@ def notes_of(
     return tuple(notes)
 
 
-def _left_out(collected: Collected, places: Mapping[Any, Place]) -> Counter[str]:
+def _left_out(collected: ExportColumns, places: Mapping[Any, ProcessPlace]) -> Counter[str]:
     """The number of events without a place, by the name of their process."""
     counts = np.bincount(collected.thread, minlength=len(collected.threads)).tolist()
     left_out: Counter[str] = Counter()

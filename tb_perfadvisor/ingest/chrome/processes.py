@@ -30,7 +30,7 @@ _NO_WORK: Final = re.compile(
 )
 
 
-class Place(Struct, frozen=True):
+class ProcessPlace(Struct, frozen=True):
     """Where the events of a process belong."""
 
     plane: str
@@ -61,20 +61,20 @@ def has_no_work(name: str) -> bool:
     return _NO_WORK.match(name) is not None
 
 
-def collective_rows_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
+def collective_rows_of(process_names: Mapping[Any, str]) -> dict[Any, ProcessPlace]:
     """The place of each process by its number; processes without work of a plane have none."""
     return {pid: place for pid, name in process_names.items() if (place := _place(name))}
 
 
-def _place(name: str) -> Place | None:
+def _place(name: str) -> ProcessPlace | None:
     stream = _STREAM.match(name)
     if stream:
         line = f"Stream #{stream[2]}({stream[3]})" if stream[3] else f"Stream #{stream[2]}"
-        return Place(f"/device:GPU:{stream[1]}", stream=line)
+        return ProcessPlace(f"/device:GPU:{stream[1]}", stream=line)
     if has_no_work(name):
         return None
     executor = _EXECUTOR.match(name)
     if executor:
-        return Place(_HOST, executor=executor[1].upper())
+        return ProcessPlace(_HOST, executor=executor[1].upper())
     plane = _PLANE.match(name)
-    return Place(plane[1]) if plane else None
+    return ProcessPlace(plane[1]) if plane else None

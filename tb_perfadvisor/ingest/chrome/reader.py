@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.chrome.columns import Collected, Collector
+from tb_perfadvisor.ingest.chrome.columns import ExportCollector, ExportColumns
 from tb_perfadvisor.ingest.chrome.notes import notes_of
 from tb_perfadvisor.ingest.chrome.processes import collective_rows_of
 from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
@@ -40,7 +40,7 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     document = open_document(text, ChromeEvent, source.path)
     if document is None:
         raise foreign_error(text.head, source.path)
-    collector = Collector()
+    collector = ExportCollector()
     for events in document.chunks():
         collector.add(events)
     collected = collector.finish()
@@ -60,7 +60,7 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     return replace(trace, source=filled, notes=(*notes, *trace.notes))
 
 
-def _without_cut_steps(collected: Collected) -> Collected:
+def _without_cut_steps(collected: ExportColumns) -> ExportColumns:
     """Remove the markers of steps that end after the last event.
 
     The remaining events of such a step are missing, and would look like idle time.

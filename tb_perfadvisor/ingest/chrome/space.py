@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.chrome.columns import Collected
+from tb_perfadvisor.ingest.chrome.columns import ExportColumns
 from tb_perfadvisor.ingest.chrome.encoding import (
     Cells,
     concatenate,
@@ -23,7 +23,7 @@ from tb_perfadvisor.ingest.chrome.encoding import (
     one_message_field,
     varint_field,
 )
-from tb_perfadvisor.ingest.chrome.processes import Place
+from tb_perfadvisor.ingest.chrome.processes import ProcessPlace
 from tb_perfadvisor.ingest.chrome.schema import TEXTS
 from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
 
@@ -47,7 +47,7 @@ class _Line(Struct, frozen=True):
     """Rows of the events, in file order."""
 
 
-def encode_space(collected: Collected, places: Mapping[Any, Place]) -> bytes:
+def encode_space(collected: ExportColumns, places: Mapping[Any, ProcessPlace]) -> bytes:
     """The bytes of an XSpace.
 
     Args:
@@ -78,7 +78,9 @@ def _base_us(start_us: NDArray[np.float64]) -> int:
     return int(start_us[is_near].min() // 1)
 
 
-def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str, list[_Line]]:
+def _lines(
+    collected: ExportColumns, places: Mapping[Any, ProcessPlace]
+) -> defaultdict[str, list[_Line]]:
     """The lines of each plane, in the file's sort order."""
     order = np.argsort(collected.thread, kind="stable")
     bounds = np.searchsorted(collected.thread[order], np.arange(len(collected.threads) + 1))
@@ -109,7 +111,7 @@ def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str
 class _Plane:
     """Encodes one plane. Kinds of events and stats have the same ids in all planes."""
 
-    def __init__(self, collected: Collected, base_us: int, *, has_streams: bool) -> None:
+    def __init__(self, collected: ExportColumns, base_us: int, *, has_streams: bool) -> None:
         self._collected = collected
         self._base_us = base_us
         self._has_streams = has_streams

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.trace.compile_log import GraphBreak, Place
+from tb_perfadvisor.trace.compile_log import CodeLine, GraphBreak
 
 _LONGEST_TEXT: Final = 300
 _SHOWN_PARTS: Final = 2
@@ -77,15 +77,15 @@ def first_line(text: str) -> str:
     return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
 
 
-def short_place(file: str, line: object) -> Place | None:
+def short_place(file: str, line: object) -> CodeLine | None:
     """A place with the end of its path; None if the line is unknown."""
     if not file or isinstance(line, bool) or not isinstance(line, int) or not 0 < line < 10**7:
         return None
     parts = [part for part in plain(file).replace("\\", "/").split("/") if part]
-    return Place("/".join(parts[-_SHOWN_PARTS:]), line) if parts else None
+    return CodeLine("/".join(parts[-_SHOWN_PARTS:]), line) if parts else None
 
 
-def _place_of(text: str) -> Place | None:
+def _place_of(text: str) -> CodeLine | None:
     found = _PLACE.search(text)
     if found is None:
         # The innermost frame of the user's code, before the compiler's own traceback.

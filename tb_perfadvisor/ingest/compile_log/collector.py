@@ -21,7 +21,7 @@ from tb_perfadvisor.ingest.compile_log.break_texts import (
     short_place,
 )
 from tb_perfadvisor.ingest.compile_log.records import LogRecord
-from tb_perfadvisor.ingest.compile_log.spans import SpanCollector, Spans
+from tb_perfadvisor.ingest.compile_log.spans import PhaseSpans, SpanCollector
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.compile_log import CacheUse, Compilation, CompileLog, GraphBreak
@@ -76,14 +76,14 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 _decode_event = msgspec.json.Decoder(_Event, strict=False).decode
 
 
-class Collector:
+class LogCollector:
     """Takes records in the order of the file."""
 
     def __init__(self) -> None:
         self.count = 0
         """Records that torch.compile wrote."""
         self._spans = SpanCollector()
-        self._finished_spans: Spans | None = None
+        self._finished_spans: PhaseSpans | None = None
         self._compilations: dict[str, Compilation] = {}
         self._earlier: list[Compilation] = []
         self._breaks: list[GraphBreak] = []
@@ -115,7 +115,7 @@ class Collector:
             self._add_backward(header.compile_id, header.bwd_compilation_metrics)
 
     @property
-    def spans(self) -> Spans:
+    def spans(self) -> PhaseSpans:
         """The phases, once all records were added."""
         if self._finished_spans is None:
             self._finished_spans = self._spans.finish()

@@ -7,7 +7,7 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.compile_log.collector import Collector
+from tb_perfadvisor.ingest.compile_log.collector import LogCollector
 from tb_perfadvisor.ingest.compile_log.records import read_records
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.note import Note
@@ -63,9 +63,9 @@ def read_records_only(stream: BinaryIO, source: Source) -> CompileLog:
     return _collect(stream, source)[0].finish(source)
 
 
-def _collect(stream: BinaryIO, source: Source) -> tuple[Collector, bool]:
+def _collect(stream: BinaryIO, source: Source) -> tuple[LogCollector, bool]:
     inflated = Inflated(stream, source.path)
-    collector = Collector()
+    collector = LogCollector()
     for record in read_records(inflated):
         collector.add(record)
     if not collector.count:

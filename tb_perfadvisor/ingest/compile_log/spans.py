@@ -22,7 +22,7 @@ _MOST_OPEN: Final = 1_000
 """A phase is seldom inside itself. Without a limit, a log that lacks ends would fill the memory."""
 
 
-class Spans(Struct, frozen=True):
+class PhaseSpans(Struct, frozen=True):
     """Phases that have ended; columns are (spans,)."""
 
     start_ns: Int64
@@ -65,7 +65,7 @@ class SpanCollector:
             self._end_us.append(at_us)
             self._name.append(number)
 
-    def finish(self) -> Spans:
+    def finish(self) -> PhaseSpans:
         """All phases that have ended."""
         names = list(self._names)
         clock_us = math.floor(min(self._start_us)) if self._start_us else None
@@ -74,7 +74,7 @@ class SpanCollector:
         start_ns = np.round(start_us * _NS_PER_US).astype(np.int64)
         end_ns = np.round(end_us * _NS_PER_US).astype(np.int64)
         name = np.frombuffer(self._name, np.int32)
-        return Spans(
+        return PhaseSpans(
             start_ns=start_ns,
             duration_ns=end_ns - start_ns,
             name=name,

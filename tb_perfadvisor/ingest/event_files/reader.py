@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.ingest.event_files.records import read_records
 from tb_perfadvisor.ingest.event_files.schema import Event
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 _NS_PER_S: Final = 1e9
 _NUMPY_TYPES: Final = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
@@ -28,7 +28,7 @@ _LATEST_UNIX_S: Final = 2.0**33
 class ScalarReader:
     """Reads the scalars of one file, and later those that were appended meanwhile."""
 
-    def __init__(self, end: int = 0, points: Mapping[str, Series] | None = None) -> None:
+    def __init__(self, end: int = 0, points: Mapping[str, ScalarSeries] | None = None) -> None:
         """Begin at the start of the file, or where an earlier reading ended.
 
         Args:
@@ -54,10 +54,10 @@ class ScalarReader:
                 self._add(record)
             self.end = block.end
 
-    def series(self) -> dict[str, Series]:
+    def series(self) -> dict[str, ScalarSeries]:
         """The series of each tag, in the order of the file."""
         return {
-            tag: Series(
+            tag: ScalarSeries(
                 np.array(steps, np.int64),
                 np.array(unix_ns, np.int64),
                 np.array(values, np.float64),

@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
-from tb_perfadvisor.training.scalars import RunScalars, Series, merge_series
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries, merge_series
 
 
 def read_run(
@@ -32,7 +32,7 @@ def read_run(
         StoreError: If a store denies access, or cannot be reached.
         UnreadableProfileError: If a file cannot be opened.
     """
-    found: dict[str, list[Series]] = defaultdict(list)
+    found: dict[str, list[ScalarSeries]] = defaultdict(list)
     all_bytes = max(run.size_bytes, 1)
     read_bytes = 0
     for file in run.files:
@@ -44,7 +44,9 @@ def read_run(
     return RunScalars({tag: merge_series(parts) for tag, parts in found.items()})
 
 
-def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mapping[str, Series]:
+def _read_file(
+    root: str, entry: FileEntry, cache: ScalarCache | None
+) -> Mapping[str, ScalarSeries]:
     if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
         return stored
     if cache is not None and is_url(root):
@@ -58,7 +60,7 @@ def _read_file(root: str, entry: FileEntry, cache: ScalarCache | None) -> Mappin
         return _read(reader or ScalarReader(), root, entry, stream, cache)
 
 
-def _read_on(root: str, entry: FileEntry, cache: ScalarCache) -> Mapping[str, Series] | None:
+def _read_on(root: str, entry: FileEntry, cache: ScalarCache) -> Mapping[str, ScalarSeries] | None:
     """Request only what was appended to a remote file; None if it is new, or another one."""
     from tb_perfadvisor.ingest.files.remote.ranges import open_ranges
 
@@ -73,7 +75,7 @@ def _read(
     entry: FileEntry,
     stream: BinaryIO,
     cache: ScalarCache | None,
-) -> Mapping[str, Series]:
+) -> Mapping[str, ScalarSeries]:
     reader.read(stream)
     series = reader.series()
     if cache is not None:

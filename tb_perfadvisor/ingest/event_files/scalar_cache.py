@@ -22,7 +22,7 @@ from msgspec import Struct
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry
-from tb_perfadvisor.training.scalars import Series
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 MAX_BYTES: Final = 1 << 30
 """Forty million points: more than a hundred long runs log."""
@@ -43,7 +43,7 @@ class _Stored(Struct, frozen=True):
     version: str
     end: int
     digest: str
-    series: dict[str, Series]
+    series: dict[str, ScalarSeries]
 
 
 class ScalarCache(BoundedDirectory):
@@ -57,7 +57,7 @@ class ScalarCache(BoundedDirectory):
         """
         super().__init__(directory / _SUBDIRECTORY, max_bytes=max_bytes)
 
-    def read_unchanged(self, root: str, entry: FileEntry) -> Mapping[str, Series] | None:
+    def read_unchanged(self, root: str, entry: FileEntry) -> Mapping[str, ScalarSeries] | None:
         """The scalars of a file that has not changed since it was read; None if it may have."""
         stored = self._load(root, entry)
         if stored is None or (stored.size_bytes, stored.version) != _state(entry):
@@ -78,7 +78,7 @@ class ScalarCache(BoundedDirectory):
         entry: FileEntry,
         stream: BinaryIO,
         end: int,
-        series: Mapping[str, Series],
+        series: Mapping[str, ScalarSeries],
     ) -> None:
         """Store what was read of a file. If that fails, for example on a full disk, do without.
 
@@ -134,7 +134,7 @@ def _decode(content: Mapping[str, Any]) -> _Stored:
     size_bytes, version, end, digest, tags = json.loads(content["about"].tobytes())
     ends = np.cumsum(content["points"])
     columns = [np.split(content[name], ends)[:-1] for name in ("step", "unix_ns", "value")]
-    series = {tag: Series(*points) for tag, *points in zip(tags, *columns, strict=True)}
+    series = {tag: ScalarSeries(*points) for tag, *points in zip(tags, *columns, strict=True)}
     return _Stored(size_bytes, version, end, digest, series)
 
 

@@ -20,7 +20,7 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected, Collector
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoCollector, KinetoColumns
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
 from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
 from tb_perfadvisor.ingest.kineto.interpret.collective_calls import describe_by_calls
@@ -69,7 +69,7 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     if document is None:
         raise foreign_error(text.head, source.path)
     assembler = Assembler()
-    collector = Collector(assembler.intern)
+    collector = KinetoCollector(assembler.intern)
     for events in document.chunks():
         collector.add(events)
         _check_count(collector.count, source)
@@ -96,7 +96,7 @@ def _check_count(count: int, source: Source) -> None:
 
 
 def _assemble(
-    assembler: Assembler, document: Document[Event], collected: Collected, source: Source
+    assembler: Assembler, document: Document[Event], collected: KinetoColumns, source: Source
 ) -> Trace:
     envelope = document.envelope
     # The appended empty text is the one at index -1.
@@ -154,7 +154,7 @@ def _assemble(
 
 
 def _kinds(
-    collected: Collected, texts: Sequence[str]
+    collected: KinetoColumns, texts: Sequence[str]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """The kind of each event and the number of each step marker, each of shape (n,)."""
     events = collected.events
@@ -192,7 +192,7 @@ def _kind(role: Role, category: str, name: str) -> EventKind:
 
 
 def _tracks(
-    assembler: Assembler, collected: Collected, rank: NDArray[np.int64]
+    assembler: Assembler, collected: KinetoColumns, rank: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """The track of each event: a stream of a device, or a thread of a process."""
     events, device = collected.events, collected.device
@@ -227,7 +227,7 @@ def _tracks(
     return tracks
 
 
-def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
+def _host_track(assembler: Assembler, collected: KinetoColumns, thread: int) -> int:
     pid, tid = collected.threads[thread]
     process = collected.process_names.get(pid, "process")
     is_number = isinstance(tid, int) and 0 <= tid < 2**63
@@ -240,7 +240,7 @@ def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
     )
 
 
-def _add_operators(assembler: Assembler, collected: Collected) -> None:
+def _add_operators(assembler: Assembler, collected: KinetoColumns) -> None:
     operators = collected.operators
     columns = ("shapes", "dtypes", "values", "frame", "module", "sequence")
     has_any = np.zeros(operators["row"].size, dtype=np.bool_)

@@ -65,7 +65,7 @@ _STATES: Final = {
 _NEEDS_ADDRESS: Final = (Action.ALLOCATE, Action.FREE, Action.FREE_COMPLETED)
 
 
-class Collector:
+class SnapshotCollector:
     """The columns of one snapshot, as they grow."""
 
     def __init__(self, path: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
+from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.pickled import Bytes
 
 MAX_JSON_BYTES: Final = 1 << 28
@@ -48,7 +48,7 @@ class _Snapshot(msgspec.Struct):
     external_annotations: list[dict[str, Any]] = []
 
 
-def read_json(stream: Bytes, path: str, collector: Collector) -> tuple[list[int], Any]:
+def read_json(stream: Bytes, path: str, collector: SnapshotCollector) -> tuple[list[int], Any]:
     """Read the JSON of `torch.cuda.memory._snapshot()`, or a list of segments.
 
     Returns:
@@ -90,7 +90,7 @@ def read_json(stream: Bytes, path: str, collector: Collector) -> tuple[list[int]
     return [len(history) for history in snapshot.device_traces], snapshot.allocator_settings
 
 
-def _frames(text: bytes, path: str, collector: Collector) -> list[int]:
+def _frames(text: bytes, path: str, collector: SnapshotCollector) -> list[int]:
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -15,7 +15,7 @@ from struct import unpack_from
 from typing import Any, Final, Protocol
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
+from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 
 _READ_BYTES: Final = 1 << 22
 _MAX_TEXT: Final = 1 << 20
@@ -78,7 +78,7 @@ _EVENT, _BLOCK, _OTHER = _Mark(), _Mark(), _Mark()
 """Stand for what was handed over."""
 
 
-def read_pickle(stream: Bytes, path: str, collector: Collector) -> Any:
+def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector) -> Any:
     """Read a pickle of plain values; hand over events, blocks and frames as they are complete.
 
     Args:
@@ -96,7 +96,7 @@ def read_pickle(stream: Bytes, path: str, collector: Collector) -> Any:
 
 
 class _Machine:
-    def __init__(self, stream: Bytes, path: str, collector: Collector) -> None:
+    def __init__(self, stream: Bytes, path: str, collector: SnapshotCollector) -> None:
         self._stream, self._path, self._collector = stream, path, collector
         self._held: list[Any] = []
         self._lists: dict[bytes, Any] = {}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
+from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.documents import read_json
 from tb_perfadvisor.ingest.memory_snapshots.pickled import Bytes, read_pickle
 from tb_perfadvisor.note import Note
@@ -37,7 +37,7 @@ def read_memory_snapshot(stream: BinaryIO, source: Source) -> Trace:
 
 
 def _read(stream: Inflated, path: str) -> MemorySnapshot:
-    collector = Collector(path)
+    collector = SnapshotCollector(path)
     first = stream.read(1)
     file = _Rest(first, stream)
     if first.startswith(_PICKLE):
@@ -48,7 +48,7 @@ def _read(stream: Inflated, path: str) -> MemorySnapshot:
     return collector.finish(histories, expandable if isinstance(expandable, bool) else None)
 
 
-def _from_pickle(file: Bytes, path: str, collector: Collector) -> tuple[list[int], Any]:
+def _from_pickle(file: Bytes, path: str, collector: SnapshotCollector) -> tuple[list[int], Any]:
     """How many events each device has, and the allocator's settings."""
     content = read_pickle(file, path, collector)
     if isinstance(content, list):  # of torch.cuda.memory_snapshot()

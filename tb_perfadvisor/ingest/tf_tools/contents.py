@@ -18,7 +18,7 @@ MAX_STEPS = 1_000_000
 _MAX_DEVICES = 1 << 16
 
 
-class Part(Enum):
+class StepPart(Enum):
     """The parts of a step's time, in all generations of the profiler.
 
     Idle time is not a part: it is the rest of the step.
@@ -46,7 +46,7 @@ class StepSums(Struct, frozen=True):
 
     number: int
     duration_ms: float
-    parts_ms: Mapping[Part, float]
+    parts_ms: Mapping[StepPart, float]
 
 
 class Figure(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Contents(Struct, frozen=True, kw_only=True):
 
 
 def make_step(
-    number: int, parts_ms: Mapping[Part, float], *, idle_ms: float = 0.0, step_ms: float = 0.0
+    number: int, parts_ms: Mapping[StepPart, float], *, idle_ms: float = 0.0, step_ms: float = 0.0
 ) -> StepSums | None:
     """Build a step; None if its times are empty or impossible.
 

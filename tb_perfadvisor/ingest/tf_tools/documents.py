@@ -11,7 +11,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,
     Figure,
-    Part,
+    StepPart,
     StepSums,
     device_count,
     make_step,
@@ -30,24 +30,24 @@ Json = Mapping[str, Any]
 
 # Columns of the step table in all generations; None for idle or unknown time. TensorFlow's own sum
 # of a TPU step excludes `hostTransferTimeMs`, and so does this table.
-_COLUMNS: Final[dict[str, Part | None]] = {
-    "noninfeedTimeMs": Part.COMPUTE,
-    "computeTimeMs": Part.COMPUTE,
-    "tcComputeTimeMs": Part.COMPUTE,
-    "scv0ComputeTimeMs": Part.COMPUTE,
-    "deviceComputeTimeMs": Part.COMPUTE,
-    "infeedTimeMs": Part.INPUT,
-    "inputTimeMs": Part.INPUT,
-    "tcInfeedTimeMs": Part.INPUT,
-    "scv0InfeedTimeMs": Part.INPUT,
-    "tcOutfeedTimeMs": Part.OUTPUT,
-    "outfeedTimeMs": Part.OUTPUT,
-    "hostToDeviceTimeMs": Part.TO_DEVICE,
-    "deviceToDeviceTimeMs": Part.DEVICE_TO_DEVICE,
-    "deviceCollectivesTimeMs": Part.COLLECTIVES,
-    "hostComputeTimeMs": Part.HOST_COMPUTE,
-    "kernelLaunchTimeMs": Part.LAUNCH,
-    "compileTimeMs": Part.COMPILE,
+_COLUMNS: Final[dict[str, StepPart | None]] = {
+    "noninfeedTimeMs": StepPart.COMPUTE,
+    "computeTimeMs": StepPart.COMPUTE,
+    "tcComputeTimeMs": StepPart.COMPUTE,
+    "scv0ComputeTimeMs": StepPart.COMPUTE,
+    "deviceComputeTimeMs": StepPart.COMPUTE,
+    "infeedTimeMs": StepPart.INPUT,
+    "inputTimeMs": StepPart.INPUT,
+    "tcInfeedTimeMs": StepPart.INPUT,
+    "scv0InfeedTimeMs": StepPart.INPUT,
+    "tcOutfeedTimeMs": StepPart.OUTPUT,
+    "outfeedTimeMs": StepPart.OUTPUT,
+    "hostToDeviceTimeMs": StepPart.TO_DEVICE,
+    "deviceToDeviceTimeMs": StepPart.DEVICE_TO_DEVICE,
+    "deviceCollectivesTimeMs": StepPart.COLLECTIVES,
+    "hostComputeTimeMs": StepPart.HOST_COMPUTE,
+    "kernelLaunchTimeMs": StepPart.LAUNCH,
+    "compileTimeMs": StepPart.COMPILE,
     "idleTimeMs": None,
     "tcIdleTimeMs": None,
     "otherTimeMs": None,
@@ -62,11 +62,11 @@ _FIGURES: Final = (
 # The times of a core in all generations of the pod viewer. By its definition, the rest of the step
 # is compute ("low flops compute").
 _POD: Final = {
-    Part.INPUT: ("hostInfeedDurationUs",),
-    Part.OUTPUT: ("hostOutfeedDurationUs",),
-    Part.COLLECTIVES: ("allReduceComputeDurationUs", "crsDurationUs"),
-    Part.WAITING: ("allReduceSyncDurationUs",),
-    Part.BETWEEN_CORES: ("sendDurationUs", "recvDurationUs"),
+    StepPart.INPUT: ("hostInfeedDurationUs",),
+    StepPart.OUTPUT: ("hostOutfeedDurationUs",),
+    StepPart.COLLECTIVES: ("allReduceComputeDurationUs", "crsDurationUs"),
+    StepPart.WAITING: ("allReduceSyncDurationUs",),
+    StepPart.BETWEEN_CORES: ("sendDurationUs", "recvDurationUs"),
 }
 _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
 _MAX_CATEGORIES: Final = 3
@@ -137,14 +137,16 @@ def _shown(
     parts = {_COLUMNS[name] for name in columns if name in _COLUMNS}
     shown = set()
     # A TPU core always records infeed waits; a host may have an input pipeline without records.
-    is_recorded = Part.HOST_COMPUTE not in parts or stages
-    if Part.INPUT in parts and (is_recorded or any(Part.INPUT in step.parts_ms for step in steps)):
+    is_recorded = StepPart.HOST_COMPUTE not in parts or stages
+    if StepPart.INPUT in parts and (
+        is_recorded or any(StepPart.INPUT in step.parts_ms for step in steps)
+    ):
         shown.add(Aspect.INPUT)
-    if Part.COLLECTIVES in parts or is_alone:
+    if StepPart.COLLECTIVES in parts or is_alone:
         shown.add(Aspect.COMMUNICATION)
-    if Part.DEVICE_TO_DEVICE in parts:
+    if StepPart.DEVICE_TO_DEVICE in parts:
         shown.add(Aspect.COPIES)
-    if Part.HOST_COMPUTE in parts:
+    if StepPart.HOST_COMPUTE in parts:
         shown.add(Aspect.HOST)
     return frozenset(shown)
 
@@ -161,7 +163,7 @@ def _step_table(tables: list[Json]) -> tuple[list[str], tuple[StepSums, ...]]:
 
 def _step(row: Json) -> StepSums | None:
     number = _number(row.get("stepnum"))
-    parts = dict.fromkeys(Part, 0.0)
+    parts = dict.fromkeys(StepPart, 0.0)
     idle_ms = 0.0
     for name, part in _COLUMNS.items():
         value = _number(row.get(name)) or 0.0
@@ -235,7 +237,7 @@ def _pod_step(number: Any, record: Json) -> StepSums | None:
         for part, keys in _POD.items()
     }
     total_ms = _total_ms(record)
-    parts[Part.COMPUTE] = max(total_ms - sum(parts.values()), 0.0)
+    parts[StepPart.COMPUTE] = max(total_ms - sum(parts.values()), 0.0)
     known = _number(number if number is not None else record.get("stepNum"))
     return make_step(-1 if known is None else int(known), parts, step_ms=total_ms)
 

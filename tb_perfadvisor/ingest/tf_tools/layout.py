@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.tf_tools.contents import Contents, Part, StepSums
+from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart, StepSums
 from tb_perfadvisor.trace import (
     Assembler,
     CopyDirection,
@@ -38,25 +38,25 @@ class _Role(Struct, frozen=True):
 
 # In the order of layout. Preparing launches is RUNTIME, because a LAUNCH is one call that is linked
 # to one device event.
-_ROLES: Final[dict[Part, _Role]] = {
-    Part.INPUT: _Role("the input pipeline", EventKind.INPUT_WAIT),
-    Part.COMPILE: _Role("compilation", EventKind.COMPILE),
-    Part.LAUNCH: _Role("preparing launches", EventKind.RUNTIME),
-    Part.HOST_COMPUTE: _Role("operators on the host", EventKind.OPERATOR),
-    Part.TO_DEVICE: _Role(
+_ROLES: Final[dict[StepPart, _Role]] = {
+    StepPart.INPUT: _Role("the input pipeline", EventKind.INPUT_WAIT),
+    StepPart.COMPILE: _Role("compilation", EventKind.COMPILE),
+    StepPart.LAUNCH: _Role("preparing launches", EventKind.RUNTIME),
+    StepPart.HOST_COMPUTE: _Role("operators on the host", EventKind.OPERATOR),
+    StepPart.TO_DEVICE: _Role(
         "copies to the device", EventKind.COPY, direction=CopyDirection.HOST_TO_DEVICE
     ),
-    Part.COMPUTE: _Role("device compute", EventKind.KERNEL),
-    Part.COLLECTIVES: _Role("collectives", EventKind.COLLECTIVE, operation="all-reduce"),
-    Part.BETWEEN_CORES: _Role(
+    StepPart.COMPUTE: _Role("device compute", EventKind.KERNEL),
+    StepPart.COLLECTIVES: _Role("collectives", EventKind.COLLECTIVE, operation="all-reduce"),
+    StepPart.BETWEEN_CORES: _Role(
         "sends and receives between cores", EventKind.COLLECTIVE, operation="send and receive"
     ),
-    Part.DEVICE_TO_DEVICE: _Role(
+    StepPart.DEVICE_TO_DEVICE: _Role(
         "copies from device memory to device memory",
         EventKind.COPY,
         direction=CopyDirection.DEVICE_TO_DEVICE,
     ),
-    Part.OUTPUT: _Role(
+    StepPart.OUTPUT: _Role(
         "output to the host", EventKind.COPY, direction=CopyDirection.DEVICE_TO_HOST
     ),
 }
@@ -97,15 +97,15 @@ def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
         step=[step.number if 0 <= step.number < 2**31 else -1 for step in steps],
     )
     begin = np.zeros_like(duration)
-    waiting = _part_ms(steps, Part.WAITING)
+    waiting = _part_ms(steps, StepPart.WAITING)
     reached_ms = np.zeros(len(steps))
     for part, role in _ROLES.items():
-        if part is Part.INPUT and has_device and kind != "gpu":
+        if part is StepPart.INPUT and has_device and kind != "gpu":
             role = _INFEED
         # Round the ends, not the lengths, so that parts that fill the step leave no gap. Parts that
         # exceed the step are cut at its end; a note reports them.
         reached_ms = (
-            reached_ms + _part_ms(steps, part) + (waiting if part is Part.COLLECTIVES else 0)
+            reached_ms + _part_ms(steps, part) + (waiting if part is StepPart.COLLECTIVES else 0)
         )
         end = np.minimum(_whole_ns(reached_ms), duration)
         is_present = end > begin
@@ -140,7 +140,7 @@ def _describe(
     elif role.kind == EventKind.COPY:
         assembler.add_copies(events, direction=role.direction)
     elif role.kind == EventKind.COLLECTIVE:
-        has_waiting = role is _ROLES[Part.COLLECTIVES] and bool(waiting.any())
+        has_waiting = role is _ROLES[StepPart.COLLECTIVES] and bool(waiting.any())
         assembler.add_collectives(
             events,
             operation=assembler.intern(role.operation),
@@ -154,7 +154,7 @@ def _only_precision(contents: Contents) -> Precision:
     return next((width for width, share in shares.items() if share == 1), Precision.UNKNOWN)
 
 
-def _part_ms(steps: tuple[StepSums, ...], part: Part) -> NDArray[np.float64]:
+def _part_ms(steps: tuple[StepSums, ...], part: StepPart) -> NDArray[np.float64]:
     """The time of a part in each step."""
     return np.array([step.parts_ms.get(part, 0.0) for step in steps])
 

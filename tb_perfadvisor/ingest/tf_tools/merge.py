@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.tf_tools.contents import MAX_STEPS, Contents, Figure, Part, StepSums
+from tb_perfadvisor.ingest.tf_tools.contents import MAX_STEPS, Contents, Figure, StepPart, StepSums
 from tb_perfadvisor.ingest.tf_tools.naming import ToolFile
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Aspect
@@ -31,7 +31,7 @@ _PRIORITY = (
     "op_profile",
 )
 _POD = "pod_viewer"
-_COMMUNICATION = (Part.COLLECTIVES, Part.WAITING, Part.BETWEEN_CORES)
+_COMMUNICATION = (StepPart.COLLECTIVES, StepPart.WAITING, StepPart.BETWEEN_CORES)
 
 T = TypeVar("T")
 
@@ -151,10 +151,10 @@ def _with_communication(step: StepSums, pod: Sequence[StepSums]) -> StepSums | N
     if pod_step is None or not _is_near(step.duration_ms, pod_step.duration_ms):
         return None
     communication = {part: pod_step.parts_ms.get(part, 0.0) for part in _COMMUNICATION}
-    compute_ms = step.parts_ms.get(Part.COMPUTE, 0.0) - sum(communication.values())
+    compute_ms = step.parts_ms.get(StepPart.COMPUTE, 0.0) - sum(communication.values())
     if compute_ms < 0:
         return None
-    parts = {**step.parts_ms, **communication, Part.COMPUTE: compute_ms}
+    parts = {**step.parts_ms, **communication, StepPart.COMPUTE: compute_ms}
     return replace(step, parts_ms=MappingProxyType(parts))
 
 

@@ -12,7 +12,7 @@ from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,
     Figure,
-    Part,
+    StepPart,
     StepSums,
     device_count,
     make_step,
@@ -24,23 +24,23 @@ from tb_perfadvisor.trace import Aspect, KernelFamily, KernelTotal, OperatorTota
 from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
 
 _GENERIC: Final = {
-    Part.INPUT: "host_wait_input_ms",
-    Part.COMPILE: "host_compile_ms",
-    Part.LAUNCH: "host_prepare_ms",
-    Part.HOST_COMPUTE: "host_compute_ms",
-    Part.TO_DEVICE: "host_to_device_ms",
-    Part.COMPUTE: "device_compute_ms",
-    Part.COLLECTIVES: "device_collectives_ms",
-    Part.DEVICE_TO_DEVICE: "device_to_device_ms",
-    Part.OUTPUT: "output_ms",
+    StepPart.INPUT: "host_wait_input_ms",
+    StepPart.COMPILE: "host_compile_ms",
+    StepPart.LAUNCH: "host_prepare_ms",
+    StepPart.HOST_COMPUTE: "host_compute_ms",
+    StepPart.TO_DEVICE: "host_to_device_ms",
+    StepPart.COMPUTE: "device_compute_ms",
+    StepPart.COLLECTIVES: "device_collectives_ms",
+    StepPart.DEVICE_TO_DEVICE: "device_to_device_ms",
+    StepPart.OUTPUT: "output_ms",
 }
 # TensorFlow's own sum of a TPU step excludes host transfers, and so does this table.
 _TPU: Final = {
-    Part.INPUT: ("tc_infeed_time_ms", "scv0_infeed_time_ms"),
-    Part.COMPUTE: ("tc_compute_time_ms", "scv0_compute_time_ms"),
-    Part.COLLECTIVES: ("all_reduce_compute_time_ms",),
-    Part.WAITING: ("all_reduce_sync_time_ms",),
-    Part.OUTPUT: ("tc_outfeed_time_ms",),
+    StepPart.INPUT: ("tc_infeed_time_ms", "scv0_infeed_time_ms"),
+    StepPart.COMPUTE: ("tc_compute_time_ms", "scv0_compute_time_ms"),
+    StepPart.COLLECTIVES: ("all_reduce_compute_time_ms",),
+    StepPart.WAITING: ("all_reduce_sync_time_ms",),
+    StepPart.OUTPUT: ("tc_outfeed_time_ms",),
 }
 OPERATORS_ON_DEVICE: Final = "of operators on the device, including those of the input pipeline"
 _IDLE_OPERATOR: Final = "IDLE"
@@ -168,7 +168,9 @@ def _shown(pipeline: Any) -> frozenset[Aspect]:
         return frozenset({Aspect.INPUT, Aspect.COMMUNICATION})
     shown = {Aspect.COPIES, Aspect.HOST}
     # Without any record of an input pipeline, there may still be one.
-    if pipeline.input_op_details or any(Part.INPUT in step.parts_ms for step in _steps(pipeline)):
+    if pipeline.input_op_details or any(
+        StepPart.INPUT in step.parts_ms for step in _steps(pipeline)
+    ):
         shown.add(Aspect.INPUT)
     breakdown = MESSAGES["GenericStepTimeBreakdown"].FromString(pipeline.step_time_breakdown.value)
     if breakdown.HasField("device_collectives_ms_summary"):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import inflate_head
-from tb_perfadvisor.ingest.tf_tools.contents import Contents, Part
+from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
 from tb_perfadvisor.ingest.tf_tools.layout import add_steps
 from tb_perfadvisor.ingest.tf_tools.merge import Merged, Result, merge
@@ -83,7 +83,7 @@ def read_stated(files: Mapping[str, Opener], host: str) -> tuple[StatedResults, 
     merged, notes = _read_files(files, where=next(iter(files), ""))
     contents, steps = merged.contents, merged.contents.steps
     whole_ms = sum(step.duration_ms for step in steps)
-    input_ms = sum(step.parts_ms.get(Part.INPUT, 0.0) for step in steps)
+    input_ms = sum(step.parts_ms.get(StepPart.INPUT, 0.0) for step in steps)
     precision = contents.precision
     stated = StatedResults(
         file=merged.path.rsplit("/", 1)[-1],

@@ -20,7 +20,11 @@ from tb_perfadvisor.ingest.xspace.decode.space import (
 )
 from tb_perfadvisor.ingest.xspace.interpret.allocations import add_memory
 from tb_perfadvisor.ingest.xspace.interpret.derived_lines import add_derived_line
-from tb_perfadvisor.ingest.xspace.interpret.devices import Place, describe_device, place_devices
+from tb_perfadvisor.ingest.xspace.interpret.devices import (
+    PlaneDevice,
+    describe_device,
+    place_devices,
+)
 from tb_perfadvisor.ingest.xspace.interpret.framework import FrameworkClues
 from tb_perfadvisor.ingest.xspace.interpret.gpu_planes import ApiCopies, add_gpu_plane, has_streams
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
@@ -84,7 +88,7 @@ class _Reader:
         self._has_shapes = False
         self._is_synthetic = False
         self._estimated_by = ""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, PlaneDevice] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
         self._damage.planes += [
             number for number, plane in enumerate(self._outlines) if plane is None

@@ -16,7 +16,7 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
-from tb_perfadvisor.instrument.continuous.recordings import Recording, Recordings, files_below
+from tb_perfadvisor.instrument.continuous.recordings import Recordings, StoredRecording, files_below
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
 
 SWITCH: Final = "PERFADVISOR_PROFILING"
@@ -123,7 +123,7 @@ class ContinuousProfiler:
             atexit.register(self.close)
 
     @property
-    def recordings(self) -> tuple[Recording, ...]:
+    def recordings(self) -> tuple[StoredRecording, ...]:
         """Those that are kept, in order."""
         return tuple(self._recordings.kept)
 
@@ -234,7 +234,7 @@ class ContinuousProfiler:
         self._recording_s += self._clock() - began_s
         if not files:
             return
-        recording = Recording(self._first_step, start.reason, start.is_rich, mean_s, files)
+        recording = StoredRecording(self._first_step, start.reason, start.is_rich, mean_s, files)
         in_use = self._advisor.directory if self._advisor is not None else None
         self._recordings.add(recording, in_use)
         if self._advisor is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 
-class Recording(Struct, frozen=True):
+class StoredRecording(Struct, frozen=True):
     """A recording that was written."""
 
     first_step: int
@@ -30,10 +30,10 @@ class Recordings:
     def __init__(self, keep_last: int, keep_slowest: int) -> None:
         self._keep_last = keep_last
         self._keep_slowest = keep_slowest
-        self.kept: list[Recording] = []
+        self.kept: list[StoredRecording] = []
         """In the order in which they were recorded."""
 
-    def add(self, recording: Recording, in_use: Path | None = None) -> None:
+    def add(self, recording: StoredRecording, in_use: Path | None = None) -> None:
         """Add one, and delete the files of those that need not stay.
 
         Args:
@@ -63,7 +63,7 @@ def files_below(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.is_file()}
 
 
-def _delete(recording: Recording) -> None:
+def _delete(recording: StoredRecording) -> None:
     """Delete the files and the directories that they leave empty; another rank may use those."""
     for file in recording.files:
         with contextlib.suppress(OSError):

@@ -14,7 +14,13 @@ from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.trace import EventKind, Source, Trace
-from tb_perfadvisor.trace.compile_log import CacheUse, CompileLog, CompilePhase, GraphBreak, Place
+from tb_perfadvisor.trace.compile_log import (
+    CacheUse,
+    CodeLine,
+    CompileLog,
+    CompilePhase,
+    GraphBreak,
+)
 from tests.support.compile_logs import (
     artifact,
     break_text,
@@ -56,7 +62,7 @@ def test_compilations_breaks_and_caches_are_read() -> None:
     assert log.known_ns == 4 * 10**9
     expected = GraphBreak(
         "0/0",
-        Place("project/train.py", 11),
+        CodeLine("project/train.py", 11),
         "Failed to trace builtin operator",
         "Dynamo does not know how to trace builtin operator `print`.",
         "Avoid calling builtin `print`.",
@@ -137,7 +143,7 @@ def test_a_function_that_was_compiled_too_often_is_told_from_one_that_failed() -
     (only,) = log.breaks
     assert only.is_uncompiled
     assert only.reason == "BackendCompilerFailed: backend='mine' raised: RuntimeError: no"
-    assert only.place == Place("project/train.py", 7)
+    assert only.place == CodeLine("project/train.py", 7)
 
 
 def test_impossible_numbers_are_unknown() -> None:
@@ -181,7 +187,7 @@ def test_a_skipped_function_is_named_by_the_innermost_frame_of_the_user() -> Non
         '  File "/usr/lib/torch/_dynamo/symbolic_convert.py", line 5098, in step\n'
     )
     found = parse_break(text, "0/0")
-    assert found.place == Place("project/loss.py", 21)
+    assert found.place == CodeLine("project/loss.py", 21)
     assert found.is_uncompiled
 
 
@@ -297,4 +303,4 @@ def test_recorded_logs() -> None:
 
 
 def test_the_message_of_a_break_has_a_place() -> None:
-    assert parse_break(break_text(30), "").place == Place("project/train.py", 30)
+    assert parse_break(break_text(30), "").place == CodeLine("project/train.py", 30)

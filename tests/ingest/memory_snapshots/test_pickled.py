@@ -15,7 +15,7 @@ import pytest
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.memory_snapshots import pickled
-from tb_perfadvisor.ingest.memory_snapshots.collector import Collector
+from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.pickled import read_pickle
 from tests.support.memory_snapshots import Snapshot, frames, read
 
@@ -24,7 +24,7 @@ STACK = frames(("model.py", 3, "forward"), ("train.py", 9, "main"))
 
 
 def load(data: bytes) -> Any:
-    return read_pickle(io.BytesIO(data), "memory.pickle", Collector("memory.pickle"))
+    return read_pickle(io.BytesIO(data), "memory.pickle", SnapshotCollector("memory.pickle"))
 
 
 def small() -> Snapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.interpret.devices import Place, place_devices
+from tb_perfadvisor.ingest.xspace.interpret.devices import PlaneDevice, place_devices
 from tb_perfadvisor.signals import Need, Signals, why_missing
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace, TrackKind
@@ -16,26 +16,31 @@ from tests.support.xspaces import Drawing, kinds
     [
         (
             ["/device:TPU:0", "/device:TPU:0 SparseCore 1", "/device:TPU:3", "/host:CPU"],
-            [Place("TPU", 0, ""), Place("TPU", 0, "SparseCore 1"), Place("TPU", 3, ""), None],
+            [
+                PlaneDevice("TPU", 0, ""),
+                PlaneDevice("TPU", 0, "SparseCore 1"),
+                PlaneDevice("TPU", 3, ""),
+                None,
+            ],
         ),
         # Two types may share a number: the one that allocators refer to keeps it.
         (
             ["/device:XYZ:0", "/device:GPU:0", "/device:GPU:1"],
-            [Place("XYZ", 2, ""), Place("GPU", 0, ""), Place("GPU", 1, "")],
+            [PlaneDevice("XYZ", 2, ""), PlaneDevice("GPU", 0, ""), PlaneDevice("GPU", 1, "")],
         ),
         # Without a number it is beside the devices that have one, or is a device itself.
         (
             ["/device:CUSTOM:Megascale Trace", "/device:TPU:4"],
-            [Place("CUSTOM", 4, "Megascale Trace"), Place("TPU", 4, "")],
+            [PlaneDevice("CUSTOM", 4, "Megascale Trace"), PlaneDevice("TPU", 4, "")],
         ),
         (
             ["/device:CUSTOM:npu", "/device:CUSTOM:npu two", "/device:NPU"],
-            [Place("CUSTOM", 0, ""), Place("CUSTOM", 1, ""), Place("NPU", 2, "")],
+            [PlaneDevice("CUSTOM", 0, ""), PlaneDevice("CUSTOM", 1, ""), PlaneDevice("NPU", 2, "")],
         ),
         (["/device:CPU:0", "/host:CPU", "Task Environment", "/device:", ""], [None] * 5),
     ],
 )
-def test_placement_of_devices(names: list[str], places: list[Place | None]) -> None:
+def test_placement_of_devices(names: list[str], places: list[PlaneDevice | None]) -> None:
     found = place_devices(names)
     assert [found.get(name) for name in names] == places
 

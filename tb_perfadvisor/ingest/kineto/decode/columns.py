@@ -32,7 +32,7 @@ Columns = dict[str, Column]
 _NO_ARGUMENTS = Arguments()
 
 
-class Collected(Struct):
+class KinetoColumns(Struct):
     """All columns of a file; `row` columns are indices into the columns of `events`."""
 
     events: Columns
@@ -53,7 +53,7 @@ class Collected(Struct):
     malformed: int
 
 
-class Collector:
+class KinetoCollector:
     """Turns slices of events into columns.
 
     Args:
@@ -95,7 +95,7 @@ class Collector:
             complete += self._open_events.join(events)
         self._add_complete(complete)
 
-    def finish(self) -> Collected:
+    def finish(self) -> KinetoColumns:
         """Join all slices."""
         self._add_complete(self._open_events.unfinished())
         self.malformed += self._open_events.malformed
@@ -108,7 +108,7 @@ class Collector:
         categories = [
             category if isinstance(category, str) else "" for category in self._categories
         ]
-        return Collected(
+        return KinetoColumns(
             events=events,
             operators=_joined(parts.pop("operators", []), _OPERATOR_COLUMNS),
             runtime=_joined(parts.pop("runtime", []), ("row", "correlation")),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_collective_operation
 from tb_perfadvisor.ingest.kineto.interpret.header import ProcessGroups
 from tb_perfadvisor.trace import Assembler, EventKind
@@ -96,7 +96,7 @@ def item_bytes(dtype: str) -> int:
 
 def add_collectives(
     assembler: Assembler,
-    collected: Collected,
+    collected: KinetoColumns,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
     groups: ProcessGroups,
@@ -116,7 +116,7 @@ def add_collectives(
 
 def _add_device_collectives(
     assembler: Assembler,
-    collected: Collected,
+    collected: KinetoColumns,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
     groups: ProcessGroups,
@@ -169,7 +169,7 @@ def _add_device_collectives(
 
 def _add_host_collectives(
     assembler: Assembler,
-    collected: Collected,
+    collected: KinetoColumns,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
     group_size: int,
@@ -217,7 +217,7 @@ def _interned_operations(
     return assembler.intern_all(names)[of_row]
 
 
-def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
+def _sizes(collected: KinetoColumns, texts: Sequence[str]) -> tuple[Int64, Int64]:
     """Bytes of the input and output of each described collective; -1 if unknown."""
     described = collected.collectives
     unique, of_row = unique_inverse(described["dtype"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
 from tb_perfadvisor.ingest.json_trace.numbers import to_integers
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.trace_names import rank_of_name
 from tb_perfadvisor.trace import Device, Source
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -57,7 +57,7 @@ def source_of(envelope: Envelope, source: Source) -> Source:
     )
 
 
-def with_contents(source: Source, collected: Collected, envelope: Envelope) -> Source:
+def with_contents(source: Source, collected: KinetoColumns, envelope: Envelope) -> Source:
     """Complete the recording options from the content of the file.
 
     Versions that write a trace id also write the enabled options. So a missing option is off in
@@ -122,7 +122,7 @@ def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
     return None
 
 
-def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
+def devices_of(envelope: Envelope, collected: KinetoColumns) -> tuple[Device, ...]:
     """All devices that the file lists or that have events."""
     listed = decoded(envelope.deviceProperties) or decoded(envelope.computeProperties)
     is_hip = bool(_whole(envelope.hip_runtime_version))
@@ -163,7 +163,7 @@ def _device(row: Any, *, is_hip: bool) -> Device | None:
     )
 
 
-def _unlisted(index: int, alike: Device | None, collected: Collected) -> Device:
+def _unlisted(index: int, alike: Device | None, collected: KinetoColumns) -> Device:
     """A device that has events but is not in the header.
 
     If all listed devices are equal, this one is equal too: if some devices are hidden from the
@@ -186,7 +186,7 @@ def _unlisted(index: int, alike: Device | None, collected: Collected) -> Device:
     )
 
 
-def _multiprocessors(collected: Collected, index: int) -> int | None:
+def _multiprocessors(collected: KinetoColumns, index: int) -> int | None:
     """The number of multiprocessors that follows from the recorded warps of each; else None.
 
     CUPTI divides the warps of a kernel by the number of multiprocessors.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.kineto.interpret.event_kinds import parse_copy_name
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -22,7 +22,7 @@ _MTIA_DIRECTIONS = {
 
 def add_kernels(
     assembler: Assembler,
-    collected: Collected,
+    collected: KinetoColumns,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
 ) -> None:
@@ -51,7 +51,7 @@ def add_kernels(
 
 def add_copies(
     assembler: Assembler,
-    collected: Collected,
+    collected: KinetoColumns,
     kind: NDArray[np.uint8],
     texts: Sequence[str],
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.merged_ranks import is_merged, rank_in
 from tb_perfadvisor.trace.integer_groups import places_by_value
 
@@ -15,7 +15,7 @@ _OFFSET = 2**40
 """Correlation ids have at most 32 bits, and some tools add more."""
 
 
-def ranks_of_events(collected: Collected) -> NDArray[np.int64]:
+def ranks_of_events(collected: KinetoColumns) -> NDArray[np.int64]:
     """The rank of each event in a merged file, -1 if unknown; all 0 in any other file."""
     thread = collected.events["thread"]
     names = collected.process_names

@@ -6,11 +6,11 @@ from typing import Any
 
 from tb_perfadvisor.ingest.json_trace.document import Document
 from tb_perfadvisor.ingest.json_trace.notes import damage_notes
-from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.note import Note
 
 
-def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
+def notes_of(document: Document[Any], collected: KinetoColumns) -> tuple[Note, ...]:
     """All notes, in descending order of severity."""
     notes = damage_notes(document, document.malformed + collected.malformed)
     if not collected.events["name"].size:

@@ -221,7 +221,7 @@ class _LineDecoder:
             run = find_records(buffer, 0, until - at, _EVENT_TAG)
             if not run.after:
                 break
-            self._add_events(wire.Spans(buffer, run.begin, run.end), stats)
+            self._add_events(wire.Slices(buffer, run.begin, run.end), stats)
             at, size = at + run.after, _BLOCK_BYTES
         return at
 
@@ -229,7 +229,7 @@ class _LineDecoder:
         """Decode lines in one block, one field of all of them at a time."""
         first, last = spans[0][0], spans[-1][1]
         place = np.array(spans, dtype=np.int64) - first
-        lines = wire.Spans(self._file.block(first, last), place[:, 0], place[:, 1])
+        lines = wire.Slices(self._file.block(first, last), place[:, 0], place[:, 1])
         count, data = len(spans), lines.buffer.data
         ids, timestamps_ns = [0] * count, [0] * count
         names, displays = [""] * count, [""] * count
@@ -268,7 +268,7 @@ class _LineDecoder:
         ]
         self._ends += ends.tolist()
         self._damaged_lines += int((after < lines.end).sum())
-        self._add_events(wire.Spans(lines.buffer, begin[order], end[order]), self._stats_of(""))
+        self._add_events(wire.Slices(lines.buffer, begin[order], end[order]), self._stats_of(""))
 
     def _stats_of(self, line_name: str) -> StatDecoder:
         wanted = self._wanted(line_name)
@@ -276,27 +276,27 @@ class _LineDecoder:
             self._stats[wanted] = self._stat_names.decoder(wanted, self._texts)
         return self._stats[wanted]
 
-    def _add_events(self, spans: wire.Spans, stats: StatDecoder) -> None:
+    def _add_events(self, spans: wire.Slices, stats: StatDecoder) -> None:
         for begin in range(0, len(spans), _CHUNK):
             self._add_chunk(spans.select(slice(begin, begin + _CHUNK)), stats)
 
-    def _add_chunk(self, spans: wire.Spans, decoder: StatDecoder) -> None:
+    def _add_chunk(self, spans: wire.Slices, decoder: StatDecoder) -> None:
         columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
         # An empty event has no time.
         is_timed = spans.end > spans.begin
         leading, at = wire.leading(spans, _COLUMNS)
         for tag, part in zip(_COLUMNS, leading, strict=True):
             columns[tag][part.row] = part.value.view(np.int64)
-        rest = wire.Spans(spans.buffer, at, spans.end)
+        rest = wire.Slices(spans.buffer, at, spans.end)
         odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED, self._count)
-        for part in wire.walk(wire.Spans(spans.buffer, at, spans.end[odd])):
+        for part in wire.walk(wire.Slices(spans.buffer, at, spans.end[odd])):
             row, tags = odd[part.row], part.word.astype(np.uint8)
             for tag, column in columns.items():
                 column[row[tags == tag]] = part.value[tags == tag].view(np.int64)
             # An event with a count instead of an offset aggregates many events and has no time.
             is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
             is_stat = tags == (_STATS << 3 | wire.DELIMITED)
-            stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
+            stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
             decoder.add(row[is_stat], stats, self._count)
         self._count += len(spans)
         kind, offset, duration = columns.values()

@@ -72,7 +72,7 @@ class Entries(Struct, frozen=True):
 
     ids: Int64
     """Sorted and distinct; the last entry with an id counts."""
-    spans: wire.Spans
+    spans: wire.Slices
 
     def select(self, ids: Int64) -> Entries:
         """The entries with the given ids."""
@@ -80,7 +80,7 @@ class Entries(Struct, frozen=True):
         return Entries(self.ids[rows], self.spans.select(rows))
 
 
-def map_entries(spans: wire.Spans) -> Entries:
+def map_entries(spans: wire.Slices) -> Entries:
     """Decode the keys of a map and find its values."""
     key, begin, end = (np.zeros(len(spans), dtype=np.int64) for _ in range(3))
     for part in wire.walk(spans):
@@ -93,7 +93,7 @@ def map_entries(spans: wire.Spans) -> Entries:
     ordered = key[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: ordered.size]
     last = order[is_last]
-    return Entries(key[last], wire.Spans(spans.buffer, begin[last], end[last]))
+    return Entries(key[last], wire.Slices(spans.buffer, begin[last], end[last]))
 
 
 class StatNames:
@@ -179,7 +179,7 @@ class Metadata:
         return known
 
 
-def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
+def _texts(spans: wire.Slices, *numbers: int) -> list[list[str]]:
     """The texts in the given fields of messages; empty if missing."""
     texts_of_fields = [[""] * len(spans) for _ in numbers]
     data = spans.buffer.data
@@ -192,19 +192,19 @@ def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
     return texts_of_fields
 
 
-def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
+def _stats(spans: wire.Slices, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
     decoder = stat_names.decoder(USED_OF_KINDS, texts)
     _, at = wire.leading(spans, _BEFORE_STATS)
-    rest = wire.Spans(spans.buffer, at, spans.end)
+    rest = wire.Slices(spans.buffer, at, spans.end)
     odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED)
-    for part in wire.walk(wire.Spans(spans.buffer, at, spans.end[odd])):
+    for part in wire.walk(wire.Slices(spans.buffer, at, spans.end[odd])):
         is_stat = (part.number == _STATS) & (part.wire_type == wire.DELIMITED)
-        stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
+        stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
         decoder.add(odd[part.row[is_stat]], stats)
     return decoder.finish()
 
 
-def plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
+def plane_stats(spans: wire.Slices, stat_names: StatNames) -> dict[str, Value]:
     """The stats of the plane itself, by name.
 
     Args:

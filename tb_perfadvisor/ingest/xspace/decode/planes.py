@@ -147,7 +147,7 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
     if at < found.end:
         return None
     tables = {
-        number: wire.Spans(
+        number: wire.Slices(
             buffer,
             np.concatenate([_NONE, *(run.begin for run in table)]),
             np.concatenate([_NONE, *(run.end for run in table)]),
@@ -165,7 +165,7 @@ class Plane:
         file: FileReader,
         name: str,
         lines: tuple[tuple[int, int], ...],
-        tables: dict[int, wire.Spans],
+        tables: dict[int, wire.Slices],
     ) -> None:
         """Decode the plane's own stats.
 

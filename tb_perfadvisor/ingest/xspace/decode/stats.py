@@ -174,7 +174,7 @@ class StatDecoder:
         self._texts = texts
         self._parts: dict[str, list[StatPart]] = {}
 
-    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
+    def walk(self, spans: wire.Slices, tag: int, first: int = 0) -> tuple[Int64, Int64]:
         """Decode the plain stats at the start of messages.
 
         A plain stat has a key, followed by a single value if the stat is used. Nearly all are.
@@ -225,7 +225,7 @@ class StatDecoder:
         none = np.empty(0, dtype=np.int64)
         return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
 
-    def add(self, owner: Int64, spans: wire.Spans, first: int = 0) -> None:
+    def add(self, owner: Int64, spans: wire.Slices, first: int = 0) -> None:
         """Decode stats of any form; the last key and value of each count.
 
         Args:

@@ -44,7 +44,7 @@ _ONE, _SEVEN, _EIGHT, _TOP = (np.uint64(bits) for bits in (1, 7, 8, 56))
 _BOTH_CONTINUE: Final = np.uint16(0x8080)
 
 
-class Spans(Struct, frozen=True):
+class Slices(Struct, frozen=True):
     """Messages in one buffer: message i is `buffer[begin[i]:end[i]]`."""
 
     buffer: Bytes
@@ -55,9 +55,9 @@ class Spans(Struct, frozen=True):
         """Number of messages."""
         return len(self.begin)
 
-    def select(self, rows: NDArray[np.bool_] | Rows | slice) -> Spans:
+    def select(self, rows: NDArray[np.bool_] | Rows | slice) -> Slices:
         """A selection of the messages."""
-        return Spans(self.buffer, self.begin[rows], self.end[rows])
+        return Slices(self.buffer, self.begin[rows], self.end[rows])
 
 
 class Fields(Struct, frozen=True):
@@ -95,11 +95,11 @@ def buffer_of(*parts: bytes) -> Bytes:
     return np.frombuffer(b"".join([*parts, PADDING]), dtype=np.uint8)
 
 
-def join(messages: list[bytes]) -> Spans:
+def join(messages: list[bytes]) -> Slices:
     """Concatenate messages in one buffer."""
     sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
     end = np.cumsum(sizes)
-    return Spans(buffer_of(*messages), end - sizes, end)
+    return Slices(buffer_of(*messages), end - sizes, end)
 
 
 def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
@@ -162,7 +162,7 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     return -1, -1
 
 
-def walk(spans: Spans) -> Iterator[Fields]:
+def walk(spans: Slices) -> Iterator[Fields]:
     """Yield the first field of every message, then the second field of those that have one, etc."""
     row = np.flatnonzero(spans.begin < spans.end)
     at, end = spans.begin[row], spans.end[row]
@@ -183,7 +183,7 @@ def walk(spans: Spans) -> Iterator[Fields]:
             row, at, end = row[continues], at[continues], end[continues]
 
 
-def leading(spans: Spans, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
+def leading(spans: Slices, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
     """Decode the fields at the start of messages, in the order in which protobuf writes them.
 
     Args:

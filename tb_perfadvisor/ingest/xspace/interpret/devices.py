@@ -19,7 +19,7 @@ _NUMBERED: Final = re.compile(r"(\d{1,6})(?: (.*))?$")
 _FIRST_TYPES: Final = ("GPU", "TPU")
 
 
-class Place(Struct, frozen=True):
+class PlaneDevice(Struct, frozen=True):
     """The device of a plane."""
 
     type: str
@@ -30,7 +30,7 @@ class Place(Struct, frozen=True):
     """The part of the chip (`SparseCore 1`) or other label; empty for the device itself."""
 
 
-def place_devices(names: Iterable[str]) -> dict[str, Place]:
+def place_devices(names: Iterable[str]) -> dict[str, PlaneDevice]:
     """Find the planes of devices by name: `/device:TPU:0 SparseCore 1`, `/device:XYZ:0`.
 
     Planes without a number (`/device:CUSTOM:Megascale Trace`) are not devices, unless no plane has
@@ -54,12 +54,14 @@ def place_devices(names: Iterable[str]) -> dict[str, Place]:
         taken = set(index_of.values())
         index_of[key] = key[1] if key[1] not in taken else max(taken) + 1
     places = {
-        name: Place(type_, index_of[type_, number], part)
+        name: PlaneDevice(type_, index_of[type_, number], part)
         for name, (type_, number, part) in numbered.items()
     }
     for place, (name, (type_, label)) in enumerate(unnumbered.items()):
         first = min(index_of.values(), default=None)
-        places[name] = Place(type_, place, "") if first is None else Place(type_, first, label)
+        places[name] = (
+            PlaneDevice(type_, place, "") if first is None else PlaneDevice(type_, first, label)
+        )
     return places
 
 
@@ -68,7 +70,7 @@ def _rank(device: tuple[str, int]) -> tuple[bool, str, int]:
     return type_ not in _FIRST_TYPES, type_, number
 
 
-def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Device | None:
+def describe_device(plane: Plane, place: PlaneDevice, memory_limit: int | None) -> Device | None:
     """The device of a plane; None for planes of a part of a device.
 
     Args:

@@ -28,7 +28,7 @@ _TENSORFLOW: Final = re.compile(
 _MAX_NAME_CHARS: Final = 300
 
 
-class Recording(Struct, frozen=True):
+class Recorder(Struct, frozen=True):
     """The recorder of a profile and its options."""
 
     framework: Framework
@@ -60,7 +60,7 @@ class FrameworkClues:
             if plane.name.startswith(prefix):
                 names.update(name for name in plane.metadata.names if len(name) < _MAX_NAME_CHARS)
 
-    def recording(self) -> Recording:
+    def recording(self) -> Recorder:
         """Determine the framework by versions, or else by event names."""
         versions = self._versions
         framework = _framework(versions, self._host_names | self._device_names)
@@ -68,7 +68,7 @@ class FrameworkClues:
         producer = ", ".join(
             f"{name.removesuffix('_version')} {value}" for name, value in sorted(versions.items())
         )
-        return Recording(
+        return Recorder(
             framework=framework,
             producer=producer,
             version=version,
