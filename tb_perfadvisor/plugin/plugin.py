@@ -9,6 +9,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError
+from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.log import report_bug
 from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
@@ -27,7 +28,6 @@ from tb_perfadvisor.plugin.routes import (
     rules,
     training,
 )
-from tb_perfadvisor.plugin.sources import Sources
 
 
 class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoard has no types
@@ -37,21 +37,21 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         """Create the plugin without reading or starting anything."""
-        self.sources = Sources(context)
+        self.backend = Backend(context)
         self.static_directory = STATIC_DIRECTORY
 
     def start(self) -> None:
         """Start the first scan of local log directories in the background."""
-        self.sources.catalog.refresh_local()
+        self.backend.catalog.refresh_local()
 
     def close(self) -> None:
         """Stop all analyses. TensorBoard does not call this; they end with its process."""
-        self.sources.close()
+        self.backend.close()
 
     def is_active(self) -> bool:
         """Whether there is something to show; answers at once, from memory."""
-        self.sources.catalog.refresh_local()
-        return self.sources.catalog.is_active
+        self.backend.catalog.refresh_local()
+        return self.backend.catalog.is_active
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         """The tab's name and module."""
@@ -80,7 +80,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     @wrappers.Request.application  # type: ignore[arg-type] # it also accepts methods
     def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
         try:
-            return _route(request, self.sources)
+            return _route(request, self.backend)
         except ApiError as error:
             return respond_error(request, error)
         except PerfAdvisorError as error:
@@ -91,42 +91,42 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
             return respond_error(request, bug, status=500)
 
 
-def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
+def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     parts = request.path.partition("/api/v1/")[2].strip("/").split("/")
     match parts:
         case ["captures", capture_id, "cancel"]:
             _require(request, "POST")
             require_same_origin(request)
-            return analyses.cancel(request, sources, sources.entry(capture_id))
+            return analyses.cancel(request, backend, backend.entry(capture_id))
         case _:
             _require(request, "GET", "HEAD")
     match parts:
         case ["captures"]:
-            return listing.captures(request, sources)
+            return listing.captures(request, backend)
         case ["captures", capture_id, "report"]:
-            return analyses.report(request, sources, sources.entry(capture_id))
+            return analyses.report(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "row"]:
-            return analyses.row(request, sources, sources.entry(capture_id))
+            return analyses.row(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "views", view]:
-            return analyses.view(request, sources, sources.entry(capture_id), view)
+            return analyses.view(request, backend, backend.entry(capture_id), view)
         case ["captures", capture_id, "training"]:
-            return training.training(request, sources, sources.entry(capture_id))
+            return training.training(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "history"]:
-            return history.history(request, sources, sources.entry(capture_id))
+            return history.history(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "window"]:
-            return events.window(request, sources, sources.entry(capture_id))
+            return events.window(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:
-            return events.excerpt(request, sources, sources.entry(capture_id))
+            return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
-            return exports.export(request, sources, sources.entry(capture_id))
+            return exports.export(request, backend, backend.entry(capture_id))
         case ["compare"]:
-            return comparison.compare(request, sources)
+            return comparison.compare(request, backend)
         case ["rules"]:
             return rules.rules(request)
         case ["rules", rule_id]:
             return rules.rule(request, rule_id)
         case ["doctor"]:
-            return listing.doctor(request, sources)
+            return listing.doctor(request, backend)
     raise ApiError(404, "there is no such route.", hint="Reload the page.")
 
 

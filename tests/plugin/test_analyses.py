@@ -151,7 +151,7 @@ def test_result_that_appears_during_a_request_is_not_recomputed(
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}/report"
     tab.get(address)
-    results = tab.plugin.sources.results()
+    results = tab.plugin.backend.results()
     read_result = results.read
 
     def read(entry: Any, name: str) -> bytes | None:
@@ -170,7 +170,7 @@ def test_result_that_appears_during_a_request_is_not_recomputed(
 
 
 def entries_of(tab: Tab) -> list[Any]:
-    return list(tab.plugin.sources.catalog.snapshot.entries.values())
+    return list(tab.plugin.backend.catalog.snapshot.entries.values())
 
 
 def test_analysis_can_be_canceled(tab: Tab, behave: Behave) -> None:

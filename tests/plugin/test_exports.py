@@ -43,7 +43,7 @@ def address(tab: Tab) -> str:
 def report_of(tab: Tab) -> Any:
     from tb_perfadvisor.report import Report
 
-    (entry,) = tab.plugin.sources.catalog.snapshot.entries.values()
+    (entry,) = tab.plugin.backend.catalog.snapshot.entries.values()
     content = tab.cache.read(entry.key, "report.json")
     assert content is not None
     return msgspec.json.decode(content, type=Report)
@@ -51,7 +51,7 @@ def report_of(tab: Tab) -> Any:
 
 def use_fake_worker(tab: Tab) -> None:
     """Make documents with a process that does what a test says."""
-    results = tab.plugin.sources.results()
+    results = tab.plugin.backend.results()
     results._documents = JobQueue(Limits(60, 0), FAKE_WORKER)
 
 
@@ -92,7 +92,7 @@ def test_one_process_makes_documents_whatever_the_number_of_requests(
 
     formats = ("json", "text", "html", "sarif")
     threads = [threading.Thread(target=ask, args=(format,)) for format in formats]
-    results = tab.plugin.sources.results()
+    results = tab.plugin.backend.results()
     threads[0].start()
     eventually(log.exists)
     for waiting, thread in enumerate(threads[1:3], start=1):

@@ -122,13 +122,13 @@ def test_changed_object_has_a_new_result(
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     tab = open_tab(f"{store.scheme}://bucket/runs")
     tab.scanned()
-    (before,) = tab.plugin.sources.catalog.snapshot.entries.values()
+    (before,) = tab.plugin.backend.catalog.snapshot.entries.values()
     (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     content = bytearray(trace.read_bytes())
     content[4] ^= 1  # the time in the gzip header: the same size and content
     store.put("bucket", f"runs/slow/{trace.name}", bytes(content))
     tab.scanned()
-    (after,) = tab.plugin.sources.catalog.snapshot.entries.values()
+    (after,) = tab.plugin.backend.catalog.snapshot.entries.values()
     assert (after.id, after.capture.files[0].size_bytes) == (before.id, len(content))
     assert after.key != before.key
 
@@ -180,7 +180,7 @@ def test_local_and_remote_groups_are_both_listed(
         (tmp_path / "runs" / "slow" / path.name).write_bytes(path.read_bytes())
     s3.asked()
     tab = open_tab("", f"near:{tmp_path}/runs,far:s3://bucket/runs")
-    eventually(lambda: len(tab.plugin.sources.catalog.snapshot.entries) == 1)
+    eventually(lambda: len(tab.plugin.backend.catalog.snapshot.entries) == 1)
     assert s3.asked() == []
     assert sorted(capture["run"] for capture in tab.scanned()["captures"]) == [
         "far/slow",

@@ -92,8 +92,8 @@ def test_what_becomes_a_link_after_the_scan_is_not_read(
     (trace,) = (path for path in (shared.logdir / "run").iterdir() if not path.is_symlink())
     trace.unlink()
     trace.symlink_to(tmp_path / "outside" / "trace")
-    entry = shared.plugin.sources.catalog.snapshot.entries[capture_id]
-    results = shared.plugin.sources.results()
+    entry = shared.plugin.backend.catalog.snapshot.entries[capture_id]
+    results = shared.plugin.backend.results()
     results.start(entry)
     eventually(lambda: (state := results.state(entry)) is not None and state.status == "failed", 60)
     state = results.state(entry)

@@ -51,7 +51,7 @@ def address(tab: Tab) -> str:
 
 def store_report(tab: Tab, capture_id: str | None = None) -> None:
     """Analyze the capture: steps of 10 ms, recorded from 1.0 to 1.02 s after the start."""
-    entry = tab.plugin.sources.entry(capture_id or tab.only_id())
+    entry = tab.plugin.backend.entry(capture_id or tab.only_id())
     config = Config(select=("input-stall",))
     report = build_report(analyze_run(run_of(draw(SLOW)), config), config)
     start_ns = round((START + 1) * 1e9)

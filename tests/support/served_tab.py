@@ -11,7 +11,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_perfadvisor.engine.result_cache import ResultCache
-from tb_perfadvisor.plugin import catalog, sources
+from tb_perfadvisor.plugin import backend, catalog
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 from tb_perfadvisor.plugin.results import Results
@@ -40,7 +40,7 @@ class Tab:
         self.cache = ResultCache(tmp_path / "cache")
         self.queue = JobQueue(Limits(60, 0), worker)
         results = Results(self.cache, self.queue)
-        monkeypatch.setattr(sources, "open_results", lambda: (results, None))
+        monkeypatch.setattr(backend, "open_results", lambda: (results, None))
         self.others: dict[str, Any] = {}
         context = base_plugin.TBContext(
             logdir=flags.pop("logdir", str(self.logdir)),
@@ -52,7 +52,7 @@ class Tab:
         monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
         monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
         self.plugin.start()
-        eventually(lambda: not self.plugin.sources.catalog.is_scanning)
+        eventually(lambda: not self.plugin.backend.catalog.is_scanning)
         self.app = application.TensorBoardWSGI([self.plugin])
         self.client = Client(self.app)
 
@@ -76,7 +76,7 @@ class Tab:
 
     def store(self, capture_id: str, **files: bytes) -> None:
         """Put a result into the cache as the worker would."""
-        entry = self.plugin.sources.catalog.snapshot.entries[capture_id]
+        entry = self.plugin.backend.catalog.snapshot.entries[capture_id]
         staged = self.cache.stage()
         for name, content in files.items():
             (staged / name.replace("__", ".")).write_bytes(content)

@@ -5,38 +5,38 @@ from __future__ import annotations
 import msgspec
 from werkzeug import wrappers
 
+from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import ensure_started, is_retry
 from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
 from tb_perfadvisor.plugin.routes.listing import describe
-from tb_perfadvisor.plugin.sources import Sources
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
 
 
-def report(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def report(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The report, or the progress of its analysis, which starts if necessary."""
-    results = sources.results()
+    results = backend.results()
     content = results.read(entry, REPORT)
     if content is not None:
-        return respond(request, sources.code.attach(content) if sources.code else content)
+        return respond(request, backend.code.attach(content) if backend.code else content)
     return respond(request, ensure_started(request, results, entry), status=202)
 
 
-def row(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def row(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The capture as the list shows it, once it is analyzed; starts the analysis if necessary."""
-    results = sources.results()
+    results = backend.results()
     state = results.state(entry)
     if results.row(entry) is None and (state is None or is_retry(request)):
         require_same_origin(request)
         results.start(entry)
-    (capture,) = describe(sources, [entry])
+    (capture,) = describe(backend, [entry])
     is_waiting = capture["status"] in ("queued", "running")
     return respond(request, capture, status=202 if is_waiting else 200)
 
 
-def view(request: wrappers.Request, sources: Sources, entry: Entry, name: str) -> wrappers.Response:
+def view(request: wrappers.Request, backend: Backend, entry: Entry, name: str) -> wrappers.Response:
     """A view of the report."""
-    content = sources.read(entry, VIEWS)
+    content = backend.read(entry, VIEWS)
     views: dict[str, msgspec.Raw] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     if name not in views:
         names = ", ".join(sorted(views)) or "none"
@@ -44,6 +44,6 @@ def view(request: wrappers.Request, sources: Sources, entry: Entry, name: str) -
     return respond(request, bytes(views[name]))
 
 
-def cancel(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def cancel(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """Stop an analysis, and say whether there was one."""
-    return respond(request, {"is_canceled": sources.results().cancel(entry)})
+    return respond(request, {"is_canceled": backend.results().cancel(entry)})

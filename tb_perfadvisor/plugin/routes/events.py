@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Excerpt
 from tb_perfadvisor.plugin.progress import document
@@ -16,7 +17,6 @@ from tb_perfadvisor.plugin.routes.parameters import (
     optional_integer,
     time_range,
 )
-from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
@@ -25,11 +25,11 @@ _DEFAULT_EVENTS = 2_000
 _MAX_EVENTS = 20_000
 
 
-def window(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def window(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """Events of the reference worker in a range of time, down-sampled if there are many."""
     from tb_perfadvisor.report.timeline.stored_events import select_events
 
-    stored = _stored_events(request, sources, entry)
+    stored = _stored_events(request, backend, entry)
     from_ns, to_ns = time_range(request, 0, stored.trace_duration_ns)
     max_events = min(integer(request, "max_events", _DEFAULT_EVENTS, 1), _MAX_EVENTS)
     finding = integer(request, "finding", -1, 0)
@@ -39,18 +39,18 @@ def window(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     )
 
 
-def excerpt(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def excerpt(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The events around a finding's evidence, or all, as a file for Perfetto."""
-    _stored_events(request, sources, entry)
+    _stored_events(request, backend, entry)
     finding = optional_integer(request, "finding")
-    rules = sources.rules_found(entry)
+    rules = backend.rules_found(entry)
     if finding is not None and finding >= len(rules):
         raise ApiError(404, "there is no such finding.", where=entry.run, hint="Reload the page.")
     from_ns, to_ns = optional_integer(request, "from_ns"), optional_integer(request, "to_ns")
     if to_ns is not None and to_ns <= (from_ns or 0):
         raise ApiError(400, "to_ns must be larger than from_ns.")
     wanted = Excerpt(entry.key, finding, from_ns, to_ns)
-    content = document(request, sources.results(), wanted)
+    content = document(request, backend.results(), wanted)
     if content is None:
         raise not_analyzed()
     suffix = f"_{rules[finding]}" if finding is not None else ""
@@ -62,8 +62,8 @@ def excerpt(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappe
     )
 
 
-def _stored_events(request: wrappers.Request, sources: Sources, entry: Entry) -> TimelineEvents:
-    window = sources.results().window(entry)
+def _stored_events(request: wrappers.Request, backend: Backend, entry: Entry) -> TimelineEvents:
+    window = backend.results().window(entry)
     if window is None:
         raise not_analyzed()
     worker = integer(request, "worker", window.worker, 0)

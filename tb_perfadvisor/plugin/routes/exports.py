@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Export
 from tb_perfadvisor.plugin.progress import document
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.routes.parameters import attachment
 from tb_perfadvisor.plugin.routes.training import wanted_run
-from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 # The content type and file extension of each format.
 _EXPORTS = {
@@ -22,15 +22,15 @@ _EXPORTS = {
 }
 
 
-def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def export(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The report as a file in some format."""
     name = request.args.get("format", "json")
     if name not in _EXPORTS:
         names = ", ".join(sorted(_EXPORTS))
         raise ApiError(404, f"there is no format {name!r}.", hint=f"Formats: {names}.")
-    results, whole_run_key = sources.results(), None
+    results, whole_run_key = backend.results(), None
     if entry.candidates.runs:
-        wanted = wanted_run(request, sources, entry)
+        wanted = wanted_run(request, backend, entry)
         whole_run_key = results.whole_run_key(wanted)
     content = document(request, results, Export(entry.key, name, whole_run_key))
     if content is None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from werkzeug import wrappers
 
 from tb_perfadvisor.ingest.recordings import order_of, split_step
+from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import TimeLine
 from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.progress import document
 from tb_perfadvisor.plugin.responses import ApiError, respond
-from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 # A chart of more has bars too narrow to click.
 _MAX_RECORDINGS = 60
 
 
-def history(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def history(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The recordings of the run that a capture belongs to, as far as they are analyzed.
 
     Starts no analyses, because there may be many: the tab requests those it needs.
@@ -24,7 +24,7 @@ def history(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappe
     recordings = sorted(
         (
             other
-            for other in sources.catalog.snapshot.entries.values()
+            for other in backend.catalog.snapshot.entries.values()
             if other.series == entry.series
         ),
         key=lambda other: order_of(other.capture),
@@ -32,7 +32,7 @@ def history(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappe
     if len(recordings) < 2:
         hint = "Record the run again after a change, into the same directory."
         raise ApiError(404, "the run was recorded only once.", where=entry.run, hint=hint)
-    recent, results = recordings[-_MAX_RECORDINGS:], sources.results()
+    recent, results = recordings[-_MAX_RECORDINGS:], backend.results()
     known = [other for other in recent if results.has(other.key)]
     missing = []
     for other in recent:

@@ -14,24 +14,24 @@ from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.trace_names import session_label
+from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.responses import TOKEN, respond
-from tb_perfadvisor.plugin.sources import Sources
 
 
-def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
+def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     """All captures with their status, and the files that were rejected."""
-    sources.refresh()
-    entries = sources.catalog.snapshot.entries.values()
-    listed = describe(sources, entries)
-    return respond(request, {"captures": listed, "token": TOKEN, **_scan(sources)})
+    backend.refresh()
+    entries = backend.catalog.snapshot.entries.values()
+    listed = describe(backend, entries)
+    return respond(request, {"captures": listed, "token": TOKEN, **_scan(backend)})
 
 
-def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
+def doctor(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     """Notes on the log directory, the Profile tab and this machine."""
     from tb_perfadvisor.plugin.doctor import diagnose
 
-    sources.refresh()
+    backend.refresh()
     notes = [
         {
             "id": note.id,
@@ -39,23 +39,23 @@ def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             "message": note.message,
             "remedy": note.remedy,
         }
-        for note in diagnose(sources.catalog.snapshot, sources.surroundings())
+        for note in diagnose(backend.catalog.snapshot, backend.surroundings())
     ]
-    sources.results()
-    if sources.cache_problem:
+    backend.results()
+    if backend.cache_problem:
         notes.append(
             {
                 "id": "cache-unwritable",
                 "severity": "info",
-                "message": sources.cache_problem,
+                "message": backend.cache_problem,
                 "remedy": "Set PERFADVISOR_CACHE_DIR to a directory that only you can write to.",
             }
         )
-    return respond(request, {**_scan(sources), "notes": notes})
+    return respond(request, {**_scan(backend), "notes": notes})
 
 
-def _scan(sources: Sources) -> dict[str, Any]:
-    snapshot = sources.catalog.snapshot
+def _scan(backend: Backend) -> dict[str, Any]:
+    snapshot = backend.catalog.snapshot
     problems = [
         {"path": problem.where, "reason": f"{problem.message} {problem.hint}".strip()}
         for problem in snapshot.problems
@@ -65,27 +65,27 @@ def _scan(sources: Sources) -> dict[str, Any]:
         "rejected": problems + rejected,
         "scan": {
             # Do not send the path: a tunnel may make the page public.
-            "root": ", ".join(root.label for root in sources.catalog.roots),
+            "root": ", ".join(root.label for root in backend.catalog.roots),
             "scanned_files": snapshot.scanned_files,
             "is_complete": snapshot.is_complete,
             "gaps": snapshot.gaps,
-            "is_scanning": sources.catalog.is_scanning,
+            "is_scanning": backend.catalog.is_scanning,
         },
     }
 
 
-def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
     partners = suggest_partners(
         [
             msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run)
-            for entry in sources.catalog.snapshot.entries.values()
+            for entry in backend.catalog.snapshot.entries.values()
         ]
     )
-    recordings = Counter(entry.series for entry in sources.catalog.snapshot.entries.values())
+    recordings = Counter(entry.series for entry in backend.catalog.snapshot.entries.values())
     return [
         {
-            **_capture(sources, entry),
+            **_capture(backend, entry),
             "recordings": recordings[entry.series],
             "partners": partners.get(entry.id, ()),
         }
@@ -93,8 +93,8 @@ def describe(sources: Sources, entries: Iterable[Entry]) -> list[dict[str, Any]]
     ]
 
 
-def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
-    results = sources.results()
+def _capture(backend: Backend, entry: Entry) -> dict[str, Any]:
+    results = backend.results()
     row, state = results.row(entry), results.state(entry)
     if row is not None:
         status = "done"
@@ -102,7 +102,7 @@ def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
         status = "new" if state is None or state.status == "canceled" else state.status
     failure = state.failure if state is not None and row is None else None
     files = entry.capture.files
-    run, host = sources.profile_target(entry)
+    run, host = backend.profile_target(entry)
     return {
         **(dict.fromkeys(RunRow.__struct_fields__) if row is None else msgspec.structs.asdict(row)),
         "id": entry.id,

@@ -6,42 +6,42 @@ import math
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import ensure_view_started
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.results import Results
 from tb_perfadvisor.plugin.routes.parameters import optional_integer
-from tb_perfadvisor.plugin.sources import Sources
 from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
 from tb_perfadvisor.training.options import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING
 
 
-def training(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
+def training(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The view of the run that a capture belongs to, or the progress of reading its scalars."""
     if not entry.candidates.runs:
         hint = "Log scalars with TensorBoard's SummaryWriter into the directory of the profile."
         raise ApiError(404, "the run of this profile has no event files.", hint=hint)
-    results = sources.results()
-    wanted = wanted_run(request, sources, entry)
+    results = backend.results()
+    wanted = wanted_run(request, backend, entry)
     content = results.whole_run(wanted)
     if content is not None:
         return respond(request, content)
     return respond(request, ensure_view_started(request, results, wanted), status=202)
 
 
-def wanted_run(request: wrappers.Request, sources: Sources, entry: Entry) -> WholeRun:
+def wanted_run(request: wrappers.Request, backend: Backend, entry: Entry) -> WholeRun:
     """The view of the run that a capture belongs to, with what the request says about the run.
 
     Args:
         request: May say what a device costs, and where the run ends.
-        sources: The captures.
+        backend: The captures.
         entry: The capture.
     """
-    results, candidates = sources.results(), entry.candidates
+    results, candidates = backend.results(), entry.candidates
     profiles = tuple(
         _profile(results, other)
-        for other in sources.catalog.snapshot.entries.values()
+        for other in backend.catalog.snapshot.entries.values()
         if other.candidates.runs == candidates.runs or other.candidates.certain in candidates.runs
     )
     return WholeRun(entry.run, entry.root.group, candidates, entry.id, profiles, _options(request))

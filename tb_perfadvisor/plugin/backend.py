@@ -1,4 +1,4 @@
-"""What the routes read: the captures of the log directory and their results."""
+"""What the routes ask: the captures of the log directories and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tb_perfadvisor.plugin.worker import REPORT
 _SCAN_WAIT_S = 1.0
 
 
-class Sources:
+class Backend:
     """The captures, their results, and how TensorBoard was started."""
 
     def __init__(self, context: base_plugin.TBContext) -> None:
