@@ -1,6 +1,6 @@
 """Encodes many messages at once in protobuf's wire format.
 
-The counterpart of `xplane.decode.wire`: array operations turn columns into messages. `Cells` is a
+The counterpart of `xspace.decode.wire`: array operations turn columns into messages. `Cells` is a
 table of bytes with one message per row, and a mask of the used bytes. Fields are tables side by
 side. The used bytes, row by row, are the messages.
 """

@@ -27,7 +27,7 @@ from tb_perfadvisor.ingest.chrome.processes import ProcessPlace
 from tb_perfadvisor.ingest.chrome.schema import TEXTS
 from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
 
-# Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xplane.decode.schema`.
+# Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xspace.decode.schema`.
 _PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4
 _METADATA_ID, _OFFSET_PS, _DURATION_PS = 1, 2, 3
 _STAT_ID, _DOUBLE, _INT64, _REF = 1, 2, 4, 7
