@@ -19,7 +19,6 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
-
 # An iterator's name lists the chain from the last transformation; tf.data adds a root.
 _LAST_PREFETCH = re.compile(r"Iterator::(?:Root|Model)::Prefetch$")
 
