@@ -118,14 +118,15 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
     assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
     # Code grows, and with it the wheel's list of its files. The bundle and the schema grow by some
-    # 10 kB with each view; a stray data file would show at once.
+    # 10 kB with each view; a stray data file would show at once. The files and words of frameworks,
+    # by which `anonymize` knows public names, are 400 kB (100 kB compressed).
     data = [
         entry
         for entry in wheel.infolist()
         if entry.filename.startswith("tb_perfadvisor/") and not entry.filename.endswith(".py")
     ]
-    assert sum(entry.file_size for entry in data) < 800_000
-    assert sum(entry.compress_size for entry in wheel.infolist()) < 1_700_000
+    assert sum(entry.file_size for entry in data) < 1_200_000
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 1_800_000
 
 
 def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None:

@@ -19,7 +19,7 @@ from tb_perfadvisor.output_files import write_file
 _HEAD_BYTES = 4096
 
 
-def anonymize_file(source: Path, target: Path, *, key: str = "") -> None:
+def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, ...]:
     """Write an anonymized copy of a Kineto trace or an xplane.
 
     Args:
@@ -27,6 +27,9 @@ def anonymize_file(source: Path, target: Path, *, key: str = "") -> None:
         target: The copy; gzipped if its name ends with `.gz`.
         key: Equal keys give equal hashes in several files, such as the ranks of one run. By
             default, each file has a key made from its content.
+
+    Returns:
+        The words that the copy keeps although no framework's vocabulary has them; lower case.
 
     Raises:
         UsageError: If the target is the source, or the format is not supported.
@@ -39,6 +42,7 @@ def anonymize_file(source: Path, target: Path, *, key: str = "") -> None:
             pieces = _pieces(stream, source, target, names)
             is_gzipped = target.suffix == ".gz"
             write_file(target, _gzipped(pieces) if is_gzipped else pieces, [source])
+            return names.unlisted_words
     except OSError as error:
         path = error.filename or source
         raise PerfAdvisorError(f"{error.strerror or error}.", where=str(path)) from None

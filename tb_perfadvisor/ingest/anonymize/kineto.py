@@ -35,11 +35,9 @@ _NUMBERS: Final = frozenset(
     }
 )
 _OPERATOR_TEXTS: Final = frozenset(
-    {
-        *("Input type", "Concrete Inputs", "Collective name", "dtype", "direction"),
-        "Process Group Ranks",
-    }
+    {"Input type", "Collective name", "dtype", "direction", "Process Group Ranks"}
 )
+_VALUES: Final = "Concrete Inputs"
 _MARKER_TEXTS: Final = frozenset({"Process Group Name", "Process Group Description", "name"})
 _FRAME_TEXTS: Final = frozenset({"Call stack", "Module Hierarchy"})
 _DEVICE_FIELDS: Final = frozenset(
@@ -145,7 +143,7 @@ def _renamer(category: str, role: Role, phase: str, names: Names) -> Callable[[s
     if category == _FRAMES:
         return names.frame
     if role in (Role.DEVICE, Role.RUNTIME):
-        return str
+        return names.kernel if role is Role.DEVICE else names.runtime_call
     return names.operator if role is Role.OPERATOR or phase == "M" else names.marker
 
 
@@ -159,6 +157,8 @@ def _argument(key: str, raw: msgspec.Raw, event: Any, names: Names) -> msgspec.R
         return raw
     if key in _NUMBERS or key in _OPERATOR_TEXTS:
         return _rewritten(raw, names.operator)
+    if key == _VALUES:
+        return _rewritten(raw, names.operator_values)
     if key in _MARKER_TEXTS:
         return _rewritten(raw, names.marker)
     if key in _FRAME_TEXTS:
@@ -197,17 +197,17 @@ def _header(envelope: Envelope, names: Names) -> dict[str, Any]:
         header["host_name"] = names.host(envelope.host_name)
     for name in ("deviceProperties", "computeProperties"):
         if is_present(getattr(envelope, name)):
-            header[name] = _devices(decoded(getattr(envelope, name)))
+            header[name] = _devices(decoded(getattr(envelope, name)), names)
     if is_present(envelope.distributedInfo):
         header["distributedInfo"] = _distributed(decoded(envelope.distributedInfo), names)
     return header
 
 
-def _devices(rows: Any) -> list[dict[str, Any]]:
+def _devices(rows: Any, names: Names) -> list[dict[str, Any]]:
     return (
         [
             {
-                key: value
+                key: names.as_written(value) if isinstance(value, str) else value
                 for key, value in row.items()
                 if key in _DEVICE_FIELDS and isinstance(value, int | float | str)
             }

@@ -85,8 +85,8 @@ class _Plane:
                     self._keep(event.stats, _is_event_stat)
         for id_, kind in plane.event_metadata.items():
             kind.metadata = b""
-            if id_ not in kernels:
-                kind.name, kind.display_name = map(self._event_name, (kind.name, kind.display_name))
+            rename = names.kernel if id_ in kernels else self._event_name
+            kind.name, kind.display_name = map(rename, (kind.name, kind.display_name))
             self._keep(kind.stats, _is_event_stat)
         self._keep(plane.stats, lambda name: _PLANE_STAT.fullmatch(name) is not None)
         self._rename_stats()
@@ -136,7 +136,7 @@ class _Plane:
 
     def _text(self, stat: str, text: str) -> str:
         if stat in _RUNTIME_TEXTS or stat.endswith("_version"):
-            return text
+            return self._names.as_written(text)
         return self._names.frame(text) if stat == "source" else self._names.operator(text)
 
     def _rename_stats(self) -> None:

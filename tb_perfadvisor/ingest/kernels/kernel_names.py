@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.kernels.collective_names import WORDS as COLLECTIVE_WORDS
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.ingest.kernels.operand_names import arithmetic_of
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
@@ -240,6 +241,11 @@ _WIDTHS: Final = tuple(
         ),
     )
 )
+
+RECOGNIZED_WORDS: Final = frozenset(
+    word for table in (_FAMILIES, _WIDTHS) for words, *_ in table for word in words
+).union(COLLECTIVE_WORDS)
+"""What kernels are recognized by, in lower case; pieces of words and names."""
 
 # Itanium's letters for pointers to and template arguments of float and double.
 _MANGLED_32: Final = r"(?:P|PK|I|J|E)f(?=[A-Z]|$)"
