@@ -118,12 +118,13 @@ class Answers:
     def explain_rule(self, rule_id: str) -> str:
         """The page of a rule."""
         from tb_perfadvisor.rules.page import rule_page
-        from tb_perfadvisor.rules.registry import all_rules
+        from tb_perfadvisor.rules.registry import all_rules, find_rule
+        from tb_perfadvisor.rules.renamed import RENAMED
 
-        rules = {rule.id: rule for rule in all_rules()}
-        if rule_id not in rules:
+        rules = [rule.id for rule in all_rules()]
+        if rule_id not in (*rules, *RENAMED):
             raise UsageError(f"there is no rule {rule_id!r}.", hint=f"Rules: {', '.join(rules)}.")
-        return bounded(rule_page(rules[rule_id]), f"run `perfadvisor explain {rule_id}`")
+        return bounded(rule_page(find_rule(rule_id)), f"run `perfadvisor explain {rule_id}`")
 
     def doctor(self, path: str) -> str:
         """What was found below a path, what was not used and why, and the environment."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 from tb_perfadvisor.rules.registry import all_rules
-from tests.support.command import error, run
+from tb_perfadvisor.rules.renamed import RENAMED
+from tests.support.command import SLOW, error, run
 
 
 def test_rules_and_their_pages() -> None:
@@ -20,3 +24,19 @@ def test_rules_and_their_pages() -> None:
         "explain", "input-stal"
     )
     assert "Did you mean" not in error("explain", "quux")
+
+
+@pytest.mark.parametrize("former", RENAMED)
+def test_a_renamed_rule_is_named_wherever_its_former_id_is_given(
+    former: str, tmp_path: Path
+) -> None:
+    ids = {rule.id for rule in all_rules()}
+    assert former not in ids
+    assert RENAMED[former] in ids
+    message = f"the rule {former!r} is now called {RENAMED[former]!r}."
+    settings = tmp_path / "perfadvisor.toml"
+    settings.write_text(f"[limits.{former}]\nminimum_share = 0.1\n")
+    assert message in error("explain", former)
+    assert message in error("analyze", SLOW, "--select", former)
+    assert message in error("analyze", SLOW, "--config", settings)
+    assert message in error("suggest", SLOW, "--rule", former)
