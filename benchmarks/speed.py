@@ -22,11 +22,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import peers
 from inputs import Inputs
 from measures import MEASURES, Bench, Timing, Verdict
 from processes import ROOT, FailedError, Result, cpu_s, wall_s
+from scripts.pinned_tools import default_folder, python_with_tools
 
+PEERS = ROOT / "benchmarks" / "peers.txt"
 _MARKS = {True: "✓", False: "✗", None: "–"}
 
 
@@ -41,7 +42,7 @@ def main() -> None:
             inputs=Inputs(made=work / "inputs", given=tuple(given.files)),
             scratch=work,
             runs=given.runs,
-            peers=functools.partial(peers.python_with_peers, given.peers),
+            peers=functools.partial(python_with_tools, given.peers, PEERS),
         )
         verdicts = [
             verdict for name in given.measures or MEASURES for verdict in MEASURES[name](bench)
@@ -62,7 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=Path, nargs="+", default=[], help="Kineto traces to read")
     parser.add_argument("--output", type=Path, help="write the Markdown to this file")
     parser.add_argument(
-        "--peers", type=Path, default=peers.default_folder(), help="the peers' environment"
+        "--peers", type=Path, default=default_folder(PEERS), help="the peers' environment"
     )
     parser.add_argument("--work", type=Path, help="keep what is made in this folder")
     given = parser.parse_args()

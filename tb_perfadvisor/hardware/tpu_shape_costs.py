@@ -15,7 +15,7 @@ shapes that differ in one size have another error in common, so how much of a di
 was looked up for such pairs: `saved_range`.
 
 The five factors were fitted to XLA's TPU compiler, for each kind of operation and each generation
-(`benchmarks/tpu_shape_model.py`; `tpu_shape_costs.toml` says which version). So the model predicts
+(`cost_models/tpu_shape_model.py`; `tpu_shape_costs.toml` says which version). So the model predicts
 the compiler's estimates, which are no measurements.
 """
 

@@ -1,4 +1,4 @@
-"""Virtual environments with the tools that we compare with."""
+"""Virtual environments with pinned tools that we compare with, or fit models to."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 
 import platformdirs
 
-PINS = Path(__file__).with_name("peers.txt")
 
-
-def default_folder(pins: Path = PINS) -> Path:
+def default_folder(pins: Path) -> Path:
     """Where an environment is kept between runs."""
     return Path(platformdirs.user_cache_dir("tb_perfadvisor-benchmarks")) / pins.stem
 
 
-def python_with_peers(folder: Path, pins: Path = PINS) -> Path:
+def python_with_tools(folder: Path, pins: Path) -> Path:
     """The interpreter of an environment with pinned tools, which is created if necessary.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import tpu_shape_model
+from cost_models import tpu_shape_model
+from cost_models.tpu_shape_model import Neighbors, coverage, neighbors, nominal, saved_range
+from cost_models.tpu_shapes import Answer
 from tb_perfadvisor.hardware.tpu_shape_costs import Factors
-from tpu_shape_model import Neighbors, coverage, neighbors, nominal, saved_range
-from tpu_shapes import Answer
 
 
 def answer(sizes: tuple[int, ...], cycles: float, family: int = 1) -> Answer:

@@ -1,11 +1,11 @@
 """Asks XLA's TPU compiler what shapes cost, and records its answers.
 
-    python benchmarks/tpu_shapes.py --minutes 30                # needs no TPU
-    python benchmarks/tpu_shapes.py --generation v5e            # only this one
+    python -m cost_models.tpu_shapes --minutes 30                # needs no TPU
+    python -m cost_models.tpu_shapes --generation v5e            # only this one
 
 Shapes come in families of neighbors, such as products with 128, 130 and 256 columns. A lot decides
 which families the cost model is fitted to, and which are held out to test it, before any is
-compiled. Answers are added to `benchmarks/tpu_shapes/GENERATION.csv`, so that the sweep can be
+compiled. Answers are added to `cost_models/tpu_answers/GENERATION.csv`, so that the sweep can be
 continued at any time. `tpu_shape_model.py` fits the model and tests it.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from peers import default_folder, python_with_peers
+from scripts.pinned_tools import default_folder, python_with_tools
 from tb_perfadvisor.tpu_compiler import (
     GENERATIONS,
     CompiledProgram,
@@ -31,7 +31,7 @@ from tb_perfadvisor.tpu_compiler import (
 from tb_perfadvisor.tpu_compiler.worker import OPERATIONS
 
 PINS = Path(__file__).with_name("tpu_compiler.txt")
-ANSWERS = Path(__file__).with_name("tpu_shapes")
+ANSWERS = Path(__file__).with_name("tpu_answers")
 _SEED = 20_261_122
 _HELD_OUT = 0.4
 _AT_ONCE = 30
@@ -300,7 +300,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10_000, help="shapes per generation")
     parser.add_argument("--environment", type=Path, default=default_folder(PINS), metavar="DIR")
     given = parser.parse_args()
-    python = python_with_peers(given.environment, PINS)
+    python = python_with_tools(given.environment, PINS)
     generations = [GENERATIONS[name] for name in given.generation or GENERATIONS]
     left = {}
     for generation in generations:

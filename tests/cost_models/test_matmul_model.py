@@ -1,11 +1,20 @@
-"""The benchmark of matrix products, with made-up predictions."""
+"""The check of the model of matrix products, with made-up predictions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from matmul_model import BF16, DEVICES, FP32, Predicted, compare, foretell, markdown, products
+from cost_models.matmul_model import (
+    BF16,
+    DEVICES,
+    FP32,
+    Predicted,
+    compare,
+    foretell,
+    markdown,
+    products,
+)
 
 (H100,) = (device for device in DEVICES if device.label == "H100")
 SHAPE = (1, 4096, 4096, 4096)

@@ -1,0 +1,1 @@
+"""Fits and checks the models of what work costs. See the README."""
