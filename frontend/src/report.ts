@@ -499,6 +499,14 @@ export interface Remedy {
   language: string;
   framework: string;
   reference: string | null;
+  change?: string;
+  fixes?: string[];
+  values?: {
+    [k: string]: string | number | boolean;
+  };
+  costs?: {
+    [k: string]: string;
+  };
 }
 /**
  * All findings together: their union, never their sum.

@@ -43,7 +43,7 @@ class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     language: Literal["python", "bash"] = "python"
     code: str = ""
     reference: str = ""
-    fix: str = ""
+    fixes: tuple[str, ...] = ()
     values: dict[str, Value] = {}
 
 
@@ -136,8 +136,8 @@ def _remedy(change_id: str, entry: _Entry, variant: _Variant) -> Remedy:
         snippet=variant.code.strip("\n"),
         language=variant.language,
         reference=variant.reference or entry.reference,
-        fix=variant.fix or entry.fix,
-        values=tuple({**entry.values, **variant.values}.items()),
+        fixes=variant.fixes or entry.fixes,
+        values=tuple((variant.values or entry.values).items()),
         costs=tuple(entry.costs.items()),
     )
 

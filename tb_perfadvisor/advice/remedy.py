@@ -14,8 +14,8 @@ class Remedy(Fit, frozen=True):
     snippet: str = ""
     language: str = "python"
     reference: str = ""
-    fix: str = ""
-    """The id of the fix of `suggest` that makes the change; empty if none does."""
+    fixes: tuple[str, ...] = ()
+    """The ids of the fixes of `suggest` that make the change; empty if none does."""
     values: tuple[tuple[str, Value], ...] = ()
     """What the text and the code are filled in with, and what the fix gets, by name."""
     costs: tuple[tuple[str, str], ...] = ()

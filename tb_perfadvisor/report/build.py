@@ -247,6 +247,10 @@ def _finding(
                 language=remedy.language,
                 framework=remedy.framework or framework,
                 reference=remedy.reference or None,
+                change=remedy.change,
+                fixes=list(remedy.fixes),
+                values=dict(remedy.values),
+                costs=dict(remedy.costs),
             )
             for remedy in finding.remedies
         ],

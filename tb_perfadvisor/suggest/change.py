@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from tb_perfadvisor.advice import Value
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.suggest.code import Code, Node
+
+Values = Mapping[str, Value]
+"""What a finding computed for its remedy, by name: the bucket size, the number of workers."""
 
 
 class Change(NamedTuple):
@@ -26,15 +30,20 @@ class Change(NamedTuple):
 
 
 class Fix(NamedTuple):
-    """A mechanical way to carry out remedies."""
+    """A mechanical way to carry out remedies.
 
-    remedy: str
-    """A regular expression that the text or the code of a remedy matches if the fix carries it out.
-    Remedies are chosen to fit the program, so a fix never applies to another kind of program."""
+    The catalog of advice says which changes it carries out. Remedies are chosen to fit the program,
+    so a fix never applies to another kind of program.
+    """
+
+    id: str
+    """As in the catalog."""
     mentions: tuple[str, ...]
     """A file that contains none of these texts needs no look."""
-    find: Callable[[Code, str], Iterator[Change]]
-    """Finds the changes in a file. Gets the remedy, too."""
+    find: Callable[[Code, Values], Iterator[Change]]
+    """Finds the changes in a file."""
+    refuses: str
+    """Where it gives the place and the reason instead, in a sentence."""
     part: Part | None = None
     """A part that the profile shows if the profiled program had what is `present`. If the profile
     does not show it, the code has changed since."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -34,6 +35,7 @@ FIXES = (
     *compiled_steps.FIXES,
     *static_numbers.FIXES,
 )
+FIX_BY_ID = MappingProxyType({fix.id: fix for fix in FIXES})
 MAX_PLACES = 5
 _TRAINING = re.compile(r"train", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
@@ -141,12 +143,9 @@ def _suggestion(
         before = {path: texts.text(path) for path in texts.repository.files}
         applied: list[_Found] = []
         earlier: list[str] = []
-        advice = f"{remedy.text}\n{remedy.snippet or ''}"
-        for fix in FIXES:
-            if not re.search(fix.remedy, advice):
-                continue
-            if fix.remedy in seen:
-                earlier.append(seen[fix.remedy])
+        for fix in (FIX_BY_ID[fix_id] for fix_id in remedy.fixes if fix_id in FIX_BY_ID):
+            if fix.id in seen:
+                earlier.append(seen[fix.id])
                 continue
             found = list(_changes(fix, remedy, texts, parts))
             chosen, why = _choose(found, places)
@@ -159,7 +158,7 @@ def _suggestion(
                     continue
                 texts.change(code.path, text)
                 applied.append(chosen)
-                seen[fix.remedy] = number
+                seen[fix.id] = number
             elif chosen:
                 unsure += chosen
                 reason = reason or why
@@ -213,7 +212,7 @@ def _changes(fix: Fix, remedy: model.Remedy, texts: _Texts, parts: set[str]) -> 
     What is present stays named only if the profiled program, with these parts, did not have it.
     """
     for code in texts.mentioning(fix.mentions):
-        for change in fix.find(code, remedy.snippet or remedy.text):
+        for change in fix.find(code, remedy.values):
             if change.present and fix.part is not None and fix.part.label in parts:
                 if change.replacements:
                     yield _Found(code, change._replace(present=""))

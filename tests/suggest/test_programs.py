@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.advice import advise
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.signals.workload.parts import Part
@@ -60,9 +62,7 @@ def report_of(name: str) -> Report:
     finding = report.findings[0]
     found = []
     for each in FINDINGS[name.replace("_", "-")]:
-        remedies = [
-            model.Remedy(framework="", reference=None, **remedy) for remedy in each["remedies"]
-        ]
+        remedies = [_shown(remedy) for remedy in each["remedies"]]
         found.append(
             replace(
                 finding,
@@ -76,12 +76,30 @@ def report_of(name: str) -> Report:
             )
         )
     # Only a program whose profile shows workers is advised to use more of them than it has.
-    more = any(
-        "2 * num_workers" in (remedy.snippet or "") for each in found for remedy in each.remedies
-    )
+    more = any(remedy.change == "more-loader-workers" for each in found for remedy in each.remedies)
     shown = [*report.workload.input, *([Part.LOADER_WORKERS.label] if more else [])]
     return replace(
         report, findings=found, first=None, workload=replace(report.workload, input=shown)
+    )
+
+
+def _shown(remedy: Mapping[str, Any]) -> model.Remedy:
+    """A remedy as a report shows it, with what the catalog says of its change now."""
+    (known,) = [
+        each
+        for each in advise(remedy["change"], **remedy.get("values", {}))
+        if [part.name for part in each.needs] == remedy["needs"]
+        and each.framework == remedy["framework"]
+    ]
+    return model.Remedy(
+        text=known.text,
+        snippet=known.snippet or None,
+        language=known.language,
+        framework=known.framework,
+        reference=None,
+        change=known.change,
+        fixes=list(known.fixes),
+        values=dict(known.values),
     )
 
 

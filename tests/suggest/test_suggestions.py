@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import suggest
-from tb_perfadvisor.suggest.suggestions import FIXES
 from tests.support.command import ROOT, SLOW, run
 from tests.support.patches import added, git_apply, only, report_with
 
@@ -27,7 +25,7 @@ TWO = LOADER + "first = DataLoader(a)\n\n\ndef second():\n    return DataLoader(
 
 
 def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
-    suggestion = only(tmp_path, TWO, "num_workers=4")
+    suggestion = only(tmp_path, TWO, "loader-workers")
     assert suggestion.outcome == "unsure"
     assert suggestion.reason == "2 places match"
     assert suggestion.places == ["train.py:4", "train.py:8"]
@@ -37,31 +35,31 @@ def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", ["[" * 5000, "(" * 5000 + ")" * 5000, "first = ", "\0"])
 def test_files_that_are_not_valid_python_are_passed_over(tmp_path: Path, code: str) -> None:
     (tmp_path / "broken.py").write_text(f"DataLoader(a, {code}", encoding="utf-8")
-    suggestion = only(tmp_path, LOADER + "first = DataLoader(a)\n", "num_workers=4")
+    suggestion = only(tmp_path, LOADER + "first = DataLoader(a)\n", "loader-workers")
     assert added(suggestion) == ["first = DataLoader(a, num_workers=4, persistent_workers=True)"]
 
 
 def test_the_profile_decides_between_places(tmp_path: Path) -> None:
     place = model.Place(file="app/train.py", line=8, function="second")
-    suggestion = only(tmp_path, TWO, "num_workers=4", place)
+    suggestion = only(tmp_path, TWO, "loader-workers", place)
     assert added(suggestion) == ["return DataLoader(b, num_workers=4, persistent_workers=True)"]
 
 
 def test_the_loader_for_training_is_meant(tmp_path: Path) -> None:
     code = LOADER + "train_loader = DataLoader(a)\ntest_loader = DataLoader(b)\n"
-    suggestion = only(tmp_path, code, "num_workers=4")
+    suggestion = only(tmp_path, code, "loader-workers")
     assert suggestion.changes == ["train.py:4: num_workers=4, persistent_workers=True"]
 
 
 def test_code_without_the_call_gets_no_patch(tmp_path: Path) -> None:
-    suggestion = only(tmp_path, "import torch\n", "num_workers=4")
+    suggestion = only(tmp_path, "import torch\n", "loader-workers")
     assert (suggestion.outcome, suggestion.patch) == ("none", "")
 
 
 def test_files_that_are_no_python_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("DataLoader(\n", encoding="utf-8")
     (tmp_path / "binary.py").write_bytes(b"DataLoader\0")
-    suggestion = only(tmp_path, LOADER + "loader = DataLoader(a)\n", "num_workers=4")
+    suggestion = only(tmp_path, LOADER + "loader = DataLoader(a)\n", "loader-workers")
     assert suggestion.outcome == "patch"
 
 
@@ -78,7 +76,7 @@ def test_files_that_are_no_python_are_skipped(tmp_path: Path) -> None:
     ],
 )
 def test_unsure_loaders_are_shown(tmp_path: Path, code: str, reason: str) -> None:
-    suggestion = only(tmp_path, f"{LOADER}loader = {code}\n", "num_workers=4")
+    suggestion = only(tmp_path, f"{LOADER}loader = {code}\n", "loader-workers")
     assert suggestion.outcome == "unsure"
     assert suggestion.reason.startswith(reason)
 
@@ -100,7 +98,7 @@ def test_caches_that_would_change_the_program_are_refused(
         "def flipped(x):\n    return tf.image.random_flip_left_right(x)\n\n\n"
         f"data = tf.data.Dataset.{source}.map({mapped}).batch(8)\n"
     )
-    suggestion = only(tmp_path, code, "dataset.cache()")
+    suggestion = only(tmp_path, code, "cache")
     assert suggestion.outcome == "unsure"
     assert suggestion.reason.startswith(reason)
 
@@ -115,12 +113,12 @@ def test_functions_with_effects_are_not_jitted(tmp_path: Path, line: str) -> Non
         f"def update(w):\n    w = jnp.tanh(w)\n    {line}\n    return w\n\n\n"
         "for _ in range(9):\n    w = update(w)\n"
     )
-    assert only(tmp_path, code, "@jax.jit\n").outcome == "unsure"
+    assert only(tmp_path, code, "jit").outcome == "unsure"
 
 
 def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
     code = "total = 0.0\nfor x in data:\n    total += loss.item()\n    stop(total)\n"
-    assert only(tmp_path, code, "loss.item()").reason == "`total` may be used as a number"
+    assert only(tmp_path, code, "detach-losses").reason == "`total` may be used as a number"
 
 
 # --- what it looks like ---------------------------------------------------------------------------
@@ -131,49 +129,39 @@ def test_an_item_whose_value_is_used_stays(tmp_path: Path) -> None:
     [
         (
             "import torch\nadam = torch.optim.AdamW(p, lr=1e-3, foreach=False)\n",
-            "fused=True",
+            "fused-optimizer",
             ["adam = torch.optim.AdamW(p, lr=1e-3, fused=True)"],
         ),
-        ("o.zero_grad(set_to_none=False)\n", "set_to_none=True", ["o.zero_grad(set_to_none=True)"]),
+        ("o.zero_grad(set_to_none=False)\n", "set-to-none", ["o.zero_grad(set_to_none=True)"]),
         (
             "total = 0.0\nfor x in d:\n    loss.backward()\n    total += loss.item()\n"
             "print(f'{total:.3f}')\n",
-            "loss.item()",
+            "detach-losses",
             ["total += loss.detach()"],
         ),
         (
             "import torch\n\nif __name__ == '__main__':\n    main()\n",
-            "torch.backends.cuda.matmul.allow_tf32 = True",
+            "tf32",
             ["", 'torch.set_float32_matmul_precision("high")'],
         ),
         (
-            "from transformers import TrainingArguments\nargs = TrainingArguments('out')\n",
-            "args = TrainingArguments('out', bf16=True)",
-            ["args = TrainingArguments('out', bf16=True)"],
-        ),
-        (
-            "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\n",
-            'trainer = L.Trainer(precision="bf16-mixed")',
-            ['trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'],
-        ),
-        (
             "import jax\nstep = jax.jit(update)\nfor b in d:\n    p, s = step(p, s, b)\n",
-            "donate_argnums=(0, 1)",
+            "donate",
             ["step = jax.jit(update, donate_argnums=(0, 1))"],
         ),
         (
             "import re\nimport torch\n\nwords = re.compile('a')\n"
             "opt = torch.optim.SGD(net.parameters())\n",
-            "model = torch.compile(model)",
+            "compile",
             ["net.compile()"],
         ),
         (
             "import torch\nmodel = Net().to(device)\nopt = SGD(model.parameters())\n",
-            "memory_format=torch.channels_last",
+            "channels-last",
             ["model = Net().to(device, memory_format=torch.channels_last)"],
         ),
     ],
-    ids=["fused", "zero", "item", "tf32", "hf", "lightning", "donate", "compile", "channels"],
+    ids=["fused", "zero", "item", "tf32", "donate", "compile", "channels"],
 )
 def test_the_lines_that_a_patch_adds(
     tmp_path: Path, code: str, snippet: str, lines: list[str]
@@ -181,12 +169,26 @@ def test_the_lines_that_a_patch_adds(
     assert added(only(tmp_path, code, snippet)) == lines
 
 
+def test_trainers_get_the_arguments_of_the_remedy(tmp_path: Path) -> None:
+    code = "from transformers import TrainingArguments\nargs = TrainingArguments('out')\n"
+    suggestion = only(tmp_path, code, "trainer-arguments", bf16=True)
+    assert added(suggestion) == ["args = TrainingArguments('out', bf16=True)"]
+    code = "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\n"
+    suggestion = only(tmp_path, code, "trainer-arguments", precision="bf16-mixed")
+    assert added(suggestion) == ['trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")']
+
+
+def test_loaders_get_the_workers_that_the_finding_proposes(tmp_path: Path) -> None:
+    suggestion = only(tmp_path, LOADER + "a = DataLoader(x)\n", "loader-workers", workers=6)
+    assert added(suggestion) == ["a = DataLoader(x, num_workers=6, persistent_workers=True)"]
+
+
 def test_copies_do_not_wait_for_pinned_batches(tmp_path: Path) -> None:
     code = (
         LOADER + "loader = DataLoader(data, num_workers=2)\n"
         "for images, labels in loader:\n    images = images.to(device)\n    model.to(device)\n"
     )
-    assert added(only(tmp_path, code, "pin_memory=True")) == [
+    assert added(only(tmp_path, code, "pin-batches")) == [
         "loader = DataLoader(data, num_workers=2, pin_memory=True)",
         "images = images.to(device, non_blocking=True)",
     ]
@@ -197,7 +199,7 @@ def test_autocast_encloses_the_forward_pass(tmp_path: Path) -> None:
         "import torch\n\n\ndef step(x, y):\n    x = x.to(device)\n    optimizer.zero_grad()\n"
         "    # forward\n    out = model(x)\n    loss = criterion(out, y)\n    loss.backward()\n"
     )
-    assert added(only(tmp_path, code, "with torch.autocast('cuda'):")) == [
+    assert added(only(tmp_path, code, "autocast")) == [
         'with torch.autocast("cuda", dtype=torch.bfloat16):',
         "out = model(x)",
         "loss = criterion(out, y)",
@@ -210,7 +212,7 @@ def test_models_are_made_before_the_forward_pass(tmp_path: Path) -> None:
         "    model = torch.nn.DataParallel(model)\n"
         "    loss = torch.nn.MSELoss()(model(x), y)\n    loss.backward()\n"
     )
-    assert added(only(tmp_path, code, "with torch.autocast('cuda'):")) == [
+    assert added(only(tmp_path, code, "autocast")) == [
         'with torch.autocast("cuda", dtype=torch.bfloat16):',
         "loss = torch.nn.MSELoss()(model(x), y)",
     ]
@@ -222,7 +224,7 @@ def test_formatting_comments_and_line_ends_stay(tmp_path: Path) -> None:
         "    data,\r\n    batch_size=16,  # samples\r\n)"
     )
     (tmp_path / "train.py").write_bytes(code.encode())
-    (suggestion,) = suggest(report_with("num_workers=4"), Repository(tmp_path))
+    (suggestion,) = suggest(report_with("loader-workers"), Repository(tmp_path))
     assert added(suggestion) == ["num_workers=4,", "persistent_workers=True,"]
     changed = [line for line in suggestion.patch.split("\n") if line.startswith("+ ")]
     assert len(changed) == 2
@@ -235,19 +237,13 @@ def test_two_findings_change_one_file_one_after_the_other(tmp_path: Path) -> Non
         "adam = torch.optim.Adam(p)\n"
     )
     (tmp_path / "train.py").write_text(code, encoding="utf-8")
-    report = report_with("num_workers=4")
-    other = report_with("fused=True").findings[0]
+    report = report_with("loader-workers")
+    other = report_with("fused-optimizer").findings[0]
     report = replace(report, findings=[*report.findings, replace(other, rule_id="other")])
     first, second = suggest(report, Repository(tmp_path))
     assert added(first) == ["loader = DataLoader(data, num_workers=4, persistent_workers=True)"]
     assert added(second) == ["adam = torch.optim.Adam(p, fused=True)"]
     assert " loader = DataLoader(data, num_workers=4" in second.patch  # on top of the first
-
-
-def test_each_fix_carries_out_a_remedy_of_a_rule() -> None:
-    advice = Path(__file__).parents[2] / "tb_perfadvisor" / "advice"
-    text = "\n".join(path.read_text(encoding="utf-8") for path in advice.glob("*.toml"))
-    assert [fix.remedy for fix in FIXES if not re.search(fix.remedy, text)] == []
 
 
 @pytest.mark.parametrize(
@@ -285,7 +281,7 @@ def test_git_takes_the_patch_and_nothing_else_changes(
     folder.mkdir()
     head = "from torch.utils.data import DataLoader\n"
     (folder / "train it.py").write_bytes(f"{head}{before}".encode())
-    (suggestion,) = suggest(report_with("num_workers=4"), Repository(tmp_path))
+    (suggestion,) = suggest(report_with("loader-workers"), Repository(tmp_path))
     git_apply(tmp_path, suggestion.patch)
     assert (folder / "train it.py").read_bytes().decode() == f"{head}{after}"
     compile(after, "train", "exec")

@@ -8,25 +8,35 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.advice import Value
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW
 
+VALUES = {"loader-workers": {"workers": 4}, "steps-per-execution": {"steps": 50}}
+"""What findings propose, where a fix needs it."""
 
-def report_with(snippet: str, *places: model.Place, text: str = "") -> Report:
+
+def report_with(fix: str, *places: model.Place, **values: Value) -> Report:
     report = analyze(SLOW)
     remedy = model.Remedy(
-        text=text, snippet=snippet, language="python", framework="", reference=None
+        text="",
+        snippet=None,
+        language="python",
+        framework="",
+        reference=None,
+        fixes=[fix],
+        values=values or VALUES.get(fix, {}),
     )
     finding = replace(report.findings[0], evidence=[], places=list(places), remedies=[remedy])
     return replace(report, findings=[finding], first=None)
 
 
-def only(tmp_path: Path, code: str, snippet: str, *places: model.Place) -> Suggestion:
+def only(tmp_path: Path, code: str, fix: str, *places: model.Place, **values: Value) -> Suggestion:
     (tmp_path / "train.py").write_text(code, encoding="utf-8")
-    (suggestion,) = suggest(report_with(snippet, *places), Repository(tmp_path))
+    (suggestion,) = suggest(report_with(fix, *places, **values), Repository(tmp_path))
     return suggestion
 
 

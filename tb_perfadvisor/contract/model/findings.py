@@ -45,6 +45,14 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     reference: str | None
     """URL of the documentation."""
+    change: str = ""
+    """The id of the change in the catalog of advice (docs/advice.md); empty if it is not of it."""
+    fixes: list[str] = []
+    """The ids of the fixes of `suggest` that make it."""
+    values: dict[str, str | int | float | bool] = {}
+    """What text and code are filled in with, and what the fixes get."""
+    costs: dict[str, str] = {}
+    """What it costs: `accuracy`, `information`, `memory` or `effort`, each with a sentence."""
 
 
 class SourceExcerpt(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from tb_perfadvisor.trace.tables import Int64
 
 _WITH_BUCKETS = (Part.DDP, Part.DEEPSPEED, Part.MEGATRON)
 """Parts that send gradients in buckets."""
+_SMALL_MB = 10
 
 
 class LateGradientBucket(Rule):
@@ -116,8 +117,22 @@ class LateGradientBucket(Rule):
                 ),
                 most_exposed("Most exposed last all-reduces", signals, is_last),
             ),
-            remedies=advise("smaller-buckets"),
+            remedies=advise(
+                "smaller-buckets", bucket_mb=_smaller_mb(collectives.size_bytes[all_reduces])
+            ),
         )
+
+
+def _smaller_mb(size_bytes: Int64) -> int:
+    """Less than half of the usual size, and no more than 10 MB, which is 40 % of DDP's default.
+
+    Args:
+        size_bytes: Of the all-reduces of gradients, shape (n,); negative if unknown.
+    """
+    known = size_bytes[size_bytes >= 0]
+    if not len(known):
+        return _SMALL_MB
+    return min(max(round(0.4 * float(np.median(known)) / 2**20), 1), _SMALL_MB)
 
 
 def _last_of_steps(signals: Signals, all_reduces: Int64) -> Int64:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.advice import advise
+from tb_perfadvisor.advice import Remedy, advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth, most_exposed
@@ -18,6 +18,9 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.trace.integer_groups import group_rows, places_by_value
 from tb_perfadvisor.units import format_duration
+
+_USUAL_BUCKET_MB = 25
+"""The default of DistributedDataParallel."""
 
 
 class SmallMessages(Rule):
@@ -122,7 +125,7 @@ class SmallMessages(Rule):
             ),
             saving=saving,
             evidence=_evidence(signals, chosen, rows),
-            remedies=advise("packed-messages"),
+            remedies=(*_buckets(signals, chosen), *advise("packed-messages")),
         )
 
     def _small(self, signals: Signals) -> Mask:
@@ -135,6 +138,13 @@ class SmallMessages(Rule):
         )
         is_small: Mask = np.where(sized, by_size, by_time) & ~needed_at_once
         return is_small
+
+
+def _buckets(signals: Signals, chosen: Mask) -> tuple[Remedy, ...]:
+    """Larger buckets, if gradients are among the small messages."""
+    if not (chosen & has_role(signals, Role.GRADIENTS)).any():
+        return ()
+    return advise("larger-buckets", bucket_mb=_USUAL_BUCKET_MB)
 
 
 def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> tuple[Evidence, ...]:

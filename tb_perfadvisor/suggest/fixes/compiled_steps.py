@@ -14,7 +14,7 @@ from tb_perfadvisor.suggest.arguments import (
     unpacks,
     with_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
 
 _EFFECTS = re.compile(
@@ -29,7 +29,7 @@ _TRACING = re.compile(
 )
 
 
-def _jit(code: Code, remedy: str) -> Iterator[Change]:
+def _jit(code: Code, values: Values) -> Iterator[Change]:
     """`@jax.jit` on the functions that the loop calls."""
     if not code.has_global("jax"):
         return
@@ -63,7 +63,7 @@ def _computes(code: Code, function: Node) -> bool:
     return any(name.startswith("jax.") for name in names)
 
 
-def _graph(code: Code, remedy: str) -> Iterator[Change]:
+def _graph(code: Code, values: Values) -> Iterator[Change]:
     """`@tf.function` on the function with the tape."""
     name = next((name for name, origin in code.imports.items() if origin == "tensorflow"), None)
     traced = _traced(code)
@@ -83,7 +83,7 @@ def _graph(code: Code, remedy: str) -> Iterator[Change]:
         yield Change(function, f"@{name}.function", ((function, changed),), note=note)
 
 
-def _donated(code: Code, remedy: str) -> Iterator[Change]:
+def _donated(code: Code, values: Values) -> Iterator[Change]:
     """Donated arguments of a jitted step whose results replace them, wherever it is called."""
     for made in code.calls("jax.jit"):
         name = code.target(made)
@@ -256,7 +256,19 @@ _ARRAY_METHODS = frozenset(
 
 
 FIXES = (
-    Fix(r"jax\.jit", ("jax",), _jit),
-    Fix(r"tf\.function", ("GradientTape",), _graph),
-    Fix(r"donate_arg", ("jax.jit",), _donated),
+    Fix(
+        "jit",
+        ("jax",),
+        _jit,
+        "Functions with effects, branches or changing globals, methods, generators, and arguments"
+        " that may not be arrays.",
+    ),
+    Fix(
+        "tf-function",
+        ("GradientTape",),
+        _graph,
+        "Functions with effects, branches or changing globals, methods, and those that create"
+        " variables.",
+    ),
+    Fix("donate", ("jax.jit",), _donated, "Arguments that may be used after the call."),
 )

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, integer, positional, without_argument
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.Power)
 _NOTE = "Results change by rounding: the number is computed with as an array."
 
 
-def _static(code: Code, remedy: str) -> Iterator[Change]:
+def _static(code: Code, values: Values) -> Iterator[Change]:
     """Stop making a number static, so that a new value does not recompile the function."""
     for made in code.calls("jax.jit"):
         given = argument(made, "static_argnums")
@@ -69,4 +69,11 @@ def _meets(code: Code, use: Node, arrays: set[str]) -> bool:
         at = parent
 
 
-FIXES = (Fix(r"\barguments constant", ("static_argnums",), _static),)
+FIXES = (
+    Fix(
+        "dynamic-number",
+        ("static_argnums",),
+        _static,
+        "Numbers that decide shapes, indices or branches, and several static arguments.",
+    ),
+)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, integer, is_name, with_argument
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
 
 _SOURCE = re.compile(
@@ -95,7 +95,7 @@ def _chain(node: Node) -> Pipeline:
     return Pipeline(at, tuple(steps), node)
 
 
-def _parallel(code: Code, remedy: str) -> Iterator[Change]:
+def _parallel(code: Code, values: Values) -> Iterator[Change]:
     """Calls of a map's function in parallel; their results stay in order."""
     autotune = _autotune(code)
     for pipeline in pipelines(code) if autotune else ():
@@ -124,7 +124,7 @@ def _runs_one_call(call: Node) -> bool:
     return len(call.args) == 1 if given is None else is_name(given, "None")
 
 
-def _prefetch(code: Code, remedy: str) -> Iterator[Change]:
+def _prefetch(code: Code, values: Values) -> Iterator[Change]:
     """A prefetch at the end."""
     autotune = _autotune(code)
     for pipeline in pipelines(code) if autotune else ():
@@ -145,7 +145,7 @@ def _is_whole(code: Code, pipeline: Pipeline) -> bool:
     )
 
 
-def _cache(code: Code, remedy: str) -> Iterator[Change]:
+def _cache(code: Code, values: Values) -> Iterator[Change]:
     """A cache after the last map of the first epoch."""
     for pipeline in pipelines(code):
         if pipeline.has("cache") or pipeline.has("snapshot"):
@@ -224,7 +224,23 @@ def _called(node: Node, method: str, value: str = "") -> Node:
 
 
 FIXES = (
-    Fix(r"num_parallel_calls", ("tf.data", "tensorflow.data"), _parallel),
-    Fix(r"\.cache\(\)", ("tf.data", "tensorflow.data"), _cache),
-    Fix(r"\.prefetch\(", ("tf.data", "tensorflow.data"), _prefetch),
+    Fix(
+        "parallel-calls",
+        ("tf.data", "tensorflow.data"),
+        _parallel,
+        "Maps that have a number of calls, and functions inside of `interleave`.",
+    ),
+    Fix(
+        "cache",
+        ("tf.data", "tensorflow.data"),
+        _cache,
+        "Functions that are random or defined elsewhere, generators, and large or unknown numbers"
+        " of elements.",
+    ),
+    Fix(
+        "prefetch",
+        ("tf.data", "tensorflow.data"),
+        _prefetch,
+        "Pipelines that another function continues.",
+    ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, is_name, positional, with_argument
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
@@ -20,7 +20,7 @@ _REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
 
-def _tf32(code: Code, remedy: str) -> Iterator[Change]:
+def _tf32(code: Code, values: Values) -> Iterator[Change]:
     """TF32 for products of 32-bit matrices."""
     for call in code.calls(_TF32_CALL):
         given = call.args[0].value if call.args else None
@@ -55,7 +55,7 @@ def _is_import(line: Node) -> bool:
     )
 
 
-def _autocast(code: Code, remedy: str) -> Iterator[Change]:
+def _autocast(code: Code, values: Values) -> Iterator[Change]:
     """Autocast around the forward pass: the statements that lead to the loss."""
     for call in code.calls("*.backward"):
         if positional(call):
@@ -126,7 +126,7 @@ def _names(node: Node) -> set[str]:
     return {inner.value for inner in inside(node) if isinstance(inner, cst.Name)}
 
 
-def _compile(code: Code, remedy: str) -> Iterator[Change]:
+def _compile(code: Code, values: Values) -> Iterator[Change]:
     """`model.compile()` before the optimizer: unlike `torch.compile`, it renames no parameter."""
     for call in code.calls(*OPTIMIZERS):
         given: Node = call.args[0].value if call.args else None
@@ -158,7 +158,7 @@ def _compile(code: Code, remedy: str) -> Iterator[Change]:
             )
 
 
-def _channels_last(code: Code, remedy: str) -> Iterator[Change]:
+def _channels_last(code: Code, values: Values) -> Iterator[Change]:
     for call in code.calls("*.to"):
         is_model = f"{code.target(call)}.parameters()" in code.text
         if (
@@ -173,8 +173,14 @@ def _channels_last(code: Code, remedy: str) -> Iterator[Change]:
 
 
 FIXES = (
-    Fix(r"allow_tf32|set_float32_matmul_precision", ("torch",), _tf32),
-    Fix(r"autocast", (".backward(",), _autocast),
-    Fix(r"torch\.compile\(|\.compile\(\)", ("optim",), _compile),
-    Fix(r"channels_last", (".to(",), _channels_last),
+    Fix("tf32", ("torch",), _tf32, "Files that are no scripts and set no precision."),
+    Fix(
+        "autocast",
+        (".backward(",),
+        _autocast,
+        "Files that cast already, binary cross-entropy of probabilities, and forward passes whose"
+        " beginning is not certain.",
+    ),
+    Fix("compile", ("optim",), _compile, "Files that compile already, and modules of a trainer."),
+    Fix("channels-last", (".to(",), _channels_last, "Models with 3-d convolutions."),
 )

@@ -16,15 +16,13 @@ from tb_perfadvisor.suggest.arguments import (
     unpacks,
     with_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
 from tb_perfadvisor.suggest.constants import literal_behind
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _WORKERS_PLACE = 5
 """`num_workers` is the sixth parameter of DataLoader."""
-_USUAL_WORKERS = 4
-"""As in the remedies: two to four for each device."""
 _PIN_PLACE = 7
 """The position of `pin_memory` among the arguments of a DataLoader."""
 _USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_factor"})
@@ -40,7 +38,7 @@ _SPAWNED = (
 )
 
 
-def _workers(code: Code, remedy: str) -> Iterator[Change]:
+def _workers(code: Code, values: Values) -> Iterator[Change]:
     """More worker processes, which persist."""
     for call in code.calls(*_LOADER):
         now = argument(call, "num_workers")
@@ -57,7 +55,7 @@ def _workers(code: Code, remedy: str) -> Iterator[Change]:
             )
             continue
         present = f"num_workers={count}" if count else ""
-        workers, note = max(_USUAL_WORKERS, 2 * count), "" if "__main__" in code.text else _SPAWNED
+        workers, note = _wanted_workers(values, count), "" if "__main__" in code.text else _SPAWNED
         if count:
             note = f"The profile was recorded with num_workers={count}; if not, record it again."
         if literal is not now:
@@ -74,6 +72,11 @@ def _workers(code: Code, remedy: str) -> Iterator[Change]:
             changed = with_argument(changed, "persistent_workers", "True")
             what += ", persistent_workers=True"
         yield Change(call, what, ((call, changed),), note=note, present=present)
+
+
+def _wanted_workers(values: Values, count: int) -> int:
+    """The number of workers that the finding proposes, and at least twice as many as there are."""
+    return max(int(values["workers"]), 2 * count)
 
 
 def _why_no_workers(code: Code, call: Node) -> str:
@@ -102,7 +105,7 @@ def _code_of_workers(code: Code, call: Node) -> str:
     return "\n".join(parts)
 
 
-def _pinned(code: Code, remedy: str) -> Iterator[Change]:
+def _pinned(code: Code, values: Values) -> Iterator[Change]:
     """Batches in pinned memory, and copies of them that do not wait."""
     for call in code.calls(*_LOADER):
         copies = list(_copies_of_batches(code, code.target(call)))
@@ -155,6 +158,18 @@ def _is_to_device(code: Code, call: Node) -> bool:
 
 
 FIXES = (
-    Fix(r"\bnum_workers=", ("DataLoader",), _workers, Part.LOADER_WORKERS),
-    Fix(r"pin_memory=True|non_blocking=True", ("DataLoader",), _pinned),
+    Fix(
+        "loader-workers",
+        ("DataLoader",),
+        _workers,
+        "Datasets that use the device or that each worker would repeat, and numbers that are set or"
+        " used elsewhere.",
+        Part.LOADER_WORKERS,
+    ),
+    Fix(
+        "pin-batches",
+        ("DataLoader",),
+        _pinned,
+        "Batches that may be on the device already, and loaders whose arguments are unpacked.",
+    ),
 )

@@ -15,7 +15,7 @@ from tb_perfadvisor.suggest.arguments import (
     with_argument,
     without_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix
+from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name
 
 OPTIMIZERS = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW", "SGD", "Adagrad"))
@@ -28,11 +28,12 @@ _DDP = (
 )
 _READS_GRADIENTS = re.compile(r"\.grad\b")
 _LOW_PRECISION = re.compile(r"autocast|bfloat16|float16|\.half\(|fp16|bf16")
+_NAMES_OF_DDP = ("DistributedDataParallel", "DDP(")
 _USUAL_BUCKET_MB = 25
 """DistributedDataParallel's default."""
 
 
-def _fused(code: Code, remedy: str) -> Iterator[Change]:
+def _fused(code: Code, values: Values) -> Iterator[Change]:
     for call in code.calls(*_FUSED):
         given = argument(call, "fused")
         if is_name(given, "True"):
@@ -50,7 +51,7 @@ def _fused(code: Code, remedy: str) -> Iterator[Change]:
         yield Change(call, "fused=True", ((call, changed),))
 
 
-def _averages(code: Code, remedy: str) -> Iterator[Change]:
+def _averages(code: Code, values: Values) -> Iterator[Change]:
     """Moving averages of all parameters with one operator."""
     for call in code.calls("*.AveragedModel", "torch.optim.swa_utils.AveragedModel"):
         made = argument(call, "avg_fn")
@@ -70,7 +71,7 @@ def _averages(code: Code, remedy: str) -> Iterator[Change]:
         yield Change(call, "multi_avg_fn", ((call, call.with_changes(args=args)),))
 
 
-def _zero_grad(code: Code, remedy: str) -> Iterator[Change]:
+def _zero_grad(code: Code, values: Values) -> Iterator[Change]:
     for call in code.calls("*.zero_grad"):
         if is_name(argument(call, "set_to_none"), "False") or not call.args:
             if _READS_GRADIENTS.search(code.text):
@@ -80,15 +81,33 @@ def _zero_grad(code: Code, remedy: str) -> Iterator[Change]:
             yield Change(call, "set_to_none=True", ((call, changed),))
 
 
-def _buckets(code: Code, remedy: str) -> Iterator[Change]:
+def _larger_buckets(code: Code, values: Values) -> Iterator[Change]:
+    return _buckets(code, float(values["bucket_mb"]), is_larger=True)
+
+
+def _smaller_buckets(code: Code, values: Values) -> Iterator[Change]:
+    return _buckets(code, float(values["bucket_mb"]), is_larger=False)
+
+
+def _buckets(code: Code, wanted_mb: float, *, is_larger: bool) -> Iterator[Change]:
+    """Buckets of the size that the finding proposes, never in the other direction."""
     for call in code.calls(*_DDP):
         given = argument(call, "bucket_cap_mb")
-        if isinstance(given, cst.Integer | cst.Float) and float(given.value) < _USUAL_BUCKET_MB:
-            changed = with_argument(call, "bucket_cap_mb", str(_USUAL_BUCKET_MB))
-            yield Change(call, f"bucket_cap_mb={_USUAL_BUCKET_MB}", ((call, changed),))
+        if given is None and not unpacks(call):
+            now_mb: float = _USUAL_BUCKET_MB
+        elif isinstance(given, cst.Integer | cst.Float):
+            now_mb = float(given.value)
+        else:
+            yield Change(call, unsure="bucket_cap_mb is no literal")
+            continue
+        if (now_mb >= wanted_mb) if is_larger else (now_mb <= wanted_mb):
+            yield Change(call, unsure=f"bucket_cap_mb is {now_mb:g} already")
+            continue
+        changed = with_argument(call, "bucket_cap_mb", f"{wanted_mb:g}")
+        yield Change(call, f"bucket_cap_mb={wanted_mb:g}", ((call, changed),))
 
 
-def _logged_item(code: Code, remedy: str) -> Iterator[Change]:
+def _logged_item(code: Code, values: Values) -> Iterator[Change]:
     """`total += loss.item()` where the total is only formatted later."""
     for call in code.calls("*.item"):
         add = code.around(call, cst.AugAssign)
@@ -126,9 +145,31 @@ def _is_only_shown(code: Code, name: str, add: Node) -> bool:
 
 
 FIXES = (
-    Fix(r"fused=True", ("optim",), _fused, Part.FUSED_OPTIMIZER),
-    Fix(r"multi_avg_fn", ("AveragedModel",), _averages),
-    Fix(r"set_to_none", ("zero_grad",), _zero_grad),
-    Fix(r"\bbucket", ("bucket_cap_mb",), _buckets),
-    Fix(r"\.item\(\)|\.detach\(\)", (".item()",), _logged_item),
+    Fix(
+        "fused-optimizer",
+        ("optim",),
+        _fused,
+        "Differentiable optimizers, and those whose arguments are unpacked.",
+        Part.FUSED_OPTIMIZER,
+    ),
+    Fix("list-averages", ("AveragedModel",), _averages, "Averages by a function of your own."),
+    Fix("set-to-none", ("zero_grad",), _zero_grad, "Files that read gradients."),
+    Fix(
+        "larger-buckets",
+        _NAMES_OF_DDP,
+        _larger_buckets,
+        "Buckets that are as large already, or whose size is no literal.",
+    ),
+    Fix(
+        "smaller-buckets",
+        _NAMES_OF_DDP,
+        _smaller_buckets,
+        "Buckets that are as small already, or whose size is no literal.",
+    ),
+    Fix(
+        "detach-losses",
+        (".item()",),
+        _logged_item,
+        "Values that may be used as numbers, and those that are no losses.",
+    ),
 )

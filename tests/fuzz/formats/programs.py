@@ -14,6 +14,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.suggest import suggest
+from tb_perfadvisor.suggest.suggestions import FIXES
 from tests.fuzz.command_checks import check_tools
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.invariants import BrokenError
@@ -21,12 +22,8 @@ from tests.fuzz.invariants import BrokenError
 _ROOT = Path(__file__).parents[3]
 _SLOW = _ROOT / "demo_logs" / "pytorch_input_slow"
 _PROGRAMS = sorted((_ROOT / "tests" / "suggest" / "programs").glob("*.py"))
-# What every fix looks for in a remedy.
-_REMEDY = (
-    "num_workers=4 pin_memory=True fused=True multi_avg_fn set_to_none bucket .item() autocast "
-    "allow_tf32 .compile() channels_last run_eagerly steps_per_execution=50 num_parallel_calls "
-    ".cache() .prefetch( jax.jit tf.function donate_argnums Trainer("
-)
+# What fixes get from a finding.
+_VALUES = {"workers": 4, "steps": 50, "bucket_mb": 40}
 _MOST_CHANGES = 4
 
 
@@ -63,7 +60,13 @@ def _change(data: bytes, random: Random) -> bytes:
 def _report() -> Report:
     report = analyze(_SLOW)
     remedy = model.Remedy(
-        text=_REMEDY, snippet=None, language="python", framework="", reference=None
+        text="",
+        snippet=None,
+        language="python",
+        framework="",
+        reference=None,
+        fixes=[fix.id for fix in FIXES],
+        values=_VALUES,
     )
     place = model.Place(file="train.py", line=12, function="run")
     finding = replace(report.findings[0], remedies=[remedy], places=[place])
