@@ -12,8 +12,8 @@ from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3
 """Fewer steps hardly show how much steps vary."""
-UNEVEN_SHARE = 0.05
-"""Of the median. By less, mean and median seldom lead to different verdicts."""
+UNEVEN_SHARE = 0.1
+"""Of the median. By less, the mean of five steps differs by chance."""
 PRECISION_SHARE = 0.1
 """Share of compute time. A few more or fewer casts do not change the precision."""
 COMMON_SHARE = 0.9

@@ -7,13 +7,14 @@ files are marked as synthetic: their durations are estimates, not measurements.
 
 from __future__ import annotations
 
-from tb_perfadvisor.testing.compiled.profile import write_compiled
+from tb_perfadvisor.testing.compiled.profile import Dispatch, write_compiled
 from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule
 from tb_perfadvisor.testing.compiled.timeline import Execution, Timeline, play
 
 __all__ = [
     "CompiledOperation",
     "CompiledSchedule",
+    "Dispatch",
     "Execution",
     "Timeline",
     "play",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from enum import Enum
 from typing import Any, Final
 
 from tb_perfadvisor.hardware import find_device
@@ -21,6 +22,18 @@ _PS_PER_US: Final = 1_000_000
 _FIRST_RUN_PS: Final = 60 * _PS_PER_US
 _LONGEST_DISPATCH_PS: Final = 50 * _PS_PER_US
 _THREAD: Final = 1
+_WAIT: Final = "$api.py:2551 block_until_ready"
+
+
+class Dispatch(Enum):
+    """How the host of a profile launches the steps. The device does the same in all of them."""
+
+    AHEAD = "ahead"
+    """All at once, with a marker around each call, as JAX does."""
+    UNMARKED = "unmarked"
+    """All at once, without markers."""
+    SYNCHRONOUS = "synchronous"
+    """One after the other, each with a marker and a wait for its end."""
 
 
 def step_ps(schedule: CompiledSchedule) -> int:
@@ -28,22 +41,30 @@ def step_ps(schedule: CompiledSchedule) -> int:
     return play(schedule.operations).duration_ps + GAP_PS
 
 
-def write_compiled(schedule: CompiledSchedule) -> bytes:
+def write_compiled(
+    schedule: CompiledSchedule,
+    dispatch: Dispatch = Dispatch.AHEAD,
+    *,
+    has_step_line: bool = True,
+) -> bytes:
     """The profile of some steps of a program as the bytes of a `*.xplane.pb`.
 
-    The host dispatches all steps at once, as JAX does, and then fetches the last result. Each chip
-    runs them one after the other.
+    Each chip runs the steps one after the other.
 
     Args:
         schedule: The program as it is compiled.
+        dispatch: How the host launches them. If it runs ahead, it fetches the last result.
+        has_step_line: Whether the profiler also wrote the markers' steps to a line of the device.
     """
     space = WRITING.XSpace()
     timeline = play(schedule.operations)
     # The same program has the same number.
     program = zlib.crc32(schedule.hlo_proto) + 2**32
     for chip in range(schedule.chips):
-        _device_plane(space.planes.add(), schedule, timeline, chip, program)
-    _host_plane(space.planes.add(), schedule, timeline)
+        has_steps = has_step_line and dispatch is not Dispatch.UNMARKED
+        plane = space.planes.add()
+        _device_plane(plane, schedule, timeline, chip, program, has_steps=has_steps)
+    _host_plane(space.planes.add(), schedule, timeline, dispatch)
     _metadata_plane(space.planes.add(), schedule, program)
     _environment_plane(space.planes.add(), schedule)
     space.hostnames.append("host0")
@@ -52,7 +73,13 @@ def write_compiled(schedule: CompiledSchedule) -> bytes:
 
 
 def _device_plane(
-    message: Any, schedule: CompiledSchedule, timeline: Timeline, chip: int, program: int
+    message: Any,
+    schedule: CompiledSchedule,
+    timeline: Timeline,
+    chip: int,
+    program: int,
+    *,
+    has_steps: bool,
 ) -> None:
     plane = Plane(message)
     message.name = f"/device:TPU:{chip}"
@@ -74,8 +101,9 @@ def _device_plane(
     module = plane.metadata(f"{schedule.module}({program})")
     for step in range(STEPS):
         start_ps = _FIRST_RUN_PS + step * (timeline.duration_ps + GAP_PS)
-        event = _add(steps, plane.metadata(str(step)), start_ps, timeline.duration_ps)
-        plane.stat(event, "step_num", step)
+        if has_steps:
+            event = _add(steps, plane.metadata(str(step)), start_ps, timeline.duration_ps)
+            plane.stat(event, "step_num", step)
         event = _add(modules, module, start_ps, timeline.duration_ps)
         plane.stat(event, "run_id", step)
         plane.stat(event, "_ct", TPU_LAUNCH)
@@ -121,27 +149,40 @@ def _operation(plane: Plane, operation: CompiledOperation, program: int) -> int:
     return metadata
 
 
-def _host_plane(message: Any, schedule: CompiledSchedule, timeline: Timeline) -> None:
+def _host_plane(
+    message: Any, schedule: CompiledSchedule, timeline: Timeline, dispatch: Dispatch
+) -> None:
     plane = Plane(message)
     message.name = "/host:CPU"
     line = plane.line(_THREAD, "python")
     function = schedule.module.removeprefix("jit_")
     run_ps = timeline.duration_ps + GAP_PS
-    # The host runs ahead of the device, however short a run is.
-    dispatch_ps = min(_LONGEST_DISPATCH_PS, run_ps // 2)
+    is_synchronous = dispatch is Dispatch.SYNCHRONOUS
+    # The host runs ahead of the device, however short a run is. If it waits, it has the gap between
+    # two runs to learn of the end of one and to launch the next.
+    dispatch_ps = GAP_PS * 3 // 4 if is_synchronous else min(_LONGEST_DISPATCH_PS, run_ps // 2)
     for step in range(STEPS):
         start_ps = step * dispatch_ps
-        event = _add(line, plane.metadata("train"), start_ps, dispatch_ps * 98 // 100)
-        plane.stat(event, "step_num", step)
+        step_ends_ps = start_ps + dispatch_ps * 98 // 100
+        if is_synchronous:
+            run_starts_ps = _FIRST_RUN_PS + step * run_ps
+            start_ps = run_starts_ps - dispatch_ps
+            step_ends_ps = run_starts_ps + timeline.duration_ps + GAP_PS // 5
+            wait_ps = step_ends_ps - run_starts_ps
+            _add(line, plane.metadata(_WAIT), run_starts_ps, wait_ps)
+        if dispatch is not Dispatch.UNMARKED:
+            event = _add(line, plane.metadata("train"), start_ps, step_ends_ps - start_ps)
+            plane.stat(event, "step_num", step)
         call = plane.metadata(f"PjitFunction({function})")
         _add(line, call, start_ps + dispatch_ps // 25, dispatch_ps * 9 // 10)
         launch = plane.metadata("DoEnqueueProgram")
         event = _add(line, launch, start_ps + dispatch_ps // 5, dispatch_ps * 3 // 5)
         plane.stat(event, "_pt", TPU_LAUNCH)
         plane.stat(event, "_p", 1 + step)
-    start_ps = STEPS * dispatch_ps
-    end_ps = _FIRST_RUN_PS + STEPS * run_ps + 5 * _PS_PER_US
-    _add(line, plane.metadata("np.asarray(jax.Array)"), start_ps, end_ps - start_ps)
+    if not is_synchronous:
+        start_ps = STEPS * dispatch_ps
+        end_ps = _FIRST_RUN_PS + STEPS * run_ps + 5 * _PS_PER_US
+        _add(line, plane.metadata("np.asarray(jax.Array)"), start_ps, end_ps - start_ps)
 
 
 def _metadata_plane(message: Any, schedule: CompiledSchedule, program: int) -> None:
