@@ -22,7 +22,7 @@ from processes import ROOT
 from recorded_pairs.catalog import PAIRS, RecordedPair, split_of
 from tb_perfadvisor import analyze, compare, testing
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.rules.registry import all_rules
 from tb_perfadvisor.signals import Options, reference_worker
 from tb_perfadvisor.testing.builder import run_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from advice_cases import Case, Gain
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 _RATED = ("high", "medium")
 _ROUNDING = 0.001

@@ -22,7 +22,7 @@ from compiled_pairs.catalog import (
     split_of,
 )
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 TOLERANCE = 0.03
 """How much more of the step than the compiler says a finding may expect to save."""

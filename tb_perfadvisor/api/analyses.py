@@ -18,7 +18,8 @@ from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.build import build_report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.trace import Run
 
 

@@ -19,7 +19,7 @@ from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.trace import Run
 
 # Comparisons are imported when they are needed.

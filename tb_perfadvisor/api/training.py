@@ -24,7 +24,7 @@ from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.training.training import Training, describe_training
 
 

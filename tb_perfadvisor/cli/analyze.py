@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.captures import Capture
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
 
 _COMPILER_LIMIT_S = 120
@@ -168,8 +168,8 @@ def analyze(
     from tb_perfadvisor.contract.model import Rejected
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
-    from tb_perfadvisor.report import Report, document
-    from tb_perfadvisor.report.formats.render import render
+    from tb_perfadvisor.report.formats.render import document, render
+    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.sources import Repository, with_sources
 
     settings = _settings(

@@ -21,7 +21,7 @@ from tb_perfadvisor.plain_text import plain, printable_json
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.captures import Listing
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.suggest import Suggestion
 
 _EXAMPLES = """\
@@ -105,7 +105,7 @@ def _report(path: str, listing: Listing) -> Report:
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.engine.report_cache import open_report_cache
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
     settings = Config()
     captures = listing.captures

@@ -40,7 +40,7 @@ def training(
     from tb_perfadvisor.api import describe_runs
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.engine.report_cache import open_report_cache
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
     settings = read_config(config) if config is not None else Config()
     settings = with_run_options(settings, price_per_device_hour, total_steps)

@@ -19,10 +19,11 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
 from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
 from tb_perfadvisor.plain_text import plain, plain_lines
-from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.formats.brief import render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks
+from tb_perfadvisor.report.formats.render import document
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources import Repository, with_sources
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ class Code:
 
         A wrong directory or pattern is logged, and the report is shown without code.
         """
-        from tb_perfadvisor.report import Report
+        from tb_perfadvisor.report.report import Report
         from tb_perfadvisor.sources import Repository, with_sources
 
         try:

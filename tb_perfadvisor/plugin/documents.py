@@ -20,7 +20,7 @@ from tb_perfadvisor.plugin.document_job import DOCUMENT, run_document_job
 from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
 
 class Export(msgspec.Struct, frozen=True, tag="export"):
@@ -100,8 +100,8 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
 
 
 def _export(request: Export, cache: ResultCache) -> bytes:
-    from tb_perfadvisor.report import Report
     from tb_perfadvisor.report.formats.render import render
+    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.report.timeline.embedded import make_timelines
     from tb_perfadvisor.report.timeline.stored_events import decode_events
 
@@ -131,7 +131,7 @@ def _with_whole_run(report: Report, request: Export, cache: ResultCache) -> Repo
 
 
 def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
     from tb_perfadvisor.report.timeline.stored_events import decode_events
 

@@ -75,7 +75,7 @@ def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
     from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
     from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
     from tb_perfadvisor.plugin.log_directories import grouped_run
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
     reports = {
         profile.capture_id: msgspec.json.decode(content, type=Report)

@@ -100,7 +100,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.plugin.log_directories import grouped_run
-    from tb_perfadvisor.report import build_report
+    from tb_perfadvisor.report.build import build_report
     from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 
     write_error_log()

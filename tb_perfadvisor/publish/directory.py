@@ -23,7 +23,7 @@ from tb_perfadvisor.ingest.files.tree import is_url, local_path
 from tb_perfadvisor.output_files import replace_file
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.publish.summaries import encode_events
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 DIRECTORY = "perf_advisor"
 _SESSION = re.compile(r"(?:^|/)plugins/profile(?:/.*)?$")

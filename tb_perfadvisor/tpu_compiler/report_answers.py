@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.advice import change
 from tb_perfadvisor.contract.model import FindingInfo, TableColumn, TableEvidence
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.tpu_compiler.estimates import ShapeEstimates, estimate_shapes
 from tb_perfadvisor.tpu_compiler.shapes import parse_operations
 

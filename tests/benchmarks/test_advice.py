@@ -18,7 +18,7 @@ from recorded_pairs.catalog import (
     split_of,
 )
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw
 
 SLOW = """

@@ -18,7 +18,7 @@ from compiled_pairs.catalog import (
     split_of,
 )
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw
 
 # As drawn before anything was compiled: half of each kind, and whatever names follow.

@@ -15,8 +15,8 @@ import pytest
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
+from tb_perfadvisor.report.report import Report
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,7 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import FindingInfo
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, quickest_ns, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles

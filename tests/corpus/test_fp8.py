@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 CONFIG = Config(select=("fp8-opportunity",))
 

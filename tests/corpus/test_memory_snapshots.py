@@ -12,7 +12,7 @@ import pytest
 
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.snapshots.course import Course
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.testing import run_of

@@ -14,7 +14,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import FindingInfo, SavingInfo, TableEvidence
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 Json = dict[str, Any]
 MASKS = "sam-fast/amg_example_trace_6d986f1b"

@@ -17,7 +17,7 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import FindingInfo
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import Trace

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.rules.registry import all_rules
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"

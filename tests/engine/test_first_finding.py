@@ -10,9 +10,8 @@ from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import first_finding
-from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.branches import first_entry
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
 
 SLOW = Path(__file__).parents[2] / "demo_logs" / "pytorch_input_slow"
 

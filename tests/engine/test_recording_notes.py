@@ -6,7 +6,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder

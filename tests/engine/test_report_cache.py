@@ -16,7 +16,7 @@ from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 
 LOGDIR = Path(__file__).resolve().parents[2] / "demo_logs" / "jax_recompiling"
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.writers import write_xplane
 from tb_perfadvisor.testing.writers.chrome import export_space

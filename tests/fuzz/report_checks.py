@@ -16,9 +16,10 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
-from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.brief import MAX_BYTES
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt
 from tb_perfadvisor.report.timeline.stored_events import (
     collect_events,

@@ -227,7 +227,7 @@ def test_unwritable_cache_falls_back_to_a_temporary_one(
 
 
 def test_report_has_the_fields_that_the_frontend_reads() -> None:
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
     fields = {field.name for field in msgspec.structs.fields(Report)}
     assert {"id", "headline", "findings", "overview", "steps", "views"} <= fields

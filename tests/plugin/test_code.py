@@ -13,7 +13,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plugin.code import Code
 from tb_perfadvisor.plugin.loader import PerfAdvisorLoader
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tests.support.command import SLOW
 
 

@@ -14,7 +14,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.plugin import progress
 from tb_perfadvisor.plugin.documents import Export, key_of
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.fake_worker import FAKE_WORKER
@@ -41,7 +41,7 @@ def address(tab: Tab) -> str:
 
 
 def report_of(tab: Tab) -> Any:
-    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.report import Report
 
     (entry,) = tab.plugin.backend.catalog.snapshot.entries.values()
     content = tab.cache.read(entry.key, "report.json")

@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.event_files import runs
 from tb_perfadvisor.plugin import results as results_module
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.event_files import write_scalar
 from tests.support.served_tab import Tab, error_of

@@ -19,8 +19,7 @@ from rich.console import Console
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract.model import Document, Rejected, Report
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import document
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Run

@@ -23,7 +23,7 @@ from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet

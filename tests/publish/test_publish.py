@@ -17,7 +17,7 @@ from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.remote.store import Store
 from tb_perfadvisor.publish import publish
 from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tests.support.command import error, run
 from tests.support.object_stores import ObjectStore
 

@@ -11,8 +11,8 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.brief import MAX_BYTES, BriefDocument, render_brief, run_pattern
+from tb_perfadvisor.report.formats.render import document
 from tests.support.command import DEMO, SLOW, run
 
 SAMPLES = Path(__file__).parents[2] / "frontend" / "dev" / "samples"

@@ -8,8 +8,8 @@ import pytest
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 

@@ -17,9 +17,9 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats import html
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw, run_of
 
 SLOW = """

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.wording import number_rows
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Framework, Precision, Trace
 from tests.support.transformer import Drawing, Shape

@@ -15,10 +15,10 @@ from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.contract.model import Document, Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.markdown import escape
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.formats.text import print_document
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import EventKind, Run
 

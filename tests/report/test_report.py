@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.report import COLUMNS, finding_rows
+from tb_perfadvisor.report.report import COLUMNS, Report, finding_rows
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 

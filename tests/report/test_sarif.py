@@ -14,8 +14,7 @@ import sarif_om
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import document
-from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.formats.sarif import message
 from tb_perfadvisor.testing import draw, run_of
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.report import Report, document
+from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.formats.wording import marginal_text, saving_text
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.units import format_duration
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"

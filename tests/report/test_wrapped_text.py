@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.api import analyze, compare
-from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.comparison.render import comparison_document
 from tb_perfadvisor.report.formats.comparison.text import print_comparisons
+from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 

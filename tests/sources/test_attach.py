@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.render import document, render
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.sources.attach import places_in, source_of
 from tests.support.command import SLOW, run

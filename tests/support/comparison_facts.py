@@ -17,7 +17,7 @@ from tb_perfadvisor.comparison.run_facts import (
 )
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.advice import Value
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources import Repository, with_sources
 from tb_perfadvisor.suggest import suggest
 from tb_perfadvisor.suggest.suggestions import FIXES

@@ -16,7 +16,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Cause, Signals
 
 pytestmark = pytest.mark.corpus

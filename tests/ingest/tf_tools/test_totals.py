@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision, Totals, Trace
 from tests.support.tool_results import (
     chart_table,

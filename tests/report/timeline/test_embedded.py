@@ -7,7 +7,7 @@ import msgspec
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract.model import EventsEvidence, EvidenceRow
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.embedded import MAX_EVENTS, MAX_ROWS, make_timelines
 from tb_perfadvisor.report.timeline.stored_events import collect_events, select_events
 from tb_perfadvisor.testing import draw, run_of

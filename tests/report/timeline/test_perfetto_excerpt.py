@@ -18,7 +18,8 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.build import build_report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
 from tb_perfadvisor.report.timeline.stored_events import (
     TimelineEvents,

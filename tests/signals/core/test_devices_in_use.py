@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals.core.devices_in_use import (
     existing_devices,
     unused_devices,
