@@ -6,6 +6,9 @@ the finding's saving times the share of its claimed time that no finding above h
 marginal savings add up to the combined saving by construction. A finding that refines another one
 is nested under it and adds nothing.
 
+A finding whose advice costs accuracy or information does not lead while one whose advice does not
+would save half as much.
+
 A finding that is expected to save nothing, alone or after the findings above it, is not shown. One
 without an estimate is.
 
@@ -34,6 +37,9 @@ SURE_SHARE = 0.25
 """If less of the expected saving is sure, the change may well save next to nothing."""
 FEWEST_STEPS = 3
 """Two steps do not tell how much steps vary."""
+LEADS_SHARE = 0.5
+"""Losing accuracy or information needs the user's judgment. Other advice that saves this share of
+it is the better start."""
 SPEAKS_FOR_SHARE = 0.8
 """A more specific finding stands for a general one if it would save nearly as much."""
 _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
@@ -119,7 +125,7 @@ def _rank_all(
     ranked: list[RankedFinding] = []
     nested: set[str] = set()
     union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
-    for rule, finding in sorted(general, key=_sort_key):
+    for rule, finding in _lossless_first(sorted(general, key=_sort_key)):
         marginal = 0 if finding.saving is None else union.add(finding.saving)
         ranked.append(
             RankedFinding(rule, finding, _severity(finding, window_ns, steps), marginal, None)
@@ -152,6 +158,8 @@ def _speaker(ranked: Sequence[RankedFinding], index: int) -> int | None:
         saving = ranked[place].finding.saving
         if ranked[place].refines != general.rule.id:
             return None
+        if ranked[place].finding.is_lossy and not general.finding.is_lossy:
+            continue
         if saving is not None and ranked[place].finding.remedies:
             enough_ns = SPEAKS_FOR_SHARE * general.finding.saving.expected_ns
             return place if saving.expected_ns >= enough_ns else None
@@ -237,6 +245,24 @@ class _Union:
 def _unclaimed(saving: Saving, claimed: Intervals) -> tuple[int, int]:
     """How much of a saving's claimed time is not yet claimed, and all of its claimed time."""
     return total_ns(minus(saving.claims, claimed)), max(saving.claimed_ns, 1)
+
+
+def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:
+    """The same findings; if the first one is lossy, the best other one leads if it saves enough.
+
+    Args:
+        ordered: Best first.
+    """
+    found = list(ordered)
+    if not found or not found[0][1].is_lossy or found[0][1].saving is None:
+        return found
+    enough_ns = LEADS_SHARE * found[0][1].saving.expected_ns
+    for place, (_, finding) in enumerate(found):
+        if finding.saving is None or finding.saving.expected_ns < enough_ns:
+            break
+        if not finding.is_lossy:
+            return [found[place], *found[:place], *found[place + 1 :]]
+    return found
 
 
 def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:

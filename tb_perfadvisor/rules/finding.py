@@ -167,6 +167,11 @@ class Finding(Struct, frozen=True):
     larger_batch: LargerBatch | None = None
     """For findings that bring more samples in the same time. They have no `saving`."""
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether all of its advice costs accuracy or information."""
+        return bool(self.remedies) and all(remedy.is_lossy for remedy in self.remedies)
+
 
 def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:
     """Events ordered by cost, the costliest first.

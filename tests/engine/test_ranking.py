@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.engine.analysis import RankedFinding
-from tb_perfadvisor.engine.ranking import rank, severity_of
+from tb_perfadvisor.engine.ranking import first_finding, rank, severity_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
 from tb_perfadvisor.signals import Signals
@@ -93,6 +95,48 @@ def test_order_is_by_expected_then_confidence_then_id() -> None:
         (rule("z"), saves(11, 0, 11, "heuristic")),
     ]
     assert order(rank(found, 100)[0]) == ["z", "a", "b", "c", "d", "e"]
+
+
+LOSSY = Remedy(text="Use fp8.", costs=(("accuracy", "Results are rounded."),))
+EXACT = Remedy(text="Fuse.", costs=(("memory", "A second buffer."),))
+
+
+@pytest.mark.parametrize(
+    ("exact_ns", "first"),
+    [(49, "lossy"), (50, "exact")],  # half of 100
+)
+def test_lossy_advice_does_not_lead_while_other_advice_saves_half_as_much(
+    exact_ns: int, first: str
+) -> None:
+    lossy = replace(saves(100, 0, 100), remedies=(LOSSY,))
+    also_lossy = replace(saves(90, 300, 400), remedies=(LOSSY,))
+    exact = replace(saves(exact_ns, 200, 300), remedies=(EXACT,))
+    ranked, combined = rank(
+        [(rule("lossy"), lossy), (rule("also"), also_lossy), (rule("exact"), exact)], window_ns=1000
+    )
+    others = [name for name in ("lossy", "also", "exact") if name != first]
+    assert order(ranked) == [first, *others]
+    assert first_finding(ranked) == 0
+    assert combined is not None
+    assert combined.expected_ns == 190 + exact_ns  # the order changes no sum
+
+
+def test_a_finding_with_any_other_advice_is_not_lossy() -> None:
+    either = replace(saves(100, 0, 100), remedies=(LOSSY, EXACT))
+    exact = replace(saves(60, 200, 300), remedies=(EXACT,))
+    ranked, _ = rank([(rule("either"), either), (rule("exact"), exact)], window_ns=1000)
+    assert order(ranked) == ["either", "exact"]
+
+
+def test_a_lossy_finding_does_not_speak_for_one_that_is_not() -> None:
+    general = replace(saves(100, 0, 100), remedies=(EXACT,))
+    lossy = replace(saves(90, 0, 100), remedies=(LOSSY,))
+    exact = replace(saves(80, 0, 100), remedies=(EXACT,))  # 80 % is enough
+    found = [(rule("general"), general), (rule("a", "general"), lossy)]
+    assert first_finding(rank(found, window_ns=1000)[0]) == 0
+    ranked, _ = rank([*found, (rule("b", "general"), exact)], window_ns=1000)
+    assert order(ranked) == ["general", "a", "b"]
+    assert first_finding(ranked) == 2
 
 
 def test_findings_without_saving_come_last_the_most_severe_first() -> None:
