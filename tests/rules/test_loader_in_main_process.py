@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.rules.input.loader_in_main_process import LoaderInMainProcess
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
@@ -37,6 +39,27 @@ def test_saves_what_the_fix_saves() -> None:
     # The device idles 3 x 5 ms, in the fetch (4 ms) and the operator (1 ms). Low assumes that
     # workers hide half of the fetches.
     assert (saving.low_ns, saving.high_ns) == (6_000_000, 12_000_000)
+
+
+@pytest.mark.parametrize(
+    ("loading", "workers"),
+    [
+        (4, 4),  # 4 ms beside 6 ms of work need one worker; four are the least
+        (8, 4),  # 8 ms beside 2 ms: 4
+        (9, 9),  # 9 ms beside 1 ms
+    ],
+)
+def test_workers_keep_up_with_the_rest_of_the_step(loading: int, workers: int) -> None:
+    trace = f"""
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |{"|".join(["F" * loading + "o" * (10 - loading)] * 3)}|
+        gpu 7  |{"|".join(["." * loading + "K" * (10 - loading)] * 3)}|
+    """
+    (finding,) = find(LoaderInMainProcess, trace, legend=SINGLE) or ()
+    plain = next(each for each in finding.remedies if each.fixes == ("loader-workers",))
+    assert dict(plain.values) == {"workers": workers}
+    assert f"num_workers={workers}" in plain.snippet
 
 
 def test_a_loader_with_workers_is_left_alone() -> None:

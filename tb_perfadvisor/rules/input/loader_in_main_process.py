@@ -19,6 +19,10 @@ from tb_perfadvisor.whatif import Remove
 
 _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
 """torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
+_FEWEST_WORKERS = 4
+"""Two to four for each device are usual, and batches take unequal time."""
+_MOST_WORKERS = 16
+"""More than this seldom pays: each takes memory and a share of the cores."""
 
 
 class LoaderInMainProcess(Rule):
@@ -104,5 +108,19 @@ class LoaderInMainProcess(Rule):
             evidence=(
                 costliest("Longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
             ),
-            remedies=advise("loader-workers", "data-in-memory"),
+            remedies=advise(
+                "loader-workers",
+                "data-in-memory",
+                workers=_workers(total_ns(fetches), signals.attribution.window_ns - stall_ns),
+            ),
         )
+
+
+def _workers(loading_ns: int, others_ns: int) -> int:
+    """As many workers as load in the time of everything else what one thread loads now.
+
+    Args:
+        loading_ns: The time of all fetches.
+        others_ns: The time in which nothing waits for them.
+    """
+    return min(max(-(-loading_ns // max(others_ns, 1)), _FEWEST_WORKERS), _MOST_WORKERS)
