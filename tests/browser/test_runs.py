@@ -35,6 +35,37 @@ def column(tab: Any, name: str) -> list[str]:
     return [text.replace("\xa0", " ") for text in cells.all_inner_texts()]
 
 
+def test_the_table_stays_where_it_is(
+    board: Callable[..., str], visitor: Visitor, tmp_path: Path
+) -> None:
+    for name in ("synthetic_tpu_padded", "synthetic_tpu_padded_fixed"):
+        shutil.copytree(ROOT / "demo_logs" / name, tmp_path / "logs" / name)
+    server = board("--logdir", str(tmp_path / "logs"))
+    first, _ = captures_at(server)
+    report_at(server, first["id"])
+    page, tab = visitor.page, visitor.tab()
+    page.set_viewport_size({"width": 360, "height": 1000})
+    lasts = True
+
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        row = response.json()
+        route.fulfill(response=response, json={**row, "status": "running"} if lasts else row)
+
+    page.route("**/row*", answer)
+    page.goto(f"{server}/#perf_advisor&p.perf_advisor.view=runs")
+    stop = tab.get_by_role("button", name="Stop")
+    stop.wait_for(timeout=40_000)
+    table = tab.get_by_role("group", name="Runs")
+    top = table.bounding_box()["y"]
+    stop.click()
+    tab.get_by_role("button", name="Analyze the other 1").wait_for()
+    assert table.bounding_box()["y"] == top
+    lasts = False
+    tab.get_by_text("2 captures analyzed", exact=True).wait_for(timeout=60_000)
+    assert table.bounding_box()["y"] == top
+
+
 def test_rows_fill_in_without_analyzing_everything(
     board: Callable[..., str], visitor: Visitor, logs: Path
 ) -> None:

@@ -256,6 +256,7 @@ def test_pages_are_accessible_and_steady_at_every_width(
     opened: Opener,
     ids: Callable[[str], str],
     captures: list[dict[str, Any]],
+    report_of: Callable[[str], dict[str, Any]],
     view: str,
     dark: bool,
 ) -> None:
@@ -265,7 +266,7 @@ def test_pages_are_accessible_and_steady_at_every_width(
         rest = {"base": ids("pytorch_input_slow"), "target": ids("pytorch_input_fixed")}
     if view == "runs":  # rows grow as they fill in
         for capture in captures:
-            ids(capture["run"])
+            report_of(capture["id"])
     if view == "rule":
         rest = {"view": "rules", "rule": "input-stall"}
     if view == "finding":

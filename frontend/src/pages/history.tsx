@@ -107,15 +107,17 @@ function Missing({ missing, list }: { missing: MissingRecording[]; list: Capture
             {formatPlural(left.length, "recording")} not analyzed yet
             {isWorking && ": analyzing"}
           </span>
-          {isWorking ? (
-            <button type="button" onClick={stopAnalyses}>
-              Stop
-            </button>
-          ) : (
-            <button type="button" onClick={() => analyze(left)}>
-              Analyze {left.length === 1 ? "it" : "them"}
-            </button>
-          )}
+          <span class="button-row">
+            {isWorking ? (
+              <button type="button" onClick={stopAnalyses}>
+                Stop
+              </button>
+            ) : (
+              <button type="button" onClick={() => analyze(left)}>
+                Analyze {left.length === 1 ? "it" : "them"}
+              </button>
+            )}
+          </span>
         </p>
       )}
       {failed.length > 0 && (

@@ -1,6 +1,6 @@
 // All captures of the log folder in a table, with the change to begin with in each.
 import type { JSX } from "preact";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Capture, CaptureList, Severity as SeverityName } from "../state/answers";
 import { analyze, beginAnalyses, stopAnalyses, waiting } from "../state/analyses";
 import { formatPlural } from "../format";
@@ -114,26 +114,32 @@ export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
   );
 }
 
-/** How many captures are analyzed, and the buttons for the others. */
+/** How many captures are analyzed, and the buttons for the others. Stays, so that the table does. */
 function Analyses({ captures }: { captures: Capture[] }): JSX.Element | null {
   const left = captures.filter(({ status }) => status !== "done" && status !== "failed");
-  if (left.length === 0) return null;
+  const wasNeeded = useRef(false);
+  wasNeeded.current ||= left.length > 0;
+  if (!wasNeeded.current) return null;
   const done = captures.length - left.length;
   const isWorking = waiting.value.length > 0;
   return (
     <div class="analyses">
       <p class="muted" role="status">
-        {done} of {formatPlural(captures.length, "capture")} analyzed
+        {left.length > 0 && `${done} of `}
+        {formatPlural(captures.length, "capture")} analyzed
       </p>
-      {isWorking ? (
-        <button type="button" onClick={stopAnalyses}>
-          Stop
-        </button>
-      ) : (
-        <button type="button" onClick={() => analyze(left.map(({ id }) => id))}>
-          Analyze {left.length === captures.length ? "all" : `the other ${left.length}`}
-        </button>
-      )}
+      <span class="button-row">
+        {left.length > 0 && isWorking && (
+          <button type="button" onClick={stopAnalyses}>
+            Stop
+          </button>
+        )}
+        {left.length > 0 && !isWorking && (
+          <button type="button" onClick={() => analyze(left.map(({ id }) => id))}>
+            Analyze {left.length === captures.length ? "all" : `the other ${left.length}`}
+          </button>
+        )}
+      </span>
       <span class="progress" aria-hidden="true">
         <span style={{ width: `${(100 * done) / captures.length}%` }} />
       </span>
