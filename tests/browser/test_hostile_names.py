@@ -17,7 +17,16 @@ from markdown_it import MarkdownIt
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
-from tests.support.browser import API, Visitor, capture_of, link, read, report_at, text_of
+from tests.support.browser import (
+    API,
+    Visitor,
+    capture_of,
+    link,
+    read,
+    report_at,
+    settle,
+    text_of,
+)
 from tests.support.compile_logs import artifact, break_text, compiled
 from tests.support.event_files import write_scalar
 from tests.support.memory_snapshots import Snapshot, frames
@@ -137,12 +146,16 @@ def check_elements(page: Any, frame: Any, where: str) -> None:
 def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str, str]:
     """Open every page, and every finding; return the text of each."""
     shown: dict[str, str] = {}
-    links = frame.get_by_role("navigation", name="Pages").get_by_role("link")
+    navigation = frame.get_by_role("navigation", name="Pages")
+    links = navigation.get_by_role("link")
     links.first.wait_for(timeout=40_000)
     names = links.all_inner_texts()
     # The table of runs comes last: there, no profile is chosen.
     for number, name in sorted(enumerate(names), key=lambda link: link[1] == "Runs"):
         links.nth(number).click(timeout=40_000)
+        # Until then, the page before it is shown, with a heading of its own.
+        navigation.locator("[aria-current]", has_text=name).wait_for(timeout=40_000)
+        settle(frame)
         frame.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if name == "Report":
             closed = frame.locator("button.finding-row[aria-expanded=false]")
@@ -151,7 +164,8 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
                 closed.first.click()
             if has_timeline:
                 frame.locator(".timeline svg").first.wait_for(timeout=20_000)
-        page.wait_for_timeout(300)  # let fetched content appear
+                frame.get_by_text("Loading events…").first.wait_for(state="hidden", timeout=40_000)
+            settle(frame)
         shown[name] = text_of(frame.locator("body"))
         assert not re.search(TURNING, shown[name]), name
         check_elements(page, frame, name)

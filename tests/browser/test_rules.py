@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import WATCH_SHIFTS, Visitor, link, text_of
+from tests.support.browser import WATCH_SHIFTS, Visitor, link, settle, text_of
 
 pytestmark = pytest.mark.browser
 
@@ -73,7 +73,7 @@ def test_a_report_that_arrives_late_moves_nothing(
     rest = {} if rule is None else {"rule": rule}
     page.goto(f"{address}/{link(capture, view='rules', **rest)}")
     tab.get_by_text("Found").first.wait_for(timeout=40_000)
-    page.wait_for_timeout(300)
+    settle(tab)
     assert sum(tab.locator("html").evaluate("shifts")) < 0.02
 
 

@@ -15,6 +15,7 @@ from tests.support.browser import (
     link,
     report_at,
     serving,
+    settle,
     text_of,
     violations,
 )
@@ -68,7 +69,7 @@ def test_the_page_shows_the_steps_and_is_accessible(browser: Any, server: str, d
     phases = text_of(frame.get_by_role("row").filter(has_text="Preparing inputs"))
     assert "100 µs" in phases
     html = frame.locator("html")
-    html.evaluate("html => new Promise(done => setTimeout(done, 300))")
+    settle(frame)
     assert violations(frame) == []
     assert sum(html.evaluate("shifts")) < 0.05
     for width in (360, 1920):

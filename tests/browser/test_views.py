@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import violations
+from tests.support.browser import settle, violations
 
 pytestmark = pytest.mark.browser
 
@@ -277,9 +277,7 @@ def test_pages_are_accessible_and_steady_at_every_width(
     if view == "compare":
         frame.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
     html = frame.locator("html")
-    html.evaluate(
-        "html => new Promise(done => setTimeout(done, 300))"
-    )  # let fetched content appear
+    settle(frame)
     assert violations(frame) == []
     assert sum(html.evaluate("shifts")) < 0.05  # web.dev calls 0.1 good
     # The layout does not depend on the theme.

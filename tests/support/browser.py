@@ -188,6 +188,17 @@ def eventually(
     pytest.fail("the condition never became true")
 
 
+def settle(frame: Any) -> None:
+    """Wait until a page of the tab has fetched what it shows, and has drawn it."""
+    html = frame.locator("html")
+    eventually(html.page, lambda: frame.locator(".loading, .waiting").count() == 0, every_ms=20)
+    # Charts are drawn when their size is known, and shifts are told after that.
+    html.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => setTimeout(() =>"
+        " requestAnimationFrame(() => setTimeout(done, 50)), 50)))"
+    )
+
+
 def violations(frame: Any) -> list[tuple[str, list[str]]]:
     """The accessibility rules that axe finds violated in a frame, with some of the elements."""
     axe = pytest.importorskip("axe_playwright_python")
