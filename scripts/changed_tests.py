@@ -56,9 +56,9 @@ def tests_of(changed: list[str]) -> list[str]:
         chosen.add(test)
     # What every rule keeps to is tested in one place.
     if any(path.startswith("tb_perfadvisor/rules/") for path in changed):
-        chosen.add("tests/contract/test_rules.py")
+        chosen.add("tests/promises/test_rules.py")
     if any(path.endswith(".md") for path in changed):
-        chosen.add("tests/contract/test_documents.py")
+        chosen.add("tests/promises/test_documents.py")
     return sorted(chosen)
 
 

@@ -143,7 +143,7 @@ def run_tests(rule_id: str) -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     pytest += ["-m", "not corpus and not frameworks"]
     own = [f"tests/rules/test_{rule_id.replace('-', '_')}.py"]
-    shared = ["tests/contract/test_rules.py", "-k", f"[{rule_id}]"]
+    shared = ["tests/promises/test_rules.py", "-k", f"[{rule_id}]"]
     status = subprocess.call([*pytest, *own], cwd=ROOT)
     return status or subprocess.call([*pytest, *shared], cwd=ROOT)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_advice import REMEDIES
+from tests.promises.test_advice import REMEDIES
 
 ALIASES = {
     "torch": "torch",

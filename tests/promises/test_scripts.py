@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "tb_perfadvisor"
 def test_a_changed_module_runs_the_tests_that_are_named_like_it_or_import_it() -> None:
     tests = changed_tests.tests_of(["tb_perfadvisor/rules/input/input_stall.py"])
     assert "tests/rules/test_input_stall.py" in tests
-    assert "tests/contract/test_rules.py" in tests, "every rule must keep the contract"
+    assert "tests/promises/test_rules.py" in tests, "every rule must keep the contract"
     assert "tests/rules/test_step_gap.py" not in tests
     assert "tests/trace/test_intervals.py" in changed_tests.tests_of(
         ["tb_perfadvisor/trace/intervals.py"]
@@ -62,7 +62,7 @@ def test_the_recorded_tests_are_those_that_run_most_in_the_least_time() -> None:
 
 def test_a_changed_document_runs_the_tests_of_all_documents() -> None:
     assert changed_tests.tests_of(["LICENSE", "tests/README.md"]) == [
-        "tests/contract/test_documents.py"
+        "tests/promises/test_documents.py"
     ]
 
 
