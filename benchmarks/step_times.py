@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from statistics import median
 
@@ -133,8 +132,6 @@ def _reading(folder: Path) -> Reading | None:
 
 
 def _percent(ratios: Sequence[float]) -> str:
-    if any(isnan(ratio) for ratio in ratios):
-        return "–"
     low, middle, high = min(ratios), median(ratios), max(ratios)
     return f"{100 * middle:.1f} % ({100 * low:.0f} to {100 * high:.0f})"
 

@@ -1,6 +1,6 @@
 """JAX training loops, each synchronous, dispatching ahead with markers, and without markers.
 
-    python -m recorded_steps.jax_dispatch LOOP FORM DIRECTORY
+    python -m recorded_steps.jax_dispatch LOOP FORM DIRECTORY [STEPS]
 
 Writes one recording and its true step times below DIRECTORY.
 """
@@ -156,4 +156,4 @@ def _mark(form: str, number: int) -> AbstractContextManager[None]:
 if __name__ == "__main__":
     target = Path(sys.argv[3])
     target.mkdir(parents=True, exist_ok=True)
-    record(sys.argv[1], sys.argv[2], target).write(target)
+    record(sys.argv[1], sys.argv[2], target, *map(int, sys.argv[4:])).write(target)

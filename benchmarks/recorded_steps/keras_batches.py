@@ -1,6 +1,6 @@
 """Keras's `fit`, recorded by its TensorBoard callback for one batch or for several.
 
-    python -m recorded_steps.keras_batches MODEL BATCHES DIRECTORY
+    python -m recorded_steps.keras_batches MODEL BATCHES DIRECTORY [MEASURED]
 
 Writes one recording and its true step times below DIRECTORY.
 """
@@ -21,26 +21,38 @@ import tensorflow as tf
 
 from recorded_steps.timing import Times
 
-_FIRST_RECORDED = 30
+_WARM_UP_STEPS = 5
 _MEASURED_STEPS = 20
 """Before the first recorded batch, and after the last; three beside them are left out."""
 _MARGIN = 3
 
 
-class Clock(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Records when each batch begins."""
+class Begins(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Records when each batch begins. As the last callback: after the profiler was started."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begin_ns: list[int] = []
+        self.at_ns: list[int] = []
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Called by Keras before each batch."""
-        self.begin_ns.append(perf_counter_ns())
+        self.at_ns.append(perf_counter_ns())
 
     def mean_ns(self, first: int, last: int) -> float:
         """Mean time from the beginning of a batch to the beginning of the next."""
-        return (self.begin_ns[last] - self.begin_ns[first]) / (last - first)
+        return (self.at_ns[last] - self.at_ns[first]) / (last - first)
+
+
+class Ends(keras.callbacks.Callback):  # type: ignore[misc]
+    """Records when each batch ends. As the first callback: before the profile is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_ns: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Called by Keras after each batch."""
+        self.at_ns.append(perf_counter_ns())
 
 
 def convolutional() -> tuple[Any, Any]:
@@ -93,32 +105,37 @@ def dense() -> tuple[Any, Any]:
 MODELS = {"convolutional": convolutional, "dense": dense}
 
 
-def record(name: str, batches: int, directory: Path) -> Times:
+def record(
+    name: str, batches: int, directory: Path, measured_steps: int = _MEASURED_STEPS
+) -> Times:
     """Train; the TensorBoard callback records some batches.
 
     Args:
         name: Of `MODELS`.
         batches: How many to record.
         directory: Where the profile goes.
+        measured_steps: How many steps to measure before the recording, and as many after it.
     """
     model, data = MODELS[name]()
-    first, last = _FIRST_RECORDED, _FIRST_RECORDED + batches - 1
-    clock = Clock()
+    before = _WARM_UP_STEPS + measured_steps
+    first = before + _MARGIN
+    last = first + batches - 1
+    begins, ends = Begins(), Ends()
     # The callback counts batches from 1.
     profile_batch = first + 1 if batches == 1 else (first + 1, last + 1)
     tensorboard = keras.callbacks.TensorBoard(str(directory), profile_batch=profile_batch)
     after = last + _MARGIN
-    total = after + _MEASURED_STEPS + 1
-    model.fit(data, epochs=1, steps_per_epoch=total, verbose=0, callbacks=[tensorboard, clock])
-    before = first - _MARGIN
-    before_ns = clock.mean_ns(before - _MEASURED_STEPS, before)
-    after_ns = clock.mean_ns(after, after + _MEASURED_STEPS)
-    # The profile is written between the last recorded batch and the next.
-    recorded_ns = clock.mean_ns(first, last) if batches > 1 else float("nan")
+    total = after + measured_steps + 1
+    callbacks = [ends, tensorboard, begins]
+    model.fit(data, epochs=1, steps_per_epoch=total, verbose=0, callbacks=callbacks)
+    before_ns = begins.mean_ns(before - measured_steps, before)
+    after_ns = begins.mean_ns(after, after + measured_steps)
+    # The profile is written between the end of the last recorded batch and the next.
+    recorded_ns = (ends.at_ns[last] - begins.at_ns[first]) / batches
     return Times((before_ns + after_ns) / 2, recorded_ns)
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[3])
     target.mkdir(parents=True, exist_ok=True)
-    record(sys.argv[1], int(sys.argv[2]), target).write(target)
+    record(sys.argv[1], int(sys.argv[2]), target, *map(int, sys.argv[4:])).write(target)

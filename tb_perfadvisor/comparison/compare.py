@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.comparison.differences import differences, incomparable
@@ -12,7 +13,7 @@ from tb_perfadvisor.comparison.finding_changes import finding_changes
 from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.comparison.memory_changes import memory_changes, memory_headline
 from tb_perfadvisor.comparison.operation_changes import StepCounts, operation_changes
-from tb_perfadvisor.comparison.run_facts import RunFacts
+from tb_perfadvisor.comparison.run_facts import RunFacts, matching_kinds
 from tb_perfadvisor.comparison.scaling import (
     device_count,
     find_scaling,
@@ -153,11 +154,16 @@ def _warnings(
 def _change(
     base: RunFacts, target: RunFacts, base_ns: int, target_ns: int, has_steps: bool
 ) -> model.TimeChange:
-    interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
+    was, now, interval = float(base_ns), float(target_ns), None
+    if has_steps:
+        before, after = matching_kinds(base, target)
+        interval = change_interval(before, after)
+        was, now = (
+            sum(len(before[kind]) * float(np.median(steps[kind])) for kind in before)
+            / sum(map(len, before.values()))
+            for steps in (before, after)
+        )
     low, high = interval if interval is not None else (None, None)
-    was, now = base.median_step_ns, target.median_step_ns
-    if not has_steps or was is None or now is None:
-        was, now = base_ns, target_ns
     change_ns = target_ns - base_ns
     return model.TimeChange(
         base_ns=base_ns,

@@ -70,6 +70,9 @@ def _steps(base: RunFacts, target: RunFacts) -> _Found:
             f"The steps come from {base.step_source} in the base and from {target.step_source} in "
             "the target, so they may contain different amounts of work.",
         )
+    kinds = [", ".join(sorted(set(facts.step_kinds))) or "one" for facts in (base, target)]
+    if kinds[0] != kinds[1]:
+        yield "kinds-differ", _two("The kinds of steps", *kinds)
     for side, facts in _sides(base, target):
         if facts.steps < FEW_STEPS:
             number = "A single step" if facts.steps == 1 else f"{facts.steps} steps"
@@ -77,7 +80,7 @@ def _steps(base: RunFacts, target: RunFacts) -> _Found:
                 "few-steps",
                 f"{number} of {side} cannot show how much steps vary. Record ten.",
             )
-        median_ns = facts.median_step_ns
+        median_ns = None if facts.step_kinds else facts.median_step_ns
         if median_ns and facts.window_ns / facts.steps > (1 + UNEVEN_SHARE) * median_ns:
             more = format_share(facts.window_ns / facts.steps / median_ns - 1)
             yield (

@@ -11,16 +11,20 @@ Ranks of fewer than four steps each cannot prove anything. Then the interval is 
 Student's t, of the steps' logarithms; logarithms, because a step can become ten times as long but
 not shorter than zero.
 
+Steps of one kind are compared with steps of the same kind. The interval of a step of the mix that
+the base has follows from those of its kinds.
+
 The interval describes the recorded steps. Two recordings of the same program also differ because of
 the machine's clock rates and other load, so a change within `NOISE_SHARE` is never reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import expm1, log, sqrt
+from collections.abc import Mapping, Sequence
+from math import exp, log, sqrt
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace.tables import Float64
 
@@ -44,35 +48,68 @@ _T = (
 )  # fmt: skip
 
 
-def change_interval(base_ns: Sequence[int], target_ns: Sequence[int]) -> tuple[float, float] | None:
+Kinds = Mapping[str, Sequence[int]]
+"""The steps of each kind, in nanoseconds."""
+
+
+class _Ratio(Struct, frozen=True):
+    """How many times as long a step takes, with the ends of the interval."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+def change_interval(base: Kinds, target: Kinds) -> tuple[float, float] | None:
     """The 95 % confidence interval of the change of a typical step, as shares of the base.
 
     Args:
-        base_ns: The base's steps.
-        target_ns: The target's steps.
+        base: The base's steps.
+        target: The target's steps, of the same kinds.
 
     Returns:
-        The low and the high end (-0.1 is a tenth less). None if a run has a single step, which
-        does not show how much steps vary, or if steps take no time.
+        The low and the high end (-0.1 is a tenth less). None if a run has a single step of a kind,
+        which does not show how much steps vary, or if steps take no time.
     """
-    base, target = (np.asarray(steps, dtype=np.float64) for steps in (base_ns, target_ns))
-    if min(len(base), len(target)) < 2 or not (base.all() and target.all()):
+    steps = [
+        (np.asarray(base[kind], dtype=np.float64), np.asarray(target[kind], dtype=np.float64))
+        for kind in base
+    ]
+    if any(min(map(len, pair)) < 2 or not all(side.all() for side in pair) for pair in steps):
         return None
+    ratios = [_ratio(np.log(before), np.log(after)) for before, after in steps]
+    if not ratios:
+        return None
+    # What each kind takes of the base. The intervals are independent, so that their distances from
+    # the estimates add up like standard errors (Zou and Donner, 2008).
+    time = np.array([len(before) * float(np.median(before)) for before, _ in steps])
+    weight = time / time.sum()
+    low, middle, high = (
+        np.array([getattr(ratio, end) for ratio in ratios]) for end in ("low", "estimate", "high")
+    )
+    whole = float(weight @ middle)
+    below, above = (
+        sqrt(float(((weight * reach) ** 2).sum())) for reach in (middle - low, high - middle)
+    )
+    return whole - below - 1, whole + above - 1
+
+
+def _ratio(base: Float64, target: Float64) -> _Ratio:
+    """The ratio of steps of one kind, from their logarithms."""
     if np.array_equal(base, target):
-        return 0.0, 0.0  # a copy of the recording, not another one
-    base, target = np.log(base), np.log(target)
+        return _Ratio(1.0, 1.0, 1.0)  # a copy of the recording, not another one
     excluded = _excluded_pairs(len(base), len(target))
     if excluded:
         return _by_ranks(base, target, (excluded - 1) / (len(base) * len(target)))
     return _by_student(base, target)
 
 
-def _by_ranks(base: Float64, target: Float64, tail: float) -> tuple[float, float]:
+def _by_ranks(base: Float64, target: Float64, tail: float) -> _Ratio:
     """The interval from which a share of the pairs of steps is left out on each side."""
     base, target = _thinned(base), _thinned(target)
     changes = np.sort((target[:, None] - base[None, :]).ravel())
     place = round(tail * len(changes))
-    return expm1(changes[place]), expm1(changes[-1 - place])
+    return _Ratio(exp(changes[place]), exp(np.median(changes)), exp(changes[-1 - place]))
 
 
 def _thinned(logarithms: Float64) -> Float64:
@@ -111,20 +148,20 @@ def _excluded_pairs(base: int, target: int) -> int:
     return int(np.searchsorted(chance, tail, side="right"))
 
 
-def _by_student(base: Float64, target: Float64) -> tuple[float, float]:
+def _by_student(base: Float64, target: Float64) -> _Ratio:
     """Welch's interval of the difference of two means."""
     change = float(target.mean() - base.mean())
     samples = (base, target)
     errors = [float(steps.var(ddof=1)) / len(steps) for steps in samples]
     whole = sum(errors)
     if whole == 0:
-        return expm1(change), expm1(change)
+        return _Ratio(exp(change), exp(change), exp(change))
     freedom = whole**2 / sum(
         error**2 / (len(steps) - 1) for error, steps in zip(errors, samples, strict=True)
     )
     reach = student_quantile(freedom) * sqrt(whole)
     most = max(change, log(_MOST_TIMES))
-    return expm1(change - reach), expm1(min(change + reach, most))
+    return _Ratio(exp(change - reach), exp(change), exp(min(change + reach, most)))
 
 
 def student_quantile(freedom: float) -> float:

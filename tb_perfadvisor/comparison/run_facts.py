@@ -126,6 +126,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     step_source: str
     step_ns: list[int]
     """Each used step; empty when none are known."""
+    step_kinds: list[str] = []
+    """The kind of each used step; empty if all are alike."""
     window_ns: int
     causes: dict[str, int]
     """By cause; they sum exactly to the window."""
@@ -158,6 +160,23 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     def median_step_ns(self) -> float | None:
         """None without steps."""
         return float(np.median(self.step_ns)) if self.step_ns else None
+
+
+def matching_kinds(
+    base: RunFacts, target: RunFacts
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """The steps of two runs by kind; as of one kind if the runs have different ones."""
+    before, after = _by_kind(base), _by_kind(target)
+    if set(before) != set(after):
+        return {"": base.step_ns}, {"": target.step_ns}
+    return before, after
+
+
+def _by_kind(facts: RunFacts) -> dict[str, list[int]]:
+    steps: dict[str, list[int]] = defaultdict(list)
+    for kind, step_ns in zip(facts.step_kinds or [""] * facts.steps, facts.step_ns, strict=True):
+        steps[kind].append(step_ns)
+    return dict(steps)
 
 
 def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:

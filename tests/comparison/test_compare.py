@@ -136,6 +136,27 @@ def test_the_median_decides_and_the_causes_add_up_to_the_mean() -> None:
     assert is_regression(result, 0.05) is True
 
 
+def test_kinds_of_steps_are_matched() -> None:
+    names = ["accumulates", "accumulates", "updates"] * 4
+    base = facts(*map(ms, (10, 10, 40) * 4), step_kinds=names)
+    # The mix is another one: more updates, none of which is slower.
+    mixed = facts(
+        *map(ms, (10, 10, 40, 40) * 3),
+        step_kinds=["accumulates", "accumulates", "updates", "updates"] * 3,
+    )
+    result = compared(base, mixed)
+    assert (result.verdict, is_regression(result, 0.05)) == ("inconclusive", False)
+    assert (result.change.base_median_ns, result.change.target_median_ns) == (ms(20), ms(20))
+    # Each step takes 30 % more.
+    slower = facts(*map(ms, (13, 13, 52) * 4), step_kinds=names)
+    result = compared(base, slower)
+    assert (result.verdict, result.change.target_median_ns) == ("slower", ms(26))
+    assert is_regression(result, 0.29) is True
+    assert result.warnings == []
+    (warning,) = compared(base, facts(*map(ms, (20,) * 12))).warnings
+    assert warning.id == "kinds-differ"
+
+
 @pytest.mark.parametrize("without", ["base", "target", "both"])
 def test_whole_recordings_are_compared_without_steps(without: str) -> None:
     base, target = facts(ms(40), ms(60)), facts(ms(30), ms(40))

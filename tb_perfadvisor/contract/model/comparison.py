@@ -76,7 +76,8 @@ class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
     recording if a run has no steps."""
     base_median_ns: int | None
     target_median_ns: int | None
-    """The median step, which decides; null if a run has no steps."""
+    """The median step, which decides; null if a run has no steps. Of several kinds of steps, the
+    mean of their medians, by how often the base has them."""
     speed_up: float | None
     """The base's median over the target's, without steps the base's time over the target's; null
     if the runs are not comparable."""
