@@ -65,9 +65,15 @@ ENVIRONMENTS = (
     Environment("engine", "3.13", is_engine=True),
 )
 
+OLDEST = ENVIRONMENTS[0]
+
 nox.options.error_on_missing_interpreters = False
 _reports: dict[str, list[object]] = {}
 """What `analyze` found in the demo profiles, by environment."""
+
+
+# Tests of the engine, which take most of what differs between versions of NumPy and msgspec.
+UNIT_TESTS = ("trace", "signals", "rules", "ingest", "engine", "training", "whatif")
 
 
 def _register(environment: Environment) -> None:
@@ -106,23 +112,14 @@ def _skip(session: nox.Session, environment: Environment) -> None:
 
 
 def _smoke(session: nox.Session, environment: Environment) -> None:
-    wheel = _wheel()
     if environment.is_engine:
         # Compiled, as pip leaves them.
         requirements = str(ROOT / "requirements-engine.txt")
         session.install("--compile-bytecode", "--requirement", requirements)
-        session.install("--compile-bytecode", "--no-deps", str(wheel))
+        session.install("--compile-bytecode", "--no-deps", str(_wheel()))
         _check_size(session)
     else:
-        requested = [f"tb_perfadvisor[{','.join(EXTRAS)}] @ {wheel.as_uri()}"]
-        requested += environment.constraints
-        if environment.is_lowest:
-            # `lowest-direct` is about what is named here, not about what the wheel requires.
-            # Without --no-build it would take releases that have no wheel for this interpreter.
-            requested += _requirements(wheel)
-            session.install("--resolution=lowest-direct", "--no-build", *requested)
-        else:
-            session.install(*requested)
+        _install(session, environment)
     session.install("pytest>=8.1")
     reports = Path(session.create_tmp()).absolute() / "reports.json"
     session.chdir(session.create_tmp())  # the checkout must not be on the path
@@ -133,6 +130,20 @@ def _smoke(session: nox.Session, environment: Environment) -> None:
         env={"SMOKE_REPORTS": str(reports)},
     )
     _compare_reports(session, environment, reports)
+
+
+def _install(session: nox.Session, environment: Environment) -> None:
+    """Install the wheel with its extras, and the environment's constraints."""
+    wheel = _wheel()
+    requested = [f"tb_perfadvisor[{','.join(EXTRAS)}] @ {wheel.as_uri()}"]
+    requested += environment.constraints
+    if environment.is_lowest:
+        # `lowest-direct` is about what is named here, not about what the wheel requires.
+        # Without --no-build it would take releases that have no wheel for this interpreter.
+        requested += _requirements(wheel)
+        session.install("--resolution=lowest-direct", "--no-build", *requested)
+    else:
+        session.install(*requested)
 
 
 @cache
@@ -192,3 +203,22 @@ def _compare_reports(session: nox.Session, environment: Environment, path: Path)
 
 for _environment in ENVIRONMENTS:
     _register(_environment)
+
+
+@nox.session(
+    name="unit-oldest",
+    python=_interpreter(OLDEST.python) or False,
+    venv_backend="uv" if _interpreter(OLDEST.python) else "none",
+    default=False,
+)
+def unit_oldest(session: nox.Session) -> None:
+    """The tests of the engine with the oldest requirements, on the checkout; takes minutes."""
+    if _interpreter(OLDEST.python) is None:
+        _skip(session, OLDEST)
+    _install(session, OLDEST)
+    session.install("pytest>=8.1", "pytest-xdist>=3.5", "hypothesis>=6.100")
+    session.run(
+        *("python", "-m", "pytest", "--quiet", "-n", "logical", "--dist", "loadgroup"),
+        *("-m", "not corpus and not frameworks", *session.posargs),
+        *(f"tests/{folder}" for folder in UNIT_TESTS),
+    )

@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENGINE = [
     "protobuf>=4.21.6",  # before that, it took half a damaged message for a whole one
     "numpy>=1.24",
-    "msgspec>=0.18",
+    "msgspec>=0.18.5",  # msgspec.structs.force_setattr
     "isal>=1.5.1",  # 1.5.0 leaks memory
     "fsspec>=2023.10",
     "platformdirs>=3.0",
@@ -32,7 +32,7 @@ TENSORBOARD = [
 EXTRAS = {
     # Only to record profiles; reading them needs none of these.
     "torch": ["torch>=2.3"],  # torch.compiler.is_compiling
-    "tensorflow": ["tensorflow>=2.12"],
+    "tensorflow": ["tensorflow>=2.13"],
     "jax": ["jax>=0.4.30"],
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
