@@ -32,8 +32,8 @@ TENSORBOARD = [
 EXTRAS = {
     # Only to record profiles; reading them needs none of these.
     "torch": ["torch>=2.3"],  # torch.compiler.is_compiling
-    "tensorflow": ["tensorflow>=2.13"],
-    "jax": ["jax>=0.4.30"],
+    "tensorflow": ["tensorflow>=2.16"],  # Keras 3
+    "jax": ["jax>=0.6.2"],  # jax.profiler.ProfileOptions
     "gcs": ["gcsfs>=2024.6"],
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
@@ -70,15 +70,15 @@ EXTRAS["dev"] = [
     *EXTRAS["test"],
     "build>=1.0",
     "import-linter>=2.12",
-    "mypy>=1.11",
+    "mypy>=2.4",
     "nox>=2025.2",
-    "ruff>=0.6",
+    "ruff>=0.17",
     "setuptools>=77",  # a test builds the package without a network
     "towncrier>=24.8",
-    "types-protobuf",
-    "types-setuptools",
+    "types-protobuf>=7.35",
+    "types-setuptools>=84",
     "uv>=0.6",
-    "wheel",
+    "wheel>=0.43",
 ]
 
 setup(

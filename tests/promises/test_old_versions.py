@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "tb_perfadvisor"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tb_perfadvisor"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "msgspec" in path.read_text("utf-8"))
 
 
@@ -21,3 +24,20 @@ def test_errors_of_msgspec_are_caught_by_their_name(path: Path) -> None:
         if any(call in body for call in ("msgspec.json.decode(", "msgspec.convert(")):
             caught = " ".join(ast.unparse(each.type) for each in node.handlers if each.type)
             assert "ValueError" not in caught or "msgspec" in caught, f"line {node.lineno}"
+
+
+def test_every_requirement_has_a_lowest_version() -> None:
+    with patch("setuptools.setup") as setup:
+        runpy.run_path(str(ROOT / "setup.py"))
+    given = setup.call_args.kwargs
+    extras = [each for extra in given["extras_require"].values() for each in extra]
+    required = [*given["install_requires"], *extras]
+    assert len(required) > 40
+    assert [each for each in required if ">=" not in each] == []
+
+
+def test_the_engine_needs_no_tensorboard() -> None:
+    text = (ROOT / "requirements-engine.txt").read_text("utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert {"numpy>=1.24", "libcst>=1.5"} <= set(lines)
+    assert not any(line.startswith(("tensorboard", "werkzeug")) for line in lines)
