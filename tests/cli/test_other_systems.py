@@ -13,7 +13,7 @@ import pytest
 from tb_perfadvisor.execution.execution import available_processors
 from tb_perfadvisor.execution.limits import DEFAULT_MEMORY_LIMIT_BYTES, limits_from_environment
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.files.tree import is_url, long_path
+from tb_perfadvisor.ingest.files.tree import is_url, long_path, short_path
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.plugin.log_directories import Root, roots_of
 from tests.support.command import DEMO, ROOT, SLOW, run
@@ -107,6 +107,7 @@ def test_processors_and_memory_are_counted_elsewhere_too(monkeypatch: pytest.Mon
 def test_long_paths_on_windows(path: str, opened: str) -> None:
     assert long_path(path, is_windows=True) == opened
     assert long_path(path, is_windows=False) == path
+    assert short_path(opened) == path.replace("/", "\\").removeprefix("\\\\?\\")
 
 
 @pytest.mark.parametrize("path", ["C:\\logs", "c:/logs", "\\\\server\\share\\logs"])

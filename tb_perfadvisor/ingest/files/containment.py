@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.tree import short_path
 from tb_perfadvisor.plain_text import printable_name
 
 LEADS_OUT: Final = "this is a link out of the directory that may be read."
@@ -40,7 +41,7 @@ def leads_out(path: str, boundary: str) -> bool:
         path: The path.
         boundary: The directory, without links in its path.
     """
-    return not Path(os.path.realpath(path)).is_relative_to(boundary)
+    return not _is_inside(os.path.realpath(path), boundary)
 
 
 def resolve_inside(path: str, boundary: str) -> str:
@@ -54,9 +55,13 @@ def resolve_inside(path: str, boundary: str) -> str:
         LeadsOutError: If it does not lie there.
     """
     place = os.path.realpath(path)
-    if not Path(place).is_relative_to(boundary):
+    if not _is_inside(place, boundary):
         raise LeadsOutError(path)
     return place
+
+
+def _is_inside(place: str, boundary: str) -> bool:
+    return Path(short_path(place)).is_relative_to(short_path(boundary))
 
 
 def opener_inside(boundary: str) -> Callable[[str, int], int]:

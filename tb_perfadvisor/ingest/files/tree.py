@@ -101,6 +101,14 @@ def long_path(path: str, *, is_windows: bool = os.name == "nt") -> str:
     return f"{_LONG}UNC{path[1:]}" if path.startswith("\\\\") else f"{_LONG}{path}"
 
 
+def short_path(path: str) -> str:
+    """A local path without the prefix that `long_path` adds."""
+    shared = f"{_LONG}UNC"
+    if path.startswith(shared):
+        return "\\" + path.removeprefix(shared)
+    return path.removeprefix(_LONG)
+
+
 def is_skipped(directory: str) -> bool:
     """Whether directories of this name are left out of the search."""
     return _SKIPPED_DIRECTORY.fullmatch(directory) is not None
