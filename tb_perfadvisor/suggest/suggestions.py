@@ -13,9 +13,9 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.repository import Repository
-from tb_perfadvisor.suggest.change import Change, Fix
 from tb_perfadvisor.suggest.code import Code, is_python
 from tb_perfadvisor.suggest.diff import unified_diff
+from tb_perfadvisor.suggest.edit import Edit, Fix
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
     static_numbers,
@@ -67,7 +67,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Found(msgspec.Struct, frozen=True):
     code: Code
-    change: Change
+    change: Edit
 
     @property
     def place(self) -> str:

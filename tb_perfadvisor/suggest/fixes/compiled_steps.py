@@ -14,8 +14,8 @@ from tb_perfadvisor.suggest.arguments import (
     unpacks,
     with_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _EFFECTS = re.compile(
     r"\b(nonlocal|global|print|open|time|np|numpy|float|int|bool|block_until_ready|device_get"
@@ -29,7 +29,7 @@ _TRACING = re.compile(
 )
 
 
-def _jit(code: Code, values: Values) -> Iterator[Change]:
+def _jit(code: Code, values: Values) -> Iterator[Edit]:
     """`@jax.jit` on the functions that the loop calls."""
     if not code.has_global("jax"):
         return
@@ -50,11 +50,11 @@ def _jit(code: Code, values: Values) -> Iterator[Change]:
             continue
         why = _why_not(code, function) or _why_not_jitted(code, function)
         if why:
-            yield Change(function, unsure=why)
+            yield Edit(function, unsure=why)
             continue
         decorator = cst.Decorator(expression("jax.jit"))
         changed = function.with_changes(decorators=[decorator, *function.decorators])
-        yield Change(function, "@jax.jit", ((function, changed),))
+        yield Edit(function, "@jax.jit", ((function, changed),))
 
 
 def _computes(code: Code, function: Node) -> bool:
@@ -63,7 +63,7 @@ def _computes(code: Code, function: Node) -> bool:
     return any(name.startswith("jax.") for name in names)
 
 
-def _graph(code: Code, values: Values) -> Iterator[Change]:
+def _graph(code: Code, values: Values) -> Iterator[Edit]:
     """`@tf.function` on the function with the tape."""
     name = next((name for name, origin in code.imports.items() if origin == "tensorflow"), None)
     traced = _traced(code)
@@ -75,15 +75,15 @@ def _graph(code: Code, values: Values) -> Iterator[Change]:
         if "Variable(" in code.source(function):
             why = "it creates variables"
         if why:
-            yield Change(function, unsure=why)
+            yield Edit(function, unsure=why)
             continue
         decorator = cst.Decorator(expression(f"{name}.function"))
         changed = function.with_changes(decorators=[decorator, *function.decorators])
         note = "Pass numbers that change as tensors: each Python number is traced anew."
-        yield Change(function, f"@{name}.function", ((function, changed),), note=note)
+        yield Edit(function, f"@{name}.function", ((function, changed),), note=note)
 
 
-def _donated(code: Code, values: Values) -> Iterator[Change]:
+def _donated(code: Code, values: Values) -> Iterator[Edit]:
     """Donated arguments of a jitted step whose results replace them, wherever it is called."""
     for made in code.calls("jax.jit"):
         name = code.target(made)
@@ -96,12 +96,12 @@ def _donated(code: Code, values: Values) -> Iterator[Change]:
             continue
         given = {dotted_name(positional(calls[0])[place]) for place in places}
         if not places or _kept(code, given):
-            yield Change(made, unsure="its arguments may still be used after the call")
+            yield Edit(made, unsure="its arguments may still be used after the call")
             continue
         numbers = ", ".join(map(str, places))
         value = f"({numbers},)" if len(places) == 1 else f"({numbers})"
         changed = with_argument(made, "donate_argnums", value)
-        yield Change(made, f"donate_argnums={value}", ((made, changed),))
+        yield Edit(made, f"donate_argnums={value}", ((made, changed),))
 
 
 def _replaced_places(code: Code, call: Node) -> set[int]:

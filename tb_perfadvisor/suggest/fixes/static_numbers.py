@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, integer, positional, without_argument
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.Power)
 _NOTE = "Results change by rounding: the number is computed with as an array."
 
 
-def _static(code: Code, values: Values) -> Iterator[Change]:
+def _static(code: Code, values: Values) -> Iterator[Edit]:
     """Stop making a number static, so that a new value does not recompile the function."""
     for made in code.calls("jax.jit"):
         given = argument(made, "static_argnums")
@@ -23,14 +23,12 @@ def _static(code: Code, values: Values) -> Iterator[Change]:
             continue
         parameters = [parameter.name.value for parameter in function.params.params]
         if place is None or place >= len(parameters):
-            yield Change(made, unsure="several arguments are static")
+            yield Edit(made, unsure="several arguments are static")
         elif not _is_only_computed_with(code, function, place):
-            yield Change(made, unsure=f"`{parameters[place]}` may have to be static")
+            yield Edit(made, unsure=f"`{parameters[place]}` may have to be static")
         else:
             changed = without_argument(made, "static_argnums")
-            yield Change(
-                made, f"`{parameters[place]}` is not static", ((made, changed),), note=_NOTE
-            )
+            yield Edit(made, f"`{parameters[place]}` is not static", ((made, changed),), note=_NOTE)
 
 
 def _jitted(code: Code, made: Node) -> Node | None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, integer, is_name, with_argument
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _SOURCE = re.compile(
     r"^tensorflow\.data\.(Dataset\.\w+|\w+Dataset)$|^(\w+\.)*\w+_dataset_from_directory$"
@@ -95,7 +95,7 @@ def _chain(node: Node) -> Pipeline:
     return Pipeline(at, tuple(steps), node)
 
 
-def _parallel(code: Code, values: Values) -> Iterator[Change]:
+def _parallel(code: Code, values: Values) -> Iterator[Edit]:
     """Calls of a map's function in parallel; their results stay in order."""
     autotune = _autotune(code)
     for pipeline in pipelines(code) if autotune else ():
@@ -110,7 +110,7 @@ def _parallel(code: Code, values: Values) -> Iterator[Change]:
                 (call, with_argument(call, "num_parallel_calls", autotune))
                 for call in reversed(maps)
             )
-            yield Change(maps[-1], f"num_parallel_calls={autotune}", changes)
+            yield Edit(maps[-1], f"num_parallel_calls={autotune}", changes)
 
 
 def _autotune(code: Code) -> str:
@@ -124,14 +124,14 @@ def _runs_one_call(call: Node) -> bool:
     return len(call.args) == 1 if given is None else is_name(given, "None")
 
 
-def _prefetch(code: Code, values: Values) -> Iterator[Change]:
+def _prefetch(code: Code, values: Values) -> Iterator[Edit]:
     """A prefetch at the end."""
     autotune = _autotune(code)
     for pipeline in pipelines(code) if autotune else ():
         ends = [name for name, _ in pipeline.steps if name not in _TRANSPARENT]
         if ends and ends[-1] != "prefetch" and _is_whole(code, pipeline):
             changed = _called(pipeline.last, "prefetch", autotune)
-            yield Change(pipeline.last, f"prefetch({autotune})", ((pipeline.last, changed),))
+            yield Edit(pipeline.last, f"prefetch({autotune})", ((pipeline.last, changed),))
 
 
 def _is_whole(code: Code, pipeline: Pipeline) -> bool:
@@ -145,7 +145,7 @@ def _is_whole(code: Code, pipeline: Pipeline) -> bool:
     )
 
 
-def _cache(code: Code, values: Values) -> Iterator[Change]:
+def _cache(code: Code, values: Values) -> Iterator[Edit]:
     """A cache after the last map of the first epoch."""
     for pipeline in pipelines(code):
         if pipeline.has("cache") or pipeline.has("snapshot"):
@@ -160,10 +160,10 @@ def _cache(code: Code, values: Values) -> Iterator[Change]:
             continue
         why = _why_not_cached(code, pipeline, maps)
         if why:
-            yield Change(maps[-1], unsure=why)
+            yield Edit(maps[-1], unsure=why)
             continue
         note = "All prepared elements of one epoch must fit in memory."
-        yield Change(maps[-1], "cache()", ((maps[-1], _called(maps[-1], "cache")),), note=note)
+        yield Edit(maps[-1], "cache()", ((maps[-1], _called(maps[-1], "cache")),), note=note)
 
 
 def _why_not_cached(code: Code, pipeline: Pipeline, maps: list[Node]) -> str:

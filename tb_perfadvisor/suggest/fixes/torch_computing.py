@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.suggest.arguments import argument, is_name, positional, with_argument
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
@@ -20,12 +20,12 @@ _REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
 
-def _tf32(code: Code, values: Values) -> Iterator[Change]:
+def _tf32(code: Code, values: Values) -> Iterator[Edit]:
     """TF32 for products of 32-bit matrices."""
     for call in code.calls(_TF32_CALL):
         given = call.args[0].value if call.args else None
         if isinstance(given, cst.SimpleString) and given.evaluated_value == "highest":
-            yield Change(call, '"high"', ((given, expression('"high"')),), note=_ROUNDING)
+            yield Edit(call, '"high"', ((given, expression('"high"')),), note=_ROUNDING)
     for node in code.nodes:
         if (
             isinstance(node, cst.Assign)
@@ -33,7 +33,7 @@ def _tf32(code: Code, values: Values) -> Iterator[Change]:
             and code.name(node.targets[0].target) in _TF32_SWITCHES
         ):
             change = (node.value, cst.Name("True"))
-            yield Change(node, "allow_tf32 = True", (change,), note=_ROUNDING)
+            yield Edit(node, "allow_tf32 = True", (change,), note=_ROUNDING)
     is_set = "tf32" in code.text or _TF32_CALL in code.text
     imported = [line for line in code.module.body if _is_import(line)]
     if _IS_SCRIPT.search(code.text) and not is_set and code.has_global("torch"):
@@ -41,7 +41,7 @@ def _tf32(code: Code, values: Values) -> Iterator[Change]:
         line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         body = list(code.module.body)
         body.insert(body.index(imported[-1]) + 1, line)
-        yield Change(
+        yield Edit(
             imported[-1],
             f'{_TF32_CALL}("high")',
             ((code.module, code.module.with_changes(body=body)),),
@@ -55,7 +55,7 @@ def _is_import(line: Node) -> bool:
     )
 
 
-def _autocast(code: Code, values: Values) -> Iterator[Change]:
+def _autocast(code: Code, values: Values) -> Iterator[Edit]:
     """Autocast around the forward pass: the statements that lead to the loss."""
     for call in code.calls("*.backward"):
         if positional(call):
@@ -66,11 +66,11 @@ def _autocast(code: Code, values: Values) -> Iterator[Change]:
         loss = dotted_name(call.func.value)
         forward = _forward(code, body[: body.index(statement)], loss) if statement in body else []
         if "autocast" in code.text or not code.has_global("torch"):
-            yield Change(call, unsure="the file casts already, or does not import torch")
+            yield Edit(call, unsure="the file casts already, or does not import torch")
         elif _REFUSES_AUTOCAST.search(code.text):
-            yield Change(call, unsure="binary cross-entropy of probabilities refuses autocast")
+            yield Edit(call, unsure="binary cross-entropy of probabilities refuses autocast")
         elif not forward:
-            yield Change(call, unsure="where the forward pass begins is not certain")
+            yield Edit(call, unsure="where the forward pass begins is not certain")
         else:
             cast = cst.parse_statement(
                 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    pass\n'
@@ -81,7 +81,7 @@ def _autocast(code: Code, values: Values) -> Iterator[Change]:
             )
             first = body.index(forward[0])
             changed = [*body[:first], wrapped, *body[first + len(forward) :]]
-            yield Change(
+            yield Edit(
                 forward[0],
                 "torch.autocast around the forward pass",
                 ((block, block.with_changes(body=changed)),),
@@ -126,7 +126,7 @@ def _names(node: Node) -> set[str]:
     return {inner.value for inner in inside(node) if isinstance(inner, cst.Name)}
 
 
-def _compile(code: Code, values: Values) -> Iterator[Change]:
+def _compile(code: Code, values: Values) -> Iterator[Edit]:
     """`model.compile()` before the optimizer: unlike `torch.compile`, it renames no parameter."""
     for call in code.calls(*OPTIMIZERS):
         given: Node = call.args[0].value if call.args else None
@@ -139,7 +139,7 @@ def _compile(code: Code, values: Values) -> Iterator[Change]:
             continue
         model = dotted_name(given.func.value)
         if model == "self":
-            yield Change(call, unsure="its trainer may not call `forward` through the module")
+            yield Edit(call, unsure="its trainer may not call `forward` through the module")
             continue
         block = code.parents[id(statement)]
         line = cst.parse_statement(f"{model}.compile()\n")
@@ -150,7 +150,7 @@ def _compile(code: Code, values: Values) -> Iterator[Change]:
             statement.with_changes(leading_lines=[]),
         ]
         if model:
-            yield Change(
+            yield Edit(
                 call,
                 f"{model}.compile()",
                 ((block, block.with_changes(body=body)),),
@@ -158,7 +158,7 @@ def _compile(code: Code, values: Values) -> Iterator[Change]:
             )
 
 
-def _channels_last(code: Code, values: Values) -> Iterator[Change]:
+def _channels_last(code: Code, values: Values) -> Iterator[Edit]:
     for call in code.calls("*.to"):
         is_model = f"{code.target(call)}.parameters()" in code.text
         if (
@@ -169,7 +169,7 @@ def _channels_last(code: Code, values: Values) -> Iterator[Change]:
             and argument(call, "memory_format") is None
         ):
             changed = with_argument(call, "memory_format", "torch.channels_last")
-            yield Change(call, "memory_format=torch.channels_last", ((call, changed),))
+            yield Edit(call, "memory_format=torch.channels_last", ((call, changed),))
 
 
 FIXES = (

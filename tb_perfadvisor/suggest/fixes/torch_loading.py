@@ -16,9 +16,9 @@ from tb_perfadvisor.suggest.arguments import (
     unpacks,
     with_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
 from tb_perfadvisor.suggest.constants import literal_behind
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _WORKERS_PLACE = 5
@@ -38,18 +38,18 @@ _SPAWNED = (
 )
 
 
-def _workers(code: Code, values: Values) -> Iterator[Change]:
+def _workers(code: Code, values: Values) -> Iterator[Edit]:
     """More worker processes, which persist."""
     for call in code.calls(*_LOADER):
         now = argument(call, "num_workers")
         why = _why_no_workers(code, call)
         if why:
-            yield Change(call, unsure=why)
+            yield Edit(call, unsure=why)
             continue
         literal = now if integer(now) is not None else literal_behind(code, now, _USES_OF_WORKERS)
         count = 0 if now is None else integer(literal)
         if count is None:
-            yield Change(
+            yield Edit(
                 call,
                 unsure=f"num_workers is `{code.source(now)}`, which is set or used elsewhere, too",
             )
@@ -60,7 +60,7 @@ def _workers(code: Code, values: Values) -> Iterator[Change]:
             note = f"The profile was recorded with num_workers={count}; if not, record it again."
         if literal is not now:
             changes = ((literal, cst.Integer(str(workers))),)
-            yield Change(call, f"num_workers={workers}", changes, note=note, present=present)
+            yield Edit(call, f"num_workers={workers}", changes, note=note, present=present)
             continue
         changed, what = with_argument(call, "num_workers", str(workers)), f"num_workers={workers}"
         # Workers that persist keep the dataset as it was when they started.
@@ -71,7 +71,7 @@ def _workers(code: Code, values: Values) -> Iterator[Change]:
         ):
             changed = with_argument(changed, "persistent_workers", "True")
             what += ", persistent_workers=True"
-        yield Change(call, what, ((call, changed),), note=note, present=present)
+        yield Edit(call, what, ((call, changed),), note=note, present=present)
 
 
 def _wanted_workers(values: Values, count: int) -> int:
@@ -105,7 +105,7 @@ def _code_of_workers(code: Code, call: Node) -> str:
     return "\n".join(parts)
 
 
-def _pinned(code: Code, values: Values) -> Iterator[Change]:
+def _pinned(code: Code, values: Values) -> Iterator[Edit]:
     """Batches in pinned memory, and copies of them that do not wait."""
     for call in code.calls(*_LOADER):
         copies = list(_copies_of_batches(code, code.target(call)))
@@ -117,15 +117,15 @@ def _pinned(code: Code, values: Values) -> Iterator[Change]:
         if is_set_elsewhere or (
             not is_pinned and (unpacks(call) or len(positional(call)) > _PIN_PLACE)
         ):
-            yield Change(call, unsure="other arguments may set pin_memory")
+            yield Edit(call, unsure="other arguments may set pin_memory")
             continue
         if _ON_DEVICE.search(_code_of_workers(code, call)):
-            yield Change(call, unsure="the batches may be on the device already")
+            yield Edit(call, unsure="the batches may be on the device already")
             continue
         changes = [(copy, with_argument(copy, "non_blocking", "True")) for copy in copies]
         if not is_pinned:
             changes.append((call, with_argument(call, "pin_memory", "True")))
-        yield Change(call, "pin_memory=True, non_blocking=True", tuple(changes))
+        yield Edit(call, "pin_memory=True, non_blocking=True", tuple(changes))
 
 
 def _copies_of_batches(code: Code, loader: str) -> Iterator[Node]:

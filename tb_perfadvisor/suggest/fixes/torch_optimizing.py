@@ -15,8 +15,8 @@ from tb_perfadvisor.suggest.arguments import (
     with_argument,
     without_argument,
 )
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 OPTIMIZERS = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW", "SGD", "Adagrad"))
 _FUSED = OPTIMIZERS[:3]
@@ -33,25 +33,25 @@ _USUAL_BUCKET_MB = 25
 """DistributedDataParallel's default."""
 
 
-def _fused(code: Code, values: Values) -> Iterator[Change]:
+def _fused(code: Code, values: Values) -> Iterator[Edit]:
     for call in code.calls(*_FUSED):
         given = argument(call, "fused")
         if is_name(given, "True"):
-            yield Change(call, present="fused=True")
+            yield Edit(call, present="fused=True")
             continue
         if unpacks(call) or not (
             given is None or is_name(given, "False") or is_name(given, "None")
         ):
-            yield Change(call, unsure="other arguments may choose the implementation")
+            yield Edit(call, unsure="other arguments may choose the implementation")
             continue
         if argument(call, "differentiable") is not None:
-            yield Change(call, unsure="a fused optimizer cannot be differentiable")
+            yield Edit(call, unsure="a fused optimizer cannot be differentiable")
             continue
         changed = with_argument(without_argument(call, "foreach"), "fused", "True")
-        yield Change(call, "fused=True", ((call, changed),))
+        yield Edit(call, "fused=True", ((call, changed),))
 
 
-def _averages(code: Code, values: Values) -> Iterator[Change]:
+def _averages(code: Code, values: Values) -> Iterator[Edit]:
     """Moving averages of all parameters with one operator."""
     for call in code.calls("*.AveragedModel", "torch.optim.swa_utils.AveragedModel"):
         made = argument(call, "avg_fn")
@@ -68,28 +68,28 @@ def _averages(code: Code, values: Values) -> Iterator[Change]:
             else arg
             for arg in call.args
         ]
-        yield Change(call, "multi_avg_fn", ((call, call.with_changes(args=args)),))
+        yield Edit(call, "multi_avg_fn", ((call, call.with_changes(args=args)),))
 
 
-def _zero_grad(code: Code, values: Values) -> Iterator[Change]:
+def _zero_grad(code: Code, values: Values) -> Iterator[Edit]:
     for call in code.calls("*.zero_grad"):
         if is_name(argument(call, "set_to_none"), "False") or not call.args:
             if _READS_GRADIENTS.search(code.text):
-                yield Change(call, unsure="the file reads gradients, which would be None")
+                yield Edit(call, unsure="the file reads gradients, which would be None")
                 continue
             changed = with_argument(call, "set_to_none", "True")
-            yield Change(call, "set_to_none=True", ((call, changed),))
+            yield Edit(call, "set_to_none=True", ((call, changed),))
 
 
-def _larger_buckets(code: Code, values: Values) -> Iterator[Change]:
+def _larger_buckets(code: Code, values: Values) -> Iterator[Edit]:
     return _buckets(code, float(values["bucket_mb"]), is_larger=True)
 
 
-def _smaller_buckets(code: Code, values: Values) -> Iterator[Change]:
+def _smaller_buckets(code: Code, values: Values) -> Iterator[Edit]:
     return _buckets(code, float(values["bucket_mb"]), is_larger=False)
 
 
-def _buckets(code: Code, wanted_mb: float, *, is_larger: bool) -> Iterator[Change]:
+def _buckets(code: Code, wanted_mb: float, *, is_larger: bool) -> Iterator[Edit]:
     """Buckets of the size that the finding proposes, never in the other direction."""
     for call in code.calls(*_DDP):
         given = argument(call, "bucket_cap_mb")
@@ -98,36 +98,36 @@ def _buckets(code: Code, wanted_mb: float, *, is_larger: bool) -> Iterator[Chang
         elif isinstance(given, cst.Integer | cst.Float):
             now_mb = float(given.value)
         else:
-            yield Change(call, unsure="bucket_cap_mb is no literal")
+            yield Edit(call, unsure="bucket_cap_mb is no literal")
             continue
         if (now_mb >= wanted_mb) if is_larger else (now_mb <= wanted_mb):
-            yield Change(call, unsure=f"bucket_cap_mb is {now_mb:g} already")
+            yield Edit(call, unsure=f"bucket_cap_mb is {now_mb:g} already")
             continue
         changed = with_argument(call, "bucket_cap_mb", f"{wanted_mb:g}")
-        yield Change(call, f"bucket_cap_mb={wanted_mb:g}", ((call, changed),))
+        yield Edit(call, f"bucket_cap_mb={wanted_mb:g}", ((call, changed),))
 
 
-def _logged_item(code: Code, values: Values) -> Iterator[Change]:
+def _logged_item(code: Code, values: Values) -> Iterator[Edit]:
     """`total += loss.item()` where the total is only formatted later."""
     for call in code.calls("*.item"):
         add = code.around(call, cst.AugAssign)
         total = dotted_name(add.target) if add is not None else ""
         loss = dotted_name(call.func.value)
         if not total or not isinstance(add.operator, cst.AddAssign) or add.value is not call:
-            yield Change(call, unsure="its value may be used at once")
+            yield Edit(call, unsure="its value may be used at once")
         elif not _is_only_shown(code, total, add):
-            yield Change(call, unsure=f"`{total}` may be used as a number")
+            yield Edit(call, unsure=f"`{total}` may be used as a number")
         elif not loss or not any(
             dotted_name(back.func.value) == loss for back in code.calls("*.backward")
         ):
-            yield Change(call, unsure="it may not be a loss: the file does not call its backward")
+            yield Edit(call, unsure="it may not be a loss: the file does not call its backward")
         else:
             detached = call.with_changes(func=call.func.with_changes(attr=cst.Name("detach")))
             what = "detach() in place of item()"
             if _LOW_PRECISION.search(code.text):  # a sum of thousands needs more digits
                 detached = cst.Call(cst.Attribute(detached, cst.Name("float")))
                 what = "detach().float() in place of item()"
-            yield Change(call, what, ((call, detached),))
+            yield Edit(call, what, ((call, detached),))
 
 
 def _is_only_shown(code: Code, name: str, add: Node) -> bool:

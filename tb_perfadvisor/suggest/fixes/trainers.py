@@ -10,27 +10,27 @@ import libcst as cst
 
 from tb_perfadvisor.advice import Value
 from tb_perfadvisor.suggest.arguments import argument, is_name, unpacks, with_argument
-from tb_perfadvisor.suggest.change import Change, Fix, Values
 from tb_perfadvisor.suggest.code import Code, dotted_name
+from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _HUGGING_FACE = re.compile(r"^transformers\.(\w+\.)*\w*TrainingArguments$")
 _LIGHTNING = re.compile(r"^(pytorch_)?lightning\.(pytorch\.)?(\w+\.)*(Trainer|Fabric)$")
 
 
-def _trainer(code: Code, values: Values) -> Iterator[Change]:
+def _trainer(code: Code, values: Values) -> Iterator[Edit]:
     """The arguments that the remedy gives a trainer."""
     for call in code.calls_matching(_HUGGING_FACE, _LIGHTNING):
         new = {name: value for name, value in values.items() if argument(call, name) is None}
         if not new:
             continue
         if unpacks(call):
-            yield Change(call, unsure="other arguments may set the same")
+            yield Edit(call, unsure="other arguments may set the same")
             continue
         changed = call
         for name, value in new.items():
             changed = with_argument(changed, name, _literal(value))
         what = ", ".join(f"{name}={_literal(value)}" for name, value in new.items())
-        yield Change(call, what, ((call, changed),))
+        yield Edit(call, what, ((call, changed),))
 
 
 def _literal(value: Value) -> str:
@@ -38,19 +38,19 @@ def _literal(value: Value) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
-def _as_graph(code: Code, values: Values) -> Iterator[Change]:
+def _as_graph(code: Code, values: Values) -> Iterator[Edit]:
     """Keras's step as a graph."""
     for call in code.calls("*.compile"):
         if is_name(argument(call, "run_eagerly"), "True"):
             changed = with_argument(call, "run_eagerly", "False")
-            yield Change(call, "run_eagerly=False", ((call, changed),))
+            yield Edit(call, "run_eagerly=False", ((call, changed),))
     for call in code.calls("tensorflow.config.run_functions_eagerly"):
         if call.args and is_name(call.args[0].value, "True"):
             given = call.args[0].value
-            yield Change(call, "run_functions_eagerly(False)", ((given, cst.Name("False")),))
+            yield Edit(call, "run_functions_eagerly(False)", ((given, cst.Name("False")),))
 
 
-def _steps_per_call(code: Code, values: Values) -> Iterator[Change]:
+def _steps_per_call(code: Code, values: Values) -> Iterator[Edit]:
     """Several steps in each call of Keras's fit."""
     steps = str(values["steps"])
     for call in code.calls("*.compile"):
@@ -60,11 +60,11 @@ def _steps_per_call(code: Code, values: Values) -> Iterator[Change]:
         if argument(call, "loss") is None and (is_of_module or len(call.args) < 2):
             continue  # another library's compile
         if unpacks(call):
-            yield Change(call, unsure="other arguments may set steps_per_execution")
+            yield Edit(call, unsure="other arguments may set steps_per_execution")
             continue
         changed = with_argument(call, "steps_per_execution", steps)
         note = "Callbacks for batches are called once per call; fit needs a multiple of the steps."
-        yield Change(call, f"steps_per_execution={steps}", ((call, changed),), note=note)
+        yield Edit(call, f"steps_per_execution={steps}", ((call, changed),), note=note)
 
 
 FIXES = (

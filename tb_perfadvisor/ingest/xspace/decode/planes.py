@@ -29,7 +29,7 @@ from tb_perfadvisor.ingest.xspace.decode.metadata import (
     map_entries,
     plane_stats,
 )
-from tb_perfadvisor.ingest.xspace.decode.record_runs import Run, find_records
+from tb_perfadvisor.ingest.xspace.decode.record_runs import RecordRun, find_records
 from tb_perfadvisor.ingest.xspace.decode.stats import (
     Texts,
 )
@@ -129,7 +129,7 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
     lines, at = list(found.lines), found.tables_at
     # The tables are the rest of the plane; other fields in between are read on the way.
     buffer = wire.buffer_of(file.read(at, found.end))
-    runs: dict[int, list[Run]] = {number: [] for number in _TABLES}
+    runs: dict[int, list[RecordRun]] = {number: [] for number in _TABLES}
     while (field := file.field(at, found.end)) is not None:
         at = field.end
         if field.wire_type == wire.DELIMITED:

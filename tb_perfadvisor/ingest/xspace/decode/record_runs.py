@@ -28,7 +28,7 @@ _MAX_TAG_DISTANCE: Final = 64
 _MIN_PARALLEL_BYTES: Final = 64 * _STRETCH
 
 
-class Run(Struct, frozen=True):
+class RecordRun(Struct, frozen=True):
     """Complete records of one field number."""
 
     begin: Rows
@@ -38,7 +38,7 @@ class Run(Struct, frozen=True):
     """The end of the run: another field, or a truncated record."""
 
 
-def find_records(buffer: Bytes, at: int, end: int, tag: int) -> Run:
+def find_records(buffer: Bytes, at: int, end: int, tag: int) -> RecordRun:
     """Find the run of delimited fields that starts at a position.
 
     Args:
@@ -50,7 +50,7 @@ def find_records(buffer: Bytes, at: int, end: int, tag: int) -> Run:
     walk = _walk_single if end - at < _MIN_PARALLEL_BYTES else _walk_parallel
     tags, after = walk(buffer, at, end, tag)
     size, begin = wire.lengths(buffer, tags + 1)
-    return Run(begin, begin + size, after)
+    return RecordRun(begin, begin + size, after)
 
 
 def _walk_single(

@@ -1,4 +1,4 @@
-"""A change to a file, and what kinds of change there are."""
+"""An edit of a file, and the kinds of edits that there are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Values = Mapping[str, Value]
 """What a finding computed for its remedy, by name: the bucket size, the number of workers."""
 
 
-class Change(NamedTuple):
-    """A change that would carry out a remedy."""
+class Edit(NamedTuple):
+    """An edit that would carry out a remedy."""
 
     node: Node
     """Where it is."""
@@ -40,7 +40,7 @@ class Fix(NamedTuple):
     """As in the catalog."""
     mentions: tuple[str, ...]
     """A file that contains none of these texts needs no look."""
-    find: Callable[[Code, Values], Iterator[Change]]
+    find: Callable[[Code, Values], Iterator[Edit]]
     """Finds the changes in a file."""
     refuses: str
     """Where it gives the place and the reason instead, in a sentence."""
