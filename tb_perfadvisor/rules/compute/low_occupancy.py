@@ -105,7 +105,7 @@ class LowOccupancy(Rule):
                 _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
                 costliest("Longest of these kernels", signals.worker, rows, cost_ns),
             ),
-            remedies=advise("larger-batch", "autotune", "more-work-per-kernel"),
+            remedies=advise("larger-batch", "more-work-per-kernel", "autotune"),
         )
 
 

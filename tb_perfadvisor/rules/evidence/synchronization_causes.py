@@ -94,7 +94,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
     SynchronizationCause(
         "float(), int() or .item()",
         _reads_jax_array(r"__(float|int|index|complex)__|tolist|_item"),
-        ("read-rarely",),
+        ("read-arrays-rarely",),
     ),
     SynchronizationCause(
         "arrays as conditions (if x:)",
@@ -104,13 +104,15 @@ CAUSES: tuple[SynchronizationCause, ...] = (
     SynchronizationCause(
         "printing arrays",
         _reads_jax_array("__(format|str|repr)__"),
-        ("read-rarely",),
+        ("read-arrays-rarely",),
     ),
-    SynchronizationCause("jax.device_get()", _reads_jax_array("device_get"), ("read-rarely",)),
+    SynchronizationCause(
+        "jax.device_get()", _reads_jax_array("device_get"), ("read-arrays-rarely",)
+    ),
     SynchronizationCause(
         "reading results (float(), jax.device_get(), np.asarray())",
         lambda site: "np.asarray(jax.Array)" in site.calls,
-        ("read-rarely",),
+        ("read-arrays-rarely",),
     ),
     SynchronizationCause(
         "block_until_ready()",

@@ -119,5 +119,7 @@ class DeviceSynchronization(Rule):
                 waits_by_call_site("Where the host waits", signals, sites, saving.expected_ns),
                 costliest_waits(signals, all_waits),
             ),
-            remedies=advise(*(specific or _FOR_UNKNOWN_CAUSES), "tensors-from-step", "read-rarely"),
+            remedies=advise(
+                *(specific or _FOR_UNKNOWN_CAUSES), "tensors-from-step", "read-arrays-rarely"
+            ),
         )

@@ -123,7 +123,9 @@ class StepGap(Rule):
                 (Remove(claims),),
             ),
             evidence=_evidence(signals, claims, activity),
-            remedies=advise("read-rarely", "overlapped-schedule", "steps-per-call"),
+            remedies=advise(
+                "read-rarely", "read-arrays-rarely", "overlapped-schedule", "steps-per-call"
+            ),
         )
 
 
