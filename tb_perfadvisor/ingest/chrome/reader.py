@@ -25,6 +25,9 @@ from tb_perfadvisor.ingest.json_trace.recognition import foreign_error
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Source, Trace
 
+# The name, the times and the statistics of an event.
+_ITEMS_OF_EVENT = 2
+
 
 def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     """Read the export of one host.
@@ -43,6 +46,7 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     collector = ExportCollector()
     for events in document.chunks():
         collector.add(events)
+        text.inflated.budget.keep(_ITEMS_OF_EVENT * len(events))
     collected = collector.finish()
     places = collective_rows_of(collected.process_names)
     if not places:

@@ -14,6 +14,9 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.compile_log import CompileLog
 
+# What a compilation, a graph break or a phase is described by.
+_ITEMS_OF_RECORD = 8
+
 
 def read_compile_log(stream: BinaryIO, source: Source) -> Trace:
     """Read the log of one process.
@@ -67,7 +70,9 @@ def _collect(stream: BinaryIO, source: Source) -> tuple[LogCollector, bool]:
     inflated = Inflated(stream, source.path)
     collector = LogCollector()
     for record in read_records(inflated):
+        inflated.budget.expect_json(record.header)
         collector.add(record)
+        inflated.budget.keep(_ITEMS_OF_RECORD)
     if not collector.count:
         raise UnreadableProfileError(
             "this log has no record of torch.compile.",

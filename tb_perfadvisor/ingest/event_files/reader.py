@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.ingest.event_files.records import read_records
 from tb_perfadvisor.ingest.event_files.schema import Event
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.training.scalars import ScalarSeries
 
 _NS_PER_S: Final = 1e9
@@ -23,6 +24,10 @@ _NUMPY_TYPES: Final = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 """Types of `tensorflow/core/framework/types.proto` as stored in `tensor_content`."""
 _LATEST_UNIX_S: Final = 2.0**33
 """The year 2242: nanoseconds of later times do not fit into 64 bits."""
+
+
+_ITEMS_OF_TAG: Final = 8
+"""The three columns of a tag."""
 
 
 class ScalarReader:
@@ -47,11 +52,21 @@ class ScalarReader:
             for tag, series in (points or {}).items()
         }
 
-    def read(self, stream: BinaryIO) -> None:
-        """Read from where the last call ended up to the last whole record."""
+    def read(self, stream: BinaryIO, where: str = "") -> None:
+        """Read from where the last call ended up to the last whole record.
+
+        Args:
+            stream: The file.
+            where: Its path, for errors.
+
+        Raises:
+            UnreadableProfileError: If it holds more than event files do.
+        """
+        budget = Budget(where, self.end)
         for block in read_records(stream, self.end):
+            budget.read_bytes = block.end
             for record in block.records:
-                self._add(record)
+                self._add(record, budget)
             self.end = block.end
 
     def series(self) -> dict[str, ScalarSeries]:
@@ -65,7 +80,7 @@ class ScalarReader:
             for tag, (steps, unix_ns, values) in self._points.items()
         }
 
-    def _add(self, record: bytes) -> None:
+    def _add(self, record: bytes, budget: Budget) -> None:
         try:
             event = Event.FromString(record)
         except DecodeError:
@@ -79,10 +94,12 @@ class ScalarReader:
                 tag = value.tag.decode("utf-8", "replace")
                 points = self._points.get(tag)
                 if points is None:
+                    budget.keep(_ITEMS_OF_TAG, len(tag))
                     points = self._points[tag] = (array("q"), array("q"), array("d"))
                 points[0].append(event.step)
                 points[1].append(unix_ns)
                 points[2].append(number)
+                budget.keep(1)
 
 
 def _number(value: Any) -> float | None:

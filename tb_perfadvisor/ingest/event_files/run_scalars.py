@@ -76,7 +76,7 @@ def _read(
     stream: BinaryIO,
     cache: ScalarCache | None,
 ) -> Mapping[str, ScalarSeries]:
-    reader.read(stream)
+    reader.read(stream, entry.path)
     series = reader.series()
     if cache is not None:
         cache.write(root, entry, stream, reader.end, series)

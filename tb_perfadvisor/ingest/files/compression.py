@@ -8,6 +8,7 @@ from typing import BinaryIO, Final, Protocol
 from isal import igzip_lib, isal_zlib
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC
 
 _WITH_GZIP_HEADER: Final = 31
@@ -24,7 +25,7 @@ _BLOCK_BYTES: Final = 1 << 14
 # JSON traces compress 15 to 40 times; a single repeated event compresses 200 to 1000 times.
 _MAX_RATIO: Final = 200
 # A file that inflates to less than this is harmless, whatever its ratio.
-_HARMLESS_BYTES: Final = 1 << 28
+_HARMLESS_BYTES: Final = 1 << 24
 
 
 class _Bytes(Protocol):
@@ -50,7 +51,8 @@ class Inflated:
             self._pieces = self._layers[-1]
             first = self._pieces.read(_BLOCK_BYTES)
         self._first = first
-        self._count = len(first)
+        self.budget = Budget(where, len(first))
+        """What the reader may keep of the bytes that were read so far."""
 
     @property
     def is_truncated(self) -> bool:
@@ -75,13 +77,13 @@ class Inflated:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def _check(self, size: int) -> None:
-        self._count += size
-        if not self._layers or self._count < _HARMLESS_BYTES:
+        self.budget.read_bytes = count = self.budget.read_bytes + size
+        if not self._layers or count < _HARMLESS_BYTES:
             return
         read_bytes = self._layers[0].read_bytes
-        if self._count > read_bytes * _MAX_RATIO:
+        if count > read_bytes * _MAX_RATIO:
             raise UnreadableProfileError(
-                f"its first {read_bytes:,} bytes inflate to more than {self._count:,}, "
+                f"its first {read_bytes:,} bytes inflate to more than {count:,}, "
                 "which no trace does.",
                 where=self._where,
                 hint="The file is damaged, or made to fill the memory: record the trace again.",

@@ -202,6 +202,7 @@ class Document(Generic[E]):
         return False
 
     def _decoded(self, piece: bytes | memoryview) -> list[E]:
+        self._text.inflated.budget.expect_json(piece)
         events: list[E] = self._events.decode(b"".join((b"[", piece, b"]")))
         return events
 
@@ -247,6 +248,7 @@ class Document(Generic[E]):
         self._is_at_end = True
         self._text.fill(_MAX_HEADER_BYTES)
         tail = self._text.take(len(self._text.unread)).lstrip(_SPACE)
+        self._text.inflated.budget.expect_json(tail)
         if not tail:
             return
         trailer = _envelope_of(b"{" + tail.removeprefix(b","))
@@ -301,6 +303,7 @@ def _take_header(text: Text) -> Envelope | None:
     damaged = None
     for match in _EVENTS_KEY.finditer(text.unread):
         header = text.unread[: match.start()].rstrip().removesuffix(b",") + b"}"
+        text.inflated.budget.expect_json(header)
         try:
             envelope = _ENVELOPE.decode(header)
         except _UNREADABLE:

@@ -52,6 +52,8 @@ from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
 # More events take several gigabytes of memory. The largest known traces have a few million.
 _MAX_EVENTS = 2**25
+# A row of all tables takes some hundred bytes.
+_ITEMS_OF_EVENT = 2
 
 
 def read_kineto(stream: BinaryIO, source: Source) -> Trace:
@@ -72,6 +74,7 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     collector = KinetoCollector(assembler.intern)
     for events in document.chunks():
         collector.add(events)
+        text.inflated.budget.keep(_ITEMS_OF_EVENT * len(events))
         _check_count(collector.count, source)
     collected = collector.finish()
     count = collected.events["name"].size

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.trace.memory_snapshot import (
     NO_STACK,
@@ -68,8 +69,9 @@ _NEEDS_ADDRESS: Final = (Action.ALLOCATE, Action.FREE, Action.FREE_COMPLETED)
 class SnapshotCollector:
     """The columns of one snapshot, as they grow."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, budget: Budget) -> None:
         self._path = path
+        self._budget = budget
         self._frames: dict[tuple[str, int, str], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._names: dict[str, int] = {}
@@ -94,6 +96,7 @@ class SnapshotCollector:
             if len(self._frames) >= _MAX_FRAMES:
                 raise self.too_large("lines of code", _MAX_FRAMES)
             known = self._frames[key] = len(self._frames)
+            self._budget.keep(3, len(key[0]) + len(key[2]))
         return known
 
     def add_stack(self, frames: Sequence[int]) -> int:
@@ -106,12 +109,14 @@ class SnapshotCollector:
             if len(self._stacks) >= _MAX_STACKS:
                 return NO_STACK
             known = self._stacks[key] = len(self._stacks)
+            self._budget.keep(2, 8 * len(key))
         return known
 
     def add_event(self, fields: dict[Any, Any], stack: int) -> None:
         """Add an entry of a device's history, in order."""
         if len(self._action) >= MAX_EVENTS:
             raise self.too_large("events", MAX_EVENTS)
+        self._budget.keep(1)
         action = _ACTIONS.get(_text(fields.get("action")), Action.OTHER)
         size = _integer(fields.get("size"), MAX_BYTES)
         address = _integer(fields.get("addr"), _MAX_ADDRESS)
@@ -130,6 +135,7 @@ class SnapshotCollector:
         """Add a block. The segment that it is part of follows."""
         if len(self._state) >= MAX_EVENTS:
             raise self.too_large("blocks", MAX_EVENTS)
+        self._budget.keep(1)
         size = _integer(fields.get("size"), MAX_BYTES)
         state = _STATES.get(_text(fields.get("state")))
         if size < 0 or state is None:

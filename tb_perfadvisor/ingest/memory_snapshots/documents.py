@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.pickled import Bytes
 
@@ -48,7 +49,9 @@ class _Snapshot(msgspec.Struct):
     external_annotations: list[dict[str, Any]] = []
 
 
-def read_json(stream: Bytes, path: str, collector: SnapshotCollector) -> tuple[list[int], Any]:
+def read_json(
+    stream: Bytes, path: str, collector: SnapshotCollector, budget: Budget
+) -> tuple[list[int], Any]:
     """Read the JSON of `torch.cuda.memory._snapshot()`, or a list of segments.
 
     Returns:
@@ -64,6 +67,7 @@ def read_json(stream: Bytes, path: str, collector: SnapshotCollector) -> tuple[l
             where=path,
             hint="Write it with torch.cuda.memory._dump_snapshot: pickles of any size are read.",
         )
+    budget.expect_json(data)
     try:
         snapshot = msgspec.json.decode(data, type=_Snapshot | list[_Segment])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -15,6 +15,7 @@ from struct import unpack_from
 from typing import Any, Final, Protocol
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 
 _READ_BYTES: Final = 1 << 22
@@ -35,6 +36,9 @@ _MAX_SHARED: Final = 1 << 16
 _MAX_PLAIN: Final = 1 << 16
 """Dictionaries that are none of a snapshot's parts."""
 _MARGIN: Final = _MAX_TEXT + 64
+_REFERENCE_BYTES: Final = 8
+_ITEMS_OF_DICT: Final = 4
+"""An empty dictionary takes as much as four other objects."""
 
 # What C's pickler writes for a list of values that it wrote before, such as a call stack.
 _KNOWN_LIST: Final = re.compile(rb"\]\x94\((?:h.|j.{4}){1,4096}e(?!\()", re.DOTALL)
@@ -78,13 +82,14 @@ _EVENT, _BLOCK, _OTHER = _Mark(), _Mark(), _Mark()
 """Stand for what was handed over."""
 
 
-def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector) -> Any:
+def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector, budget: Budget) -> Any:
     """Read a pickle of plain values; hand over events, blocks and frames as they are complete.
 
     Args:
         stream: The pickle, inflated.
         path: Shown in errors.
         collector: Takes what is complete.
+        budget: What the values may take.
 
     Returns:
         The rest: what the file holds, with events and blocks only counted.
@@ -92,12 +97,16 @@ def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector) -> Any:
     Raises:
         UnreadableProfileError: If the file holds anything but plain values, or is damaged.
     """
-    return _Machine(stream, path, collector).run()
+    return _Machine(stream, path, collector, budget).run()
 
 
 class _Machine:
-    def __init__(self, stream: Bytes, path: str, collector: SnapshotCollector) -> None:
+    def __init__(
+        self, stream: Bytes, path: str, collector: SnapshotCollector, budget: Budget
+    ) -> None:
         self._stream, self._path, self._collector = stream, path, collector
+        self._budget = budget
+        self._items = self._text_bytes = self._charged_held = 0
         self._held: list[Any] = []
         self._lists: dict[bytes, Any] = {}
         self._texts: dict[bytes, str] = {}
@@ -145,6 +154,7 @@ class _Machine:
                 elif code == 0x5D:  # EMPTY_LIST
                     found = known_list(data, at - 1)
                     if found is None:
+                        self._items += 1
                         push([])
                     else:
                         at = found.end()
@@ -173,6 +183,7 @@ class _Machine:
                 elif code == 0x7D:  # EMPTY_DICT
                     value = _Dict()
                     value.number = -1
+                    self._items += _ITEMS_OF_DICT
                     push(value)
                 elif code == 0x4B:  # BININT1
                     push(data[at])
@@ -193,17 +204,20 @@ class _Machine:
                     if type(values) is not list:
                         raise self._damaged()
                     values.extend(stack[begin:])
+                    self._items += len(stack) - begin
                     del stack[begin:]
                 elif code == 0x61:  # APPEND
                     value = pop()
                     if type(stack[-1]) is not list:
                         raise self._damaged()
                     stack[-1].append(value)
+                    self._items += 1
                 elif code == 0x73:  # SETITEM
                     value, key = pop(), pop()
                     if type(stack[-1]) is not _Dict or len(stack[-1]) > _MAX_ENTRIES:
                         raise self._damaged()
                     stack[-1][key] = value
+                    self._items += 1
                 elif code == 0x4E:  # NONE
                     push(None)
                 elif code in (0x88, 0x89):  # NEWTRUE, NEWFALSE
@@ -215,6 +229,7 @@ class _Machine:
                         raise self._damaged("it has a text of more than a megabyte")
                     at += width + size
                     text = data[at - size : at]
+                    self._text_bytes += size
                     push(text if code in (0x42, 0x8E, 0x43) else text.decode("utf-8", "replace"))
                 elif code == 0x47:  # BINFLOAT
                     push(unpack_from(">d", data, at)[0])
@@ -256,12 +271,18 @@ class _Machine:
     def _check(self, values: int, held: int) -> None:
         if values > 2 * _MAX_VALUES or held > _MAX_HELD:
             raise self._too_complex()
+        added = held - self._charged_held
+        self._charged_held = held
+        self._budget.keep(self._items, self._text_bytes + _REFERENCE_BYTES * added)
+        self._items = self._text_bytes = 0
 
     def _short_text(self, text: bytes) -> str:
         """A text, shared by all that are equal: each event has a few of its own."""
         known = self._texts.get(text)
         if known is None:
             known = text.decode("utf-8", "replace")
+            self._items += 1
+            self._text_bytes += len(text)
             if len(self._texts) < _MAX_SHARED:
                 self._texts[text] = known
         return known
@@ -272,6 +293,7 @@ class _Machine:
             value is None or isinstance(value, (int, float, str)) for value in values
         ):
             raise self._too_complex()
+        self._items += 1 + len(values)
         return tuple(values)
 
     def _known_list(self, text: bytes) -> Any:
@@ -308,7 +330,9 @@ class _Machine:
             self._plain += 1
             if self._plain > _MAX_PLAIN:
                 raise self._too_complex()
+            self._items += len(entries)
             return entries
+        self._items -= _ITEMS_OF_DICT
         if entries.number >= 0:
             self._held[entries.number] = done
         return done

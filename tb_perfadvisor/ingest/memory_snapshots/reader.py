@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.documents import read_json
@@ -37,20 +38,22 @@ def read_memory_snapshot(stream: BinaryIO, source: Source) -> Trace:
 
 
 def _read(stream: Inflated, path: str) -> MemorySnapshot:
-    collector = SnapshotCollector(path)
+    collector = SnapshotCollector(path, stream.budget)
     first = stream.read(1)
     file = _Rest(first, stream)
     if first.startswith(_PICKLE):
-        histories, settings = _from_pickle(file, path, collector)
+        histories, settings = _from_pickle(file, path, collector, stream.budget)
     else:
-        histories, settings = read_json(file, path, collector)
+        histories, settings = read_json(file, path, collector, stream.budget)
     expandable = settings.get("expandable_segments") if isinstance(settings, dict) else None
     return collector.finish(histories, expandable if isinstance(expandable, bool) else None)
 
 
-def _from_pickle(file: Bytes, path: str, collector: SnapshotCollector) -> tuple[list[int], Any]:
+def _from_pickle(
+    file: Bytes, path: str, collector: SnapshotCollector, budget: Budget
+) -> tuple[list[int], Any]:
     """How many events each device has, and the allocator's settings."""
-    content = read_pickle(file, path, collector)
+    content = read_pickle(file, path, collector, budget)
     if isinstance(content, list):  # of torch.cuda.memory_snapshot()
         content = {"segments": content}
     if not isinstance(content, dict) or not {"segments", "device_traces"} & content.keys():

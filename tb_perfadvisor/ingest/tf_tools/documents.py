@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,
     Figure,
@@ -72,19 +73,20 @@ _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
 _MAX_CATEGORIES: Final = 3
 
 
-def read_document(tool: str, text: str, *, where: str) -> Contents:
+def read_document(tool: str, data: bytes, *, where: str) -> Contents:
     """Decode a `.json` result.
 
     Args:
         tool: The tool in the file's name.
-        text: The content of the file.
+        data: The content of the file.
         where: The path, for errors.
 
     Raises:
         UnreadableProfileError: If the text is not a result of the tool.
     """
+    Budget(where, len(data)).expect_json(data)
     try:
-        document = json.loads(text)
+        document = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise UnreadableProfileError(
             "this is not JSON, or it is truncated.",

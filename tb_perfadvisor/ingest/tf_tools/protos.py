@@ -8,6 +8,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,
@@ -43,6 +44,8 @@ _TPU: Final = {
     StepPart.OUTPUT: ("tc_outfeed_time_ms",),
 }
 OPERATORS_ON_DEVICE: Final = "of operators on the device, including those of the input pipeline"
+_ITEMS_OF_ROW: Final = 8
+"""A step, a kernel or an operator with its numbers."""
 _IDLE_OPERATOR: Final = "IDLE"
 _PIPELINE_OPERATOR: Final = "Dataset"
 
@@ -63,6 +66,7 @@ def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
         raise UnreadableProfileError("this tool does not write .pb files.", where=where)
     try:
         message = MESSAGES[message_name].FromString(data)
+        Budget(where, len(data)).keep(_ITEMS_OF_ROW * _rows(message))
         contents = read(message)
     except DecodeError:
         contents = None
@@ -73,6 +77,17 @@ def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
             hint="Copy it again from where it was written.",
         )
     return contents
+
+
+def _rows(message: Any) -> int:
+    """How many rows the tables of a message have."""
+    rows = 0
+    for _, value in message.ListFields():
+        if hasattr(value, "ListFields"):
+            rows += _rows(value)
+        elif not isinstance(value, (bytes, str, int, float)):
+            rows += len(value)
+    return rows
 
 
 def _read_overview(message: Any) -> Contents | None:

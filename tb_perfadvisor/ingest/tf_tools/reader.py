@@ -128,7 +128,7 @@ def _read_file(path: str, opener: Opener) -> Result:
     contents: Contents = (
         read_proto(file.tool, data, where=path)
         if file.form == "pb"
-        else read_document(file.tool, data.decode("utf-8", "replace"), where=path)
+        else read_document(file.tool, data, where=path)
     )
     return Result(path, file, contents)
 

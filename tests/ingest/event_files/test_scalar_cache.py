@@ -28,9 +28,9 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     positions: list[int] = []
 
     class Reader(ScalarReader):
-        def read(self, stream: object) -> None:
+        def read(self, stream: object, where: str = "") -> None:
             positions.append(self.end)
-            super().read(stream)  # type: ignore[arg-type]
+            super().read(stream, where)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tb_perfadvisor.ingest.event_files.scalar_cache.ScalarReader", Reader)
     monkeypatch.setattr(run_scalars, "ScalarReader", Reader)

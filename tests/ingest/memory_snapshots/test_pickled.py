@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.memory_snapshots import pickled
 from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
 from tb_perfadvisor.ingest.memory_snapshots.pickled import read_pickle
@@ -24,7 +25,9 @@ STACK = frames(("model.py", 3, "forward"), ("train.py", 9, "main"))
 
 
 def load(data: bytes) -> Any:
-    return read_pickle(io.BytesIO(data), "memory.pickle", SnapshotCollector("memory.pickle"))
+    budget = Budget("memory.pickle", len(data))
+    collector = SnapshotCollector("memory.pickle", budget)
+    return read_pickle(io.BytesIO(data), "memory.pickle", collector, budget)
 
 
 def small() -> Snapshot:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode import wire
 
 _MAX_HEADER_BYTES: Final = 2 * wire.MAX_VARINT_BYTES
@@ -47,6 +48,8 @@ class FileReader:
         self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
         self.where = where
         self.size: int = self._stream.seek(0, os.SEEK_END)
+        self.budget = Budget(where, self.size)
+        """What the reader may keep of the file."""
         self._block = bytearray()
         self._window_at = 0
         self._window = b""

@@ -157,6 +157,10 @@ def _runs_of_small(spans: Sequence[Span]) -> Iterator[list[Span]]:
         yield together
 
 
+_ITEMS_OF_LINE: Final = 4
+"""The description of a line, with its names."""
+
+
 class _LineDecoder:
     """Collects lines and their events, part by part."""
 
@@ -202,6 +206,7 @@ class _LineDecoder:
         self._heads.append(LineHead(id_, display or name, timestamp_ns))
         self._ends.append(self._count)
         self._damaged_lines += at < end
+        self._file.budget.keep(_ITEMS_OF_LINE)
 
     def _add_run(self, first: Field, end: int, stats: StatDecoder) -> int:
         """Decode the consecutive events from the first one on.
@@ -231,6 +236,7 @@ class _LineDecoder:
         place = np.array(spans, dtype=np.int64) - first
         lines = wire.Slices(self._file.block(first, last), place[:, 0], place[:, 1])
         count, data = len(spans), lines.buffer.data
+        self._file.budget.keep(_ITEMS_OF_LINE * count)
         ids, timestamps_ns = [0] * count, [0] * count
         names, displays = [""] * count, [""] * count
         after = lines.begin.copy()
@@ -299,6 +305,7 @@ class _LineDecoder:
             stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
             decoder.add(row[is_stat], stats, self._count)
         self._count += len(spans)
+        self._file.budget.keep(len(spans))
         kind, offset, duration = columns.values()
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
         is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)

@@ -56,6 +56,8 @@ _MAX_LINES: Final = 1 << 17
 # Fields of XPlane.
 _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _TABLES: Final = (_KINDS, _STAT_NAMES, _PLANE_STATS)
+_ITEMS_OF_STAT: Final = 4
+"""The name and the value of a plane's own stat."""
 _TABLE_BYTES: Final = 4 << 20
 _NONE: Final = np.empty(0, dtype=np.int64)
 
@@ -140,6 +142,8 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
                 last = until - found.tables_at
                 run = find_records(buffer, first, last, field.number << 3 | wire.DELIMITED)
                 runs[field.number].append(run)
+                items = _ITEMS_OF_STAT if field.number == _PLANE_STATS else 1
+                file.budget.keep(items * len(run.begin))
                 at = max(at, found.tables_at + run.after)
             elif field.number == _LINES and _is_used(file, found.name, field):
                 lines.append((field.begin, field.end))

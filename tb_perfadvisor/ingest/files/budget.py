@@ -1,0 +1,79 @@
+"""Bounds what a reader keeps in memory, in proportion to what it has read.
+
+A file can be made so that each of its bytes becomes a Python object: an opening bracket of JSON, an
+instruction of a pickle, an empty protobuf message. Readers count what they keep as they go, and
+stop long before memory runs out. The counts follow from the file alone, never from the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.units import format_bytes
+
+FREE_BYTES: Final = 64 << 20
+"""Kept whatever the size of the file, so that small files never reach a limit."""
+BYTES_PER_BYTE: Final = 16
+"""Kept for each inflated byte. Recorded files need less than 4: see `docs/damaged-files.md`."""
+ITEM_BYTES: Final = 64
+"""What an object, an entry of a container or a row of a table counts: about what it takes."""
+
+
+class Budget:
+    """What the reader of one file may keep."""
+
+    def __init__(self, where: str, read_bytes: int = 0) -> None:
+        """Begin with nothing kept.
+
+        Args:
+            where: The file's path, for errors.
+            read_bytes: The size of a file whose parts are read in any order.
+        """
+        self._where = where
+        self.read_bytes = read_bytes
+        """Bytes that were read, after inflating. Readers from front to back add to it."""
+        self.kept_bytes = 0
+
+    @property
+    def allowed_bytes(self) -> int:
+        """How much may be kept of what was read so far."""
+        return FREE_BYTES + BYTES_PER_BYTE * self.read_bytes
+
+    def keep(self, items: int = 0, size_bytes: int = 0) -> None:
+        """Count what is kept until the file is read.
+
+        Args:
+            items: Objects, entries of containers or rows of tables.
+            size_bytes: Bytes beyond those of the items, such as the texts.
+
+        Raises:
+            UnreadableProfileError: If it is more than a recorded file of this size holds.
+        """
+        self.kept_bytes += ITEM_BYTES * items + size_bytes
+        self.expect()
+
+    def expect(self, items: int = 0) -> None:
+        """Check that there is room for items that are freed again.
+
+        Raises:
+            UnreadableProfileError: If it is more than a recorded file of this size holds.
+        """
+        if self.kept_bytes + ITEM_BYTES * items > self.allowed_bytes:
+            raise UnreadableProfileError(
+                f"its first {format_bytes(self.read_bytes)} hold more than "
+                f"{format_bytes(self.allowed_bytes)} of values, which no recording does.",
+                where=self._where,
+                hint="The file is damaged, or made to fill the memory: record it again.",
+            )
+
+    def expect_json(self, text: bytes | memoryview) -> None:
+        """Check that there is room for the values of a JSON text, before it is decoded.
+
+        Raises:
+            UnreadableProfileError: If it is more than a recorded file of this size holds.
+        """
+        # Short texts fit in any case, and nearly all texts are short.
+        if ITEM_BYTES * len(text) > FREE_BYTES - self.kept_bytes:
+            text = bytes(text)
+            self.expect(text.count(b",") + text.count(b"[") + text.count(b"{"))
