@@ -1,7 +1,7 @@
 """Reads the catalog: the TOML files of this folder. The README beside them explains the format.
 
-An analysis needs a tenth of the entries, and a parser written in Python takes a tenth of a second
-for all of them. So the files are cut into entries, and only those that are asked for are parsed.
+An analysis needs a tenth of the entries, and parsing all of them takes 80 ms. So the files are cut
+into entries, and only those that are asked for are parsed.
 """
 
 from __future__ import annotations
