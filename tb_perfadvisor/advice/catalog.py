@@ -99,7 +99,7 @@ def change(change_id: str) -> Change:
     try:
         entry = msgspec.convert(tomllib.loads(text)[change_id], _Entry)
         remedies = tuple(_remedy(change_id, entry, each) for each in entry.variants or (entry,))
-    except (ValueError, KeyError) as error:
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise ValueError(f"{category}.toml, {change_id}: {error}") from error
     values = {name: value for remedy in remedies for name, value in remedy.values}
     return Change(change_id, category, remedies, MappingProxyType(values))
