@@ -24,7 +24,7 @@ from tb_perfadvisor.contract.model import (
     TrainingView,
 )
 from tb_perfadvisor.report.formats.brief import BriefDocument
-from tb_perfadvisor.report.views import STRUCTS
+from tb_perfadvisor.report.views import views_type
 
 SCHEMA_PATH = Path(__file__).resolve().parents[1] / "tb_perfadvisor" / "contract" / "schema.json"
 COMMAND = "python scripts/schema.py"
@@ -40,7 +40,7 @@ def build_schema() -> dict[str, Any]:
         (
             Document,
             BriefDocument,
-            *STRUCTS,
+            views_type(),
             ComparisonDocument,
             HistoryDocument,
             HistoryView,

@@ -8,21 +8,11 @@ import { Failure } from "./widgets/failure";
 import { WarningIcon } from "./widgets/icons";
 import { Loading } from "./widgets/loading";
 import { FilesPage } from "./pages/files";
-import { HistoryPage } from "./pages/history";
-import { InputPage } from "./pages/input";
-import { KernelsPage } from "./pages/kernels";
-import { MemoryPage } from "./pages/memory";
-import { OperatorsPage } from "./pages/operators";
-import { ParallelismPage } from "./pages/parallelism";
 import { Picker } from "./pages/picker";
-import { RanksPage } from "./pages/ranks";
-import { ReportPage } from "./pages/report/page";
 import { RulesPage } from "./pages/rules";
 import { RunsPage } from "./pages/runs";
-import { ServingPage } from "./pages/serving";
-import { StepsPage } from "./pages/steps";
-import { TrainingPage } from "./pages/training";
 import { Navigation } from "./pages/navigation";
+import { capturePage } from "./pages/registry";
 import { AnalysisProgress } from "./pages/analysis-progress";
 
 export function App(): JSX.Element {
@@ -76,31 +66,8 @@ function CapturePage(): JSX.Element {
   if (current.state === "failed") {
     return <Failure error={current.error} onRetry={() => void showCapture(id, [], true)} />;
   }
-  const shared = { key: id, report: current.value, captureId: id };
-  switch (page.value) {
-    case "training":
-      return <TrainingPage {...shared} />;
-    case "history":
-      return <HistoryPage key={id} captureId={id} />;
-    case "steps":
-      return <StepsPage {...shared} />;
-    case "ranks":
-      return <RanksPage {...shared} />;
-    case "parallelism":
-      return <ParallelismPage {...shared} />;
-    case "input":
-      return <InputPage {...shared} />;
-    case "kernels":
-      return <KernelsPage {...shared} />;
-    case "operators":
-      return <OperatorsPage {...shared} />;
-    case "memory":
-      return <MemoryPage {...shared} />;
-    case "serving":
-      return <ServingPage {...shared} />;
-    default:
-      return <ReportPage {...shared} />;
-  }
+  const { Page } = capturePage(page.value);
+  return <Page key={id} report={current.value} captureId={id} />;
 }
 
 function DeadLink(): JSX.Element {

@@ -1,5 +1,6 @@
 // TensorBoard imports this module into the tab's frame and calls `render()`.
 import { render as renderInto } from "preact";
+import { CAUSE_STYLES } from "./charts/colors";
 import { isExported } from "./state/exported";
 import { followLink, followReload, followTheme } from "./state/host";
 import { loadCaptures, openLink, reload } from "./state/store";
@@ -10,7 +11,7 @@ export function render(): void {
   document.documentElement.lang = "en";
   document.title = "Perf Advisor";
   const sheet = document.createElement("style");
-  sheet.textContent = style;
+  sheet.textContent = CAUSE_STYLES + style;
   document.head.append(sheet);
   followTheme((theme) => {
     document.documentElement.dataset.theme = theme;

@@ -51,6 +51,7 @@ export interface Report {
   notes: NoteInfo[];
   recorded?: RecordedInfo | null;
   whole_run?: WholeRunInfo | null;
+  available_views?: string[];
   views?: {} | null;
 }
 /**
@@ -1707,4 +1708,19 @@ export interface UnknownProfile {
   capture_id: string;
   session: string;
   reason: string;
+}
+/**
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Views".
+ */
+export interface Views {
+  steps: StepsView;
+  input: InputView;
+  kernels: KernelsView | null;
+  operators: OperatorsView | null;
+  memory: MemoryView | null;
+  snapshot: SnapshotView | null;
+  ranks: RanksView | null;
+  parallelism: ParallelismView | null;
+  serving: ServingView | null;
 }

@@ -1,5 +1,6 @@
 // Phrases made from the fields of a report.
 import type { FindingInfo, Report, SavingInfo, Scope } from "./report";
+import { CAUSES } from "./causes";
 import { formatDuration, formatDurationRange, formatPlural, formatShare } from "./format";
 
 const FRAMEWORKS: Record<string, string> = {
@@ -88,24 +89,10 @@ export function asWords(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** The labels of causes; the report names those of its reference worker. */
-export function causeNames(report: Report): (cause: string) => string {
-  const labels = new Map(report.overview.breakdown.map(({ cause, label }) => [cause, label]));
-  return (cause) => labels.get(cause) ?? asWords(cause);
-}
+/** The label of a cause. */
+export const causeName = (cause: string): string => CAUSES[cause]?.label ?? asWords(cause);
 
 /** The names of the ranks: by number, else by host. */
 export const rankNames = ({ workers }: Pick<Report, "workers">): string[] =>
   workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `process ${index}`));
 
-/** Whether the program uses more than one device, or communicates. */
-export const isParallel = ({ world_size: size, workers, overview }: Report): boolean =>
-  (size ?? 1) > 1 ||
-  workers.length > 1 ||
-  workers.some(({ device }) => (device?.used ?? 0) > 1) ||
-  overview.breakdown.some(({ cause }) => cause === "communication");
-
-/** Whether a report is on a log of torch.compile, without a profile. */
-export function isOnlyLog(report: Report): boolean {
-  return report.formats.length === 1 && report.formats[0] === "torch-compile-log";
-}

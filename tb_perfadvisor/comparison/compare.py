@@ -21,7 +21,7 @@ from tb_perfadvisor.comparison.scaling import (
     scaling_headline,
 )
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.signals.core.causes import LABELS, Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration
 
 
@@ -194,7 +194,7 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
     causes = [
         model.CauseChange(
             cause=cause.value,
-            label=LABELS[cause],
+            label=cause.label,
             base_ns=before.get(cause.value, 0),
             target_ns=after.get(cause.value, 0),
             change_ns=after.get(cause.value, 0) - before.get(cause.value, 0),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tb_perfadvisor.comparison.differences import different_shapes
 from tb_perfadvisor.comparison.run_facts import RunFacts, Setup
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.signals.core.causes import LABELS, Cause
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -132,7 +132,7 @@ def _differences(ideal: Mapping[str, int], real: Mapping[str, int]) -> list[mode
     lost = [
         model.CauseChange(
             cause=name,
-            label=LABELS[Cause(name)],
+            label=Cause(name).label,
             base_ns=ideal[name],
             target_ns=real[name],
             change_ns=real[name] - ideal[name],

@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.rules.evidence.snapshots import holders_in
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
@@ -138,7 +138,7 @@ def _where_time_goes(signals: Signals, whole: str) -> str:
             return f"{idle} for {share} of {whole}, and nothing in the profile explains it"
         names = annotated_idle(signals).by_name(attribution.intervals[worst])
         name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
-        return f"{LABELS[worst]}: {share} of {whole}" + (f", mostly under {name}" if name else "")
+        return f"{worst.label}: {share} of {whole}" + (f", mostly under {name}" if name else "")
     if is_host_only:
         computing = format_share(attribution.share(Cause.HOST_COMPUTE))
         return f"Nothing stands out: operators run for {computing} of {whole}"

@@ -24,6 +24,11 @@ def format_of(name: str) -> Format:
     return _BY_NAME[name]
 
 
+def label_of(name: str) -> str:
+    """What a file of a format is called; the name itself for a trace that no format read."""
+    return _BY_NAME[name].label if name in _BY_NAME else name
+
+
 def format_by_path(path: str) -> Format | None:
     """The format of a file whose name is proof enough."""
     for format in FORMATS:

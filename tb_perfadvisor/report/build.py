@@ -22,6 +22,7 @@ from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.report.places import places_of
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_numbers
+from tb_perfadvisor.report.views import available_views, make_views
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
@@ -85,7 +86,8 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
             for note in analysis.notes
         ],
         recorded=_recorded(signals),
-        views=_views(signals) if config.with_views else None,
+        available_views=available_views(signals),
+        views=make_views(signals) if config.with_views else None,
     )
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)
@@ -147,12 +149,6 @@ def _recorded(signals: Signals) -> model.RecordedInfo | None:
     if not 0 < start_ns <= end_ns < _LATEST_UNIX_NS:  # a damaged clock
         return None
     return model.RecordedInfo(start_unix_ns=start_ns, end_unix_ns=end_ns)
-
-
-def _views(signals: Signals) -> dict[str, Any]:
-    from tb_perfadvisor.report.views import make_views  # only the tab asks for views
-
-    return make_views(signals)
 
 
 def _timelines(report: model.Report, analysis: Analysis) -> list[dict[str, Any]]:

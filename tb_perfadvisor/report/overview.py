@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.device.program_memory import program_memory
@@ -57,7 +57,7 @@ def make_overview(signals: Signals) -> model.Overview:
         breakdown=[
             model.BreakdownPart(
                 cause=cause.value,
-                label=LABELS[cause],
+                label=cause.label,
                 total_ns=attribution.total_ns(cause),
                 share=attribution.share(cause) or 0.0,
             )

@@ -55,7 +55,11 @@ def test_captures_contain_no_absolute_path(tab: Tab, tmp_path: Path) -> None:
     (capture,) = answer["captures"]
     assert capture["run"] == "a/b"
     assert (capture["status"], capture["headline"], capture["is_synthetic"]) == ("new", None, None)
-    assert (capture["format"], capture["framework"], capture["files"]) == ("kineto", "pytorch", 1)
+    assert (capture["format_label"], capture["framework"], capture["files"]) == (
+        "PyTorch trace",
+        "pytorch",
+        1,
+    )
     assert capture["size_bytes"] == len(KINETO)
     assert (capture["profile_run"], capture["profile_host"]) == (None, None)
     assert [file["path"] for file in answer["rejected"]] == ["bad/x.pt.trace.json"]
@@ -112,7 +116,11 @@ def test_session_with_only_an_export_is_a_capture(tab: Tab) -> None:
     tab.others["profile"] = object()
     (capture,) = tab.captures()
     assert (capture["run"], capture["session"]) == ("run", "2020_06_01_02_03_04")
-    assert (capture["format"], capture["framework"], capture["files"]) == ("chrome", "unknown", 1)
+    assert (capture["format_label"], capture["framework"], capture["files"]) == (
+        "exported profile",
+        "unknown",
+        1,
+    )
     # There is no link to the Profile tab, and the doctor says why.
     assert (capture["profile_run"], capture["profile_host"]) == (None, None)
     notes = {note["id"]: note for note in tab.get("api/v1/doctor").json["notes"]}
@@ -175,6 +183,8 @@ def test_a_link_to_a_file_elsewhere_shows_a_profile_and_nothing_else(
     for name, target in names.items():
         (tab.logdir / "run" / name).symlink_to(target)
     answer = tab.get("api/v1/captures")
-    assert sum(capture["format"] == "kineto" for capture in answer.json["captures"]) == 2
+    assert (
+        sum(capture["format_label"] == "PyTorch trace" for capture in answer.json["captures"]) == 2
+    )
     assert "run/secret.pt.trace.json" in [file["path"] for file in answer.json["rejected"]]
     assert "hunter2" not in answer.text + tab.get("api/v1/doctor").text

@@ -5,7 +5,7 @@ import { formatPlural } from "../format";
 import type { FindingInfo, Report } from "../report";
 import { chosenCause } from "../state/chosen-cause";
 import { openFindings } from "../state/store";
-import { causeNames } from "../text";
+import { causeName } from "../text";
 import { Finding } from "./finding";
 import { CheckIcon } from "../widgets/icons";
 
@@ -60,7 +60,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
     <section aria-labelledby="findings">
       <div class="section-head">
         <h2 id="findings">What to change</h2>
-        {cause !== null && <ChosenCause report={report} cause={cause} shown={branches.length} of={all.length} />}
+        {cause !== null && <ChosenCause cause={cause} shown={branches.length} of={all.length} />}
         {cause === null && branches.length > 0 && (
           <span class="muted">
             {formatPlural(report.findings.length, "finding")}, sorted by expected saving{report.steps.used > 0 && " per step"}
@@ -106,11 +106,10 @@ function NoFindings({ passed }: { passed: number }): JSX.Element {
 export const isAbout = ({ finding, refined }: Branch, cause: string): boolean =>
   [finding, ...refined.map((entry) => entry.finding)].some(({ causes }) => causes?.includes(cause));
 
-function ChosenCause(props: { report: Report; cause: string; shown: number; of: number }): JSX.Element {
-  const { report, cause, shown, of } = props;
+function ChosenCause({ cause, shown, of }: { cause: string; shown: number; of: number }): JSX.Element {
   return (
     <span class="muted" role="status">
-      {shown} of {formatPlural(of, "finding")} about “{causeNames(report)(cause)}”{" "}
+      {shown} of {formatPlural(of, "finding")} about “{causeName(cause)}”{" "}
       <button type="button" class="link-button" onClick={() => (chosenCause.value = null)}>
         Show all
       </button>

@@ -19,12 +19,6 @@ const STATUS: Record<Capture["status"], string> = {
   done: "yes",
   failed: "failed",
 };
-const FORMATS: Record<string, string> = {
-  kineto: "PyTorch trace",
-  xplane: "XPlane",
-  chrome: "Chrome trace",
-  "tf-tools": "TensorFlow Profiler outputs",
-};
 
 const CAPTURES: Column<Capture>[] = [
   {
@@ -45,7 +39,7 @@ const CAPTURES: Column<Capture>[] = [
     unit: null,
     value: ({ framework }) => (framework === "unknown" ? null : frameworkName(framework)),
   },
-  { key: "format", label: "Format", unit: null, value: ({ format }) => FORMATS[format] ?? format },
+  { key: "format", label: "Format", unit: null, value: ({ format_label: label }) => label },
   { key: "files", label: "Files", unit: "count", value: ({ files }) => files },
   { key: "size", label: "Size", unit: "bytes", value: ({ size_bytes: size }) => size },
   {
@@ -93,8 +87,8 @@ export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
           filterLabel="Find a capture"
           key={`${selectedId.value}`}
         />
-        {captures.some(({ format, profile_run: run }) => format === "kineto" && !run) && (
-          <p class="muted table-note">The Profile tab reads only XPlane files; PyTorch traces appear only in this tab.</p>
+        {captures.some(({ is_for_profile_tab: isRead }) => !isRead) && (
+          <p class="muted table-note">The Profile tab reads only XPlane files; all others appear only in this tab.</p>
         )}
       </section>
       <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>

@@ -7,7 +7,7 @@ import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { InputIterator, InputView, LoaderWorkers, Report, StepsView } from "../report";
 import { openFinding } from "../state/store";
-import { causeNames, describePeriod, describeSaving } from "../text";
+import { causeName, describePeriod, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
@@ -107,7 +107,7 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
       ) : (
         <>
           {report.steps.used > 1 && view.stall_ns !== null && view.stall_ns > 0 && (
-            <StallBySteps report={report} captureId={captureId} />
+            <StallBySteps captureId={captureId} />
           )}
           {!view.workers && (
             <p class="muted">
@@ -122,7 +122,7 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
   );
 }
 
-function StallBySteps({ report, captureId }: Props): JSX.Element {
+function StallBySteps({ captureId }: { captureId: string }): JSX.Element {
   return (
     <section class="card" aria-labelledby="stall-by-step">
       <div class="card-head">
@@ -130,7 +130,7 @@ function StallBySteps({ report, captureId }: Props): JSX.Element {
         <p class="muted">line: median</p>
       </div>
       <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
-        {(view) => <StallChart view={onlyInput(view)} labels={causeNames(report)} />}
+        {(view) => <StallChart view={onlyInput(view)} />}
       </Fetched>
     </section>
   );
@@ -142,8 +142,8 @@ function onlyInput(view: StepsView): StepsView {
   return { ...view, duration_ns: waits, causes: ["input"], total_ns: [waits], longest: [[]], slow: [] };
 }
 
-function StallChart({ view, labels }: { view: StepsView; labels: (cause: string) => string }): JSX.Element {
-  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+function StallChart({ view }: { view: StepsView }): JSX.Element {
+  const draw = useCallback((width: number) => drawSteps(view, causeName, width), [view]);
   return <PlotFigure label="Input wait of each step." draw={draw} />;
 }
 

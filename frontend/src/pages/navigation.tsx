@@ -1,57 +1,33 @@
 // The row of pages below the picker.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { CAPTURE_PAGES, type PageName, captures, page, pageLink, report, selectedCapture, selectedId } from "../state/store";
-import { isParallel } from "../text";
+import { captures, isAboutCapture, page, pageLink, report, selectedCapture, selectedId } from "../state/store";
 import { PageLink } from "../widgets/page-link";
+import { capturePage, shownPages } from "./registry";
 
-const LABELS: Record<PageName, string> = {
-  runs: "Runs",
-  report: "Report",
-  training: "Training",
-  history: "History",
-  steps: "Steps",
-  input: "Input",
-  kernels: "Kernels",
-  operators: "Operators",
-  memory: "Memory",
-  ranks: "Ranks",
-  parallelism: "Parallelism",
-  serving: "Serving",
-  compare: "Compare",
-  rules: "Rules",
-  files: "Files",
-};
+type Link = readonly [name: string, label: string];
 
-/** Pages about data that no file of a format has. */
-const WITHOUT: Record<string, readonly PageName[]> = {
-  "torch-compile-log": ["steps", "input", "kernels", "operators", "memory", "ranks"],
-  "memory-snapshot": ["steps", "input", "kernels", "operators"],
-};
-
-/** Whether a page has something to show, or a link leads to it. */
-function applies(name: PageName): boolean {
-  if (name === page.value) return true;
-  if (WITHOUT[selectedCapture.value?.format ?? ""]?.includes(name)) return false;
-  if (name !== "training" && name !== "history" && name !== "parallelism" && name !== "serving") return true;
-  if (name === "training") return selectedCapture.value?.has_scalars === true;
-  if (name === "history") return (selectedCapture.value?.recordings ?? 1) > 1;
-  if (report.value.state !== "ready") return false;
-  const shown = report.value.value;
-  return name === "parallelism" ? isParallel(shown) : shown.workload.mode === "inference server";
+/** The pages of the selected capture, with the one that a link leads to, even if it is empty. */
+function captureLinks(): Link[] {
+  if (selectedId.value === null) return [];
+  const shown = shownPages(selectedCapture.value, report.value.state === "ready" ? report.value.value : null);
+  const current = capturePage(page.value);
+  if (isAboutCapture(page.value) && !shown.includes(current)) shown.push(current);
+  return shown.map(({ name, label }) => [name, label]);
 }
 
-/** The pages that have something to show. */
-function namesOf(): PageName[] {
+function links(): Link[] {
   const isOnly = captures.value.state === "ready" && captures.value.value.captures.length === 1;
   return [
-    ...(isOnly ? [] : (["runs"] as const)),
-    ...(selectedId.value === null ? [] : CAPTURE_PAGES.filter(applies)),
-    "compare",
-    "rules",
-    "files",
+    ...(isOnly ? [] : [["runs", "Runs"] as const]),
+    ...captureLinks(),
+    ["compare", "Compare"],
+    ["rules", "Rules"],
+    ["files", "Files"],
   ];
 }
+
+const currentName = (): string => (isAboutCapture(page.value) ? capturePage(page.value).name : page.value);
 
 export function Navigation(): JSX.Element {
   const row = useRef<HTMLElement>(null);
@@ -62,9 +38,9 @@ export function Navigation(): JSX.Element {
   }, [page.value]);
   return (
     <nav class="navigation" aria-label="Pages" ref={row}>
-      {namesOf().map((name) => (
-        <PageLink key={name} to={pageLink(name)} isCurrent={page.value === name}>
-          {LABELS[name]}
+      {links().map(([name, label]) => (
+        <PageLink key={name} to={pageLink(name)} isCurrent={currentName() === name}>
+          {label}
         </PageLink>
       ))}
     </nav>

@@ -7,7 +7,7 @@ import { median } from "../charts/median";
 import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, strongest } from "../charts/ranks-charts";
 import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
 import type { RanksView, Report } from "../report";
-import { causeNames, describePeriod, rankNames } from "../text";
+import { causeName, describePeriod, rankNames } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched, Nothing } from "../widgets/fetched";
 
@@ -85,13 +85,12 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   const names = useMemo(() => rankNames(report), [report]);
   const per = describePeriod(report);
   const [isDifference, setDifference] = useState(view.late.length > 0);
-  const labels = useMemo(() => causeNames(report), [report]);
   const ranks = [...names.keys()];
-  const cells = useMemo(() => heatCells(view, names, labels, isDifference, worthRows(view)), [view, names, labels, isDifference]);
+  const cells = useMemo(() => heatCells(view, names, causeName, isDifference, worthRows(view)), [view, names, isDifference]);
   const fullNs = strongest(cells);
   const drawTimes = useCallback(
     (width: number) => {
-      const rows = worthRows(view).map((row) => labels(view.causes[row] ?? ""));
+      const rows = worthRows(view).map((row) => causeName(view.causes[row] ?? ""));
       return drawHeat(cells, rows, ranks, names, width, isDifference, fullNs);
     },
     [cells, fullNs],

@@ -11,7 +11,7 @@ import { median } from "../charts/median";
 import { describeStepsChart, drawSteps, stepsPerBar } from "../charts/steps-chart";
 import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
 import type { Report, SlowStep, StepsView } from "../report";
-import { causeNames, describeSteps } from "../text";
+import { causeName, describeSteps } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { CloseButton } from "../widgets/close-button";
 import { Fetched, Nothing } from "../widgets/fetched";
@@ -63,15 +63,14 @@ export function describeTimes(view: StepsView): string {
 }
 
 function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.Element {
-  const labels = useMemo(() => causeNames(report), [report]);
   const [chosen, setChosen] = useState<number | null>(null);
-  const draw = useCallback((width: number) => drawSteps(view, labels, width, chosen), [view, labels, chosen]);
+  const draw = useCallback((width: number) => drawSteps(view, causeName, width, chosen), [view, chosen]);
   // A single step has no course: one bar, as in the report.
   const drawOnly = useCallback(
     (width: number) => drawBreakdownBar(report.overview.breakdown, report.overview.steps, width, null),
     [report],
   );
-  const columns = useMemo(() => stepColumns(view, labels, setChosen), [view, labels]);
+  const columns = useMemo(() => stepColumns(view, setChosen), [view]);
   const perBar = stepsPerBar(view);
   const slow = view.slow ?? [];
   const { steps } = report;
@@ -112,7 +111,7 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
           {view.causes.map((cause, row) =>
             isWorthAColumn(view, row) ? (
               <li key={cause}>
-                <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {labels(cause)}
+                <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {causeName(cause)}
               </li>
             ) : null,
           )}
@@ -121,7 +120,7 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
         <Excluded report={report} />
       </section>
       {chosen !== null && (
-        <Step view={view} place={chosen} labels={labels} report={report} captureId={captureId} close={() => setChosen(null)} />
+        <Step view={view} place={chosen} report={report} captureId={captureId} close={() => setChosen(null)} />
       )}
       <section aria-labelledby="steps-table">
         <div class="section-head">
@@ -155,7 +154,6 @@ const KINDS: Record<SlowStep["kind"], string> = {
 
 function stepColumns(
   view: StepsView,
-  labels: (cause: string) => string,
   choose: (step: number) => void,
 ): Column<number>[] {
   const middle = median(view.duration_ns);
@@ -202,7 +200,7 @@ function stepColumns(
   }
   view.causes.forEach((cause, row) => {
     if (!isWorthAColumn(view, row)) return;
-    columns.push({ key: cause, label: labels(cause), unit: "ns", value: (step) => view.total_ns[row]?.[step] ?? null });
+    columns.push({ key: cause, label: causeName(cause), unit: "ns", value: (step) => view.total_ns[row]?.[step] ?? null });
   });
   return columns;
 }
@@ -211,12 +209,11 @@ interface StepProps extends Props {
   view: StepsView;
   /** Index into the view's lists. */
   place: number;
-  labels: (cause: string) => string;
   close(): void;
 }
 
 /** A step: what took longer or shorter than in the median step, and its events. */
-function Step({ view, place, labels, report, captureId, close }: StepProps): JSX.Element {
+function Step({ view, place, report, captureId, close }: StepProps): JSX.Element {
   const [startNs, durationNs] = [view.start_ns[place] ?? 0, view.duration_ns[place] ?? 0];
   const title = `Step ${view.index[place]}`;
   const changes = view.causes
@@ -239,7 +236,7 @@ function Step({ view, place, labels, report, captureId, close }: StepProps): JSX
           {changes.length === 0 && "No cause differs from its median over the steps."}
           {changes.map(({ cause, change }) => (
             <span key={cause} class="bound">
-              <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {labels(cause)}{" "}
+              <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {causeName(cause)}{" "}
               {formatChange(change)}
             </span>
           ))}

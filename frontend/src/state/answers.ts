@@ -11,7 +11,10 @@ export interface Capture {
   /** When it was recorded, in the form of session names; empty if unknown. */
   recorded: string;
   framework: string;
-  format: string;
+  /** What it is a file of, in words. */
+  format_label: string;
+  /** Whether the Profile tab reads such files at all. */
+  is_for_profile_tab: boolean;
   files: number;
   /** Whether event files lie in the directory of its run. */
   has_scalars: boolean;

@@ -1,7 +1,6 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  Comparison, HistoryView, InputView, KernelsView, MemoryView, OperatorsView, ParallelismView, RanksView, Report, ServingView, SnapshotView,
-  StepsView, TrainingView,
+  Comparison, HistoryView, Report, TrainingView, Views,
 } from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
@@ -69,19 +68,6 @@ export const fetchRules = async (signal?: AbortSignal): Promise<RuleInfo[]> =>
   (await get<{ rules: RuleInfo[] }>("rules", signal)).rules;
 
 export const fetchDoctor = (signal?: AbortSignal): Promise<Doctor> => get<Doctor>("doctor", signal);
-
-/** The data of each view; null if the profile has none. */
-interface Views {
-  steps: StepsView;
-  ranks: RanksView | null;
-  parallelism: ParallelismView | null;
-  input: InputView;
-  kernels: KernelsView | null;
-  operators: OperatorsView | null;
-  memory: MemoryView | null;
-  snapshot: SnapshotView | null;
-  serving: ServingView | null;
-}
 
 export const fetchView = <Name extends keyof Views>(
   id: string,

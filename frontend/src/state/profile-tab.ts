@@ -23,7 +23,7 @@ export interface ProfileTarget {
 }
 
 export function profileTarget(capture: Capture | undefined): ProfileTarget | null {
-  if (capture?.format !== "xplane" || !capture.profile_run || !capture.profile_host) return null;
+  if (!capture?.profile_run || !capture.profile_host) return null;
   return { run: capture.profile_run, host: capture.profile_host };
 }
 

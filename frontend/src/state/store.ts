@@ -11,16 +11,12 @@ export const selectedId = signal<string | null>(null);
 export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
-/** The pages about one capture, by their names in the URL. */
-export const CAPTURE_PAGES = [
-  "report", "training", "history", "steps", "input", "kernels", "operators", "memory", "ranks", "parallelism", "serving",
-] as const;
-/** The pages about the whole log folder. */
-const OTHER_PAGES = ["runs", "compare", "rules", "files"] as const;
-export type PageName = (typeof CAPTURE_PAGES)[number] | (typeof OTHER_PAGES)[number];
-export const page = signal<PageName>("report");
+/** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */
+const FOLDER_PAGES: readonly string[] = ["runs", "compare", "rules", "files"];
+/** The name of the page in the URL. */
+export const page = signal("report");
 
-const isAboutCapture = (name: PageName): boolean => CAPTURE_PAGES.some((page) => page === name);
+export const isAboutCapture = (name: string): boolean => !FOLDER_PAGES.includes(name);
 
 /** Our values in the URL. */
 export type LinkValues = Partial<Record<"capture" | "view" | "finding" | "rule" | "base" | "target", string>>;
@@ -82,7 +78,7 @@ function keepSelection({ captures: available, scan }: CaptureList): void {
 export function openLink(): void {
   const values: LinkValues = readLink();
   link.value = values;
-  const named = [...CAPTURE_PAGES, ...OTHER_PAGES].find((name) => name === values.view) ?? "report";
+  const named = values.view || "report";
   const list = captures.value.state === "ready" ? captures.value.value : null;
   const isScanning = list?.scan.is_scanning ?? true;
   const [only, ...others] = list?.captures ?? [];
@@ -190,7 +186,7 @@ export async function cancelSelected(): Promise<void> {
 }
 
 /** A page of the selected capture, or of the log folder. */
-export const pageLink = (name: PageName): LinkValues => ({
+export const pageLink = (name: string): LinkValues => ({
   view: name === "report" ? "" : name,
   finding: "",
   rule: "",

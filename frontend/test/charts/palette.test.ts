@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { PALE } from "../../src/charts/colors";
+import { CAUSES } from "../../src/causes";
+import { CAUSE_STYLES, PALE, causeColor } from "../../src/charts/colors";
 
 type Rgb = [number, number, number];
 
@@ -17,10 +18,8 @@ function readVariables(start: number): Map<string, string> {
 }
 const THEMES = { light: readVariables(LIGHT), dark: new Map([...readVariables(LIGHT), ...readVariables(DARK)]) };
 // Programs on the CPU have operators in place of device compute, in the same color.
-const causesOf = (theme: Map<string, string>): [string, string][] =>
-  [...theme].flatMap(([name, value]) =>
-    name.startsWith("cause-") && name !== "cause-host-compute" ? [[name.slice("cause-".length), value]] : [],
-  );
+const causesOf = (theme: "light" | "dark"): [string, string][] =>
+  Object.entries(CAUSES).flatMap(([cause, colors]) => (cause === "host-compute" ? [] : [[cause, colors[theme]]]));
 
 /** WCAG 2.2, "relative luminance": linear sRGB and its weighted sum. */
 const linear = (hex: string): Rgb =>
@@ -63,10 +62,10 @@ const EYES: [name: string, matrix: number[][], least: number][] = [
 
 for (const [name, theme] of Object.entries(THEMES)) {
   const color = (variable: string): string => theme.get(variable) ?? assert.fail(variable);
-  const causes = causesOf(theme);
+  const causes = causesOf(name as keyof typeof THEMES);
 
   test(`causes can be told apart in ${name} mode`, () => {
-    assert.equal(causes.length, 17);
+    assert.equal(new Set(causes.map(([, hex]) => hex)).size, causes.length);
     for (const [eyes, matrix, least] of EYES) {
       const seen = causes.map(([cause, hex]) => ({ cause, lab: oklab(times(matrix, linear(hex))) }));
       for (const [index, a] of seen.entries()) {
@@ -96,6 +95,16 @@ for (const [name, theme] of Object.entries(THEMES)) {
     }
   });
 }
+
+test("each cause has its color in the style of both themes", () => {
+  assert.equal(causeColor("input"), "var(--cause-input)");
+  assert.equal(causeColor("unheard-of"), "var(--cause-unexplained)");
+  const [light = "", dark = ""] = CAUSE_STYLES.split(':root[data-theme="dark"]');
+  for (const [cause, colors] of Object.entries(CAUSES)) {
+    assert.match(light, new RegExp(`--cause-${cause}: ${colors.light};`));
+    assert.match(dark, new RegExp(`--cause-${cause}: ${colors.dark};`));
+  }
+});
 
 test("the formula of contrast gives the known values", () => {
   assert.equal(contrast("#000000", "#ffffff"), 21);

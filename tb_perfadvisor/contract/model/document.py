@@ -56,6 +56,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     whole_run: WholeRunInfo | None = None
     """None if the run logged no scalars around the recording. They change while it trains, so they
     are added when a report is shown, and never stored with it."""
+    available_views: list[str] = []
+    """The names of the views that this report has, so that their pages are shown."""
     views: dict[str, Any] | None = None
     """The views by name, if requested (`--views`): see `report/views`."""
 

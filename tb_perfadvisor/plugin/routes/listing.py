@@ -103,14 +103,16 @@ def _capture(backend: Backend, entry: Entry) -> dict[str, Any]:
     failure = state.failure if state is not None and row is None else None
     files = entry.capture.files
     run, host = backend.profile_target(entry)
+    format = format_of(entry.capture.format)
     return {
         **(dict.fromkeys(RunRow.__struct_fields__) if row is None else msgspec.structs.asdict(row)),
         "id": entry.id,
         "run": entry.run,
         "session": entry.capture.session,
         "recorded": _recorded(entry),
-        "framework": row.framework if row else format_of(entry.capture.format).framework,
-        "format": entry.capture.format,
+        "framework": row.framework if row else format.framework,
+        "format_label": format.label,
+        "is_for_profile_tab": format.is_read_by_profile_tab,
         "files": len(files),
         "has_scalars": bool(entry.candidates.runs),
         "reads_scalars": entry.candidates.is_read_beside,

@@ -18,6 +18,7 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.run_row import run_row
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.formats import label_of
 from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.rules.page import rule_page, rule_summary
 from tb_perfadvisor.rules.registry import all_rules
@@ -101,7 +102,8 @@ def _capture(name: str, report: model.Report) -> dict[str, Any]:
         "run": report.run,
         "session": report.session,
         "recorded": report.session,
-        "format": report.formats[0] if report.formats else "",
+        "format_label": ", ".join(map(label_of, report.formats)),
+        "is_for_profile_tab": True,  # beside an exported page, there is no Profile tab to mention
         "files": len(report.workers),
         "size_bytes": None,
         "status": "done",

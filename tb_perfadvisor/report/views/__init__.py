@@ -1,55 +1,102 @@
 """The tab's views besides the findings, one module per view.
 
 Each module has a struct, which defines the JSON, and a function that makes it from the reference
-worker's signals, or returns None if the profile has nothing to show.
+worker's signals, or returns None if the profile has nothing to show. `VIEWS` lists them, and says
+which reports have them: the tab shows their pages. See docs/adding-a-page.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
 import msgspec
 
-from tb_perfadvisor.report.views.input import InputView, make_input_view
-from tb_perfadvisor.report.views.kernels import KernelsView, make_kernels_view
-from tb_perfadvisor.report.views.memory import MemoryView, make_memory_view
-from tb_perfadvisor.report.views.operators import OperatorsView, make_operators_view
-from tb_perfadvisor.report.views.parallelism import ParallelismView, make_parallelism_view
-from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
-from tb_perfadvisor.report.views.serving import ServingView, make_serving_view
-from tb_perfadvisor.report.views.snapshot import SnapshotView, make_snapshot_view
-from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
+from tb_perfadvisor.report.views.input import make_input_view
+from tb_perfadvisor.report.views.kernels import make_kernels_view
+from tb_perfadvisor.report.views.memory import make_memory_view
+from tb_perfadvisor.report.views.operators import make_operators_view
+from tb_perfadvisor.report.views.parallelism import make_parallelism_view
+from tb_perfadvisor.report.views.ranks import make_ranks_view
+from tb_perfadvisor.report.views.serving import make_serving_view
+from tb_perfadvisor.report.views.snapshot import make_snapshot_view
+from tb_perfadvisor.report.views.steps import make_steps_view
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.ranks.ranks import ranks_of
+from tb_perfadvisor.signals.recording.compile_log import is_only_log
+from tb_perfadvisor.signals.snapshots.memory_course import memory_course
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import workload
 
-STRUCTS: tuple[type[msgspec.Struct], ...] = (
-    StepsView,
-    InputView,
-    RanksView,
-    ParallelismView,
-    MemoryView,
-    SnapshotView,
-    KernelsView,
-    OperatorsView,
-    ServingView,
+
+class View(msgspec.Struct, frozen=True):
+    """A view of the tab."""
+
+    make: Callable[[Signals], msgspec.Struct | None]
+    """None if the profile has nothing to show."""
+    is_available: Callable[[Signals], bool]
+    """Whether a report has the view. If it has, but nothing to show in it, the page says why."""
+
+
+def _shows_events(signals: Signals) -> bool:
+    return not is_only_log(signals) and not signals.trace.is_snapshot_only
+
+
+def _is_profile_or_snapshot(signals: Signals) -> bool:
+    return not is_only_log(signals)
+
+
+def _has_snapshot(signals: Signals) -> bool:
+    return signals.trace.is_snapshot_only or memory_course(signals) is not None
+
+
+def _is_parallel(signals: Signals) -> bool:
+    """Whether the program uses more than one device, or communicates."""
+    ranks = ranks_of(signals)
+    return (
+        (signals.trace.source.world_size or 1) > 1
+        or len(ranks) > 1
+        or any((summary.used_devices or 0) > 1 for summary in ranks.summaries)
+        or signals.attribution.total_ns(Cause.COMMUNICATION) > 0
+    )
+
+
+def _is_server(signals: Signals) -> bool:
+    return workload(signals).mode == Part.SERVER.label
+
+
+VIEWS: Mapping[str, View] = MappingProxyType(
+    {
+        "steps": View(make_steps_view, _shows_events),
+        "input": View(make_input_view, _shows_events),
+        "kernels": View(make_kernels_view, _shows_events),
+        "operators": View(make_operators_view, _shows_events),
+        "memory": View(make_memory_view, _is_profile_or_snapshot),
+        "snapshot": View(make_snapshot_view, _has_snapshot),
+        "ranks": View(make_ranks_view, _is_profile_or_snapshot),
+        "parallelism": View(make_parallelism_view, _is_parallel),
+        "serving": View(make_serving_view, _is_server),
+    }
 )
-"""For the schema."""
-_MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
-    "steps": make_steps_view,
-    "input": make_input_view,
-    "ranks": make_ranks_view,
-    "parallelism": make_parallelism_view,
-    "memory": make_memory_view,
-    "snapshot": make_snapshot_view,
-    "kernels": make_kernels_view,
-    "operators": make_operators_view,
-    "serving": make_serving_view,
-}
+"""By name."""
+
+
+def views_type() -> type[msgspec.Struct]:
+    """A struct with a field for each view, for the schema."""
+    fields = [(name, get_type_hints(view.make)["return"]) for name, view in VIEWS.items()]
+    return msgspec.defstruct("Views", fields, kw_only=True)
+
+
+def available_views(signals: Signals) -> list[str]:
+    """The names of the views that a report has, without making them."""
+    return [name for name, view in VIEWS.items() if view.is_available(signals)]
 
 
 def make_views(signals: Signals) -> dict[str, Any]:
     """All views by name, as values of JSON; None if there is nothing to show."""
     views: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode({name: make(signals) for name, make in _MAKERS.items()})
+        msgspec.json.encode({name: view.make(signals) for name, view in VIEWS.items()})
     )
     return views

@@ -18,7 +18,6 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
-from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.ranks.stragglers import (
@@ -221,7 +220,7 @@ def _evidence(
                 ),
                 tuple(
                     (
-                        LABELS[item.cause],
+                        item.cause.label,
                         round(item.own_ns),
                         round(item.others_ns),
                         round(item.own_ns - item.others_ns),

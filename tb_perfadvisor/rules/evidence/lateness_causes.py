@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.signals import Cause
-from tb_perfadvisor.signals.core.causes import COMPUTE, LABELS
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.ranks.stragglers import Excess
 from tb_perfadvisor.units import format_duration
 
@@ -45,7 +45,7 @@ def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
         )
     first = excess[0]
     more = format_duration(first.own_ns - first.others_ns)
-    name = _REASONS.get(first.cause) or LABELS[first.cause].lower()
+    name = _REASONS.get(first.cause) or first.cause.label.lower()
     reason = f"because of {name} ({more} more per step)"
     if first.work is None:
         return reason

@@ -12,7 +12,6 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Span, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
@@ -84,7 +83,7 @@ class StepOutliers(Rule):
             return  # the machine was busy with other work
         gaps_ns = signals.attribution.total_ns(Cause.BETWEEN_STEPS)
         has_gaps = share_of_window(gaps_ns, signals) > self.greatest_gap_share
-        if part == LABELS[Cause.BETWEEN_STEPS] and has_gaps:
+        if part == Cause.BETWEEN_STEPS.label and has_gaps:
             return
         claims = in_steps(signals, part, outliers)
         expected_ns = min(int(excess.sum()), total_ns(claims))

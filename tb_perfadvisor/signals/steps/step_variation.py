@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.causes import COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.memo import memoized
@@ -19,10 +19,10 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 _GROUPS: Mapping[str, tuple[Cause, ...]] = MappingProxyType(
-    {"Compute": COMPUTE} | {LABELS[cause]: (cause,) for cause in Cause if cause not in COMPUTE}
+    {"Compute": COMPUTE} | {cause.label: (cause,) for cause in Cause if cause not in COMPUTE}
 )
 OF_THE_HOST = tuple(
-    LABELS[cause]
+    cause.label
     for cause in (
         Cause.INPUT,
         Cause.BETWEEN_STEPS,

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Attribution, Cause, Signals
-from tb_perfadvisor.signals.core.causes import LABELS
 from tb_perfadvisor.signals.core.idle_gaps import LAUNCH_LATENCY_NS
 from tb_perfadvisor.testing import TraceBuilder, draw, kernel, ms, run_of, us
 from tb_perfadvisor.trace import EventKind, Precision, Trace
@@ -411,9 +412,11 @@ def test_device_time_is_clipped_to_the_steps_and_counted_by_step() -> None:
     assert compute == [ms(3), ms(2)]
 
 
-def test_every_cause_has_a_label() -> None:
-    assert set(LABELS) == set(Cause)
-    assert len(set(LABELS.values())) == len(Cause)
+def test_every_cause_has_a_label_and_colors() -> None:
+    assert len({cause.label for cause in Cause}) == len(Cause)
+    assert all(
+        re.fullmatch("#[0-9a-f]{6}", c) for cause in Cause for c in (cause.light, cause.dark)
+    )
 
 
 HOST = "....DDoOLSARCcpuBzZ"

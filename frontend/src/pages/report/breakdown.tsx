@@ -9,7 +9,6 @@ import { formatDuration, formatDurationRange, formatPlural, formatShare } from "
 import type { BreakdownPart, Report, StepsView } from "../../report";
 import { fetchView } from "../../state/api";
 import { chosenCause } from "../../state/chosen-cause";
-import { isOnlyLog } from "../../text";
 import { Fetched } from "../../widgets/fetched";
 import { CloseButton } from "../../widgets/close-button";
 
@@ -29,8 +28,7 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
   const parts = overview.breakdown.filter((part) => part.total_ns > 0);
   const draw = useCallback((width: number) => drawBreakdownBar(parts, steps, width, chosen), [report, chosen]);
   const stepTime = formatDuration(overview.step_time_ns ?? overview.window_ns);
-  const recording = isOnlyLog(report) ? "log" : "trace";
-  const measure = overview.step_time_ns === null ? `the ${stepTime} ${recording}` : `a ${stepTime} step`;
+  const measure = overview.step_time_ns === null ? `the ${stepTime} recording` : `a ${stepTime} step`;
   const part = parts.find(({ cause }) => cause === chosen);
   return (
     <section class="card breakdown" aria-labelledby="breakdown">

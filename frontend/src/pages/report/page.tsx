@@ -23,8 +23,8 @@ interface Props {
 export function ReportPage({ report, captureId }: Props): JSX.Element {
   // A cause is chosen for one look at one report.
   useEffect(() => () => void (chosenCause.value = null), [captureId]);
-  const isSnapshot = report.formats.every((format) => format === "memory-snapshot");
-  if (isSnapshot) return <SnapshotReport report={report} captureId={captureId} />;
+  const views = new Set(report.available_views);
+  if (views.has("snapshot") && !views.has("steps")) return <SnapshotReport report={report} captureId={captureId} />;
   // A log of torch.compile may show no time, and still be worth reading.
   const hasTime = report.overview.window_ns > 0;
   if (!hasTime && report.findings.length === 0) return <EmptyReport report={report} />;

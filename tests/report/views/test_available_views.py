@@ -1,0 +1,56 @@
+"""Which views a report says it has: the tab shows their pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.report.views import VIEWS, available_views, make_views
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import Run
+from tests.support.compile_logs import example_log
+from tests.support.memory_snapshots import Snapshot
+from tests.support.server_trace import Served, server_trace
+
+EVENTS = ["steps", "input", "kernels", "operators", "memory"]
+TRAINING = """
+    cell 1ms
+    step   |......|......|
+    main   |oo....|oo....|
+    gpu 7  |.KKKKK|.KKKKK|
+"""
+
+
+def names(run: Run) -> list[str]:
+    return available_views(Signals(run))
+
+
+def test_a_program_on_one_device() -> None:
+    assert names(run_of(draw(TRAINING))) == [*EVENTS, "ranks"]
+
+
+def test_several_ranks_are_parallel() -> None:
+    ranks = [draw(TRAINING, rank=rank, world_size=2) for rank in range(2)]
+    assert names(run_of(*ranks)) == [*EVENTS, "ranks", "parallelism"]
+
+
+def test_an_inference_server() -> None:
+    served = run_of(server_trace([Served(decodes=8)] * 4))
+    assert names(served) == [*EVENTS, "ranks", "serving"]
+
+
+def test_a_memory_snapshot_alone() -> None:
+    made = Snapshot()
+    made.allocate(made.segment(1 << 30), 1 << 20)
+    assert names(run_of(made.trace())) == ["memory", "snapshot", "ranks"]
+
+
+def test_a_log_of_torch_compile_alone(tmp_path: Path) -> None:
+    path = tmp_path / "dedicated_log_torch_trace_x.log"
+    path.write_bytes(example_log())
+    assert analyze(path).available_views == []
+
+
+def test_names_and_views_are_the_same() -> None:
+    assert list(make_views(Signals(run_of(draw(TRAINING))))) == list(VIEWS)
