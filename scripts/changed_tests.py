@@ -57,6 +57,11 @@ def tests_of(changed: list[str]) -> list[str]:
     # What every rule keeps to is tested in one place.
     if any(path.startswith("tb_perfadvisor/rules/") for path in changed):
         chosen.add("tests/promises/test_rules.py")
+    # The catalog of advice is no module, and rules name its entries.
+    if any(
+        path.startswith(("tb_perfadvisor/advice/", "tb_perfadvisor/rules/")) for path in changed
+    ):
+        chosen.add("tests/promises/test_advice.py")
     if any(path.endswith(".md") for path in changed):
         chosen.add("tests/promises/test_documents.py")
     return sorted(chosen)

@@ -17,6 +17,10 @@ def test_a_changed_module_runs_the_tests_that_are_named_like_it_or_import_it() -
     tests = changed_tests.tests_of(["tb_perfadvisor/rules/input/input_stall.py"])
     assert "tests/rules/test_input_stall.py" in tests
     assert "tests/promises/test_rules.py" in tests, "every rule must keep the contract"
+    assert "tests/promises/test_advice.py" in tests, "a rule names changes of the catalog"
+    assert "tests/promises/test_advice.py" in changed_tests.tests_of(
+        ["tb_perfadvisor/advice/input.toml"]
+    )
     assert "tests/rules/test_step_gap.py" not in tests
     assert "tests/trace/test_intervals.py" in changed_tests.tests_of(
         ["tb_perfadvisor/trace/intervals.py"]

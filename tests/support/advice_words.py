@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 
 NEEDS = {
     r"DataLoader\(|(?<!MultiprocessingOptions\()num_workers|num-workers|persistent_workers|prefetch_factor"
@@ -52,6 +53,11 @@ OF_TRAINING = re.compile(
 """Words that only make sense in training."""
 
 
+@cache
+def _named(words: str | re.Pattern[str], advice: str) -> re.Match[str] | None:
+    return re.search(words, advice)
+
+
 def misfits(advice: str, parts: Collection[str]) -> Iterator[str]:
     """What a remedy names that the program lacks or already has.
 
@@ -60,11 +66,11 @@ def misfits(advice: str, parts: Collection[str]) -> Iterator[str]:
         parts: Labels of the parts that were seen in the program.
     """
     for words, wanted in NEEDS.items():
-        if (found := re.search(words, advice)) and not set(parts) & set(wanted.split("|")):
+        if (found := _named(words, advice)) and not set(parts) & set(wanted.split("|")):
             yield f"{found[0]!r} without {wanted}"
     for words, unwanted in UNLESS.items():
-        if (found := re.search(words, advice)) and (has := set(parts) & set(unwanted.split("|"))):
+        if (found := _named(words, advice)) and (has := set(parts) & set(unwanted.split("|"))):
             yield f"{found[0]!r} despite {', '.join(sorted(has))}"
     serves = set(parts) & {"forward only", "inference server"}
-    if serves and (found := OF_TRAINING.search(advice)):
+    if serves and (found := _named(OF_TRAINING, advice)):
         yield f"{found[0]!r} in {', '.join(sorted(serves))}"
