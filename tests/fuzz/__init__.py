@@ -14,7 +14,7 @@ To add a format, write a module in `formats/` with a `Format`, and add a line to
 
     format.py            what a format tells the fuzzer
     formats/             one module per format: its valid files, made by code
-    *_changes.py         ways to damage JSON, protobuf messages, Python values, bytes
+    *_changes.py         ways to damage JSON, messages (also by schema), instructions, values, bytes
     *_checks.py          what must hold for reports, and for descriptions of training runs
     cases.py             from a number to a damaged file
     __main__.py          the long run

@@ -8,9 +8,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from tb_perfadvisor.ingest.files.budget import ITEM_BYTES, Budget
 from tests.fuzz.byte_changes import change_bytes
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats import FORMATS
+from tests.fuzz.invariants import BrokenError
 from tests.fuzz.packing import pack
 
 # What is in a file is damaged more often than its bytes: most changed bytes only end the reading.
@@ -70,5 +72,20 @@ def check(of: Format, files: Files, *, exports: bool = False) -> int:
             path = root / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
-        with patch.dict(os.environ, PERFADVISOR_CACHE_DIR=str(Path(made) / "cache")):
+        with (
+            patch.dict(os.environ, PERFADVISOR_CACHE_DIR=str(Path(made) / "cache")),
+            patch.object(Budget, "expect", _expect_little),
+        ):
             return of.check(root, exports=exports)
+
+
+_FREE_BYTES = 1 << 16
+_expect = Budget.expect
+
+
+def _expect_little(budget: Budget, items: int = 0) -> None:
+    """No reader may keep much more than an item for each byte, however small the file is."""
+    _expect(budget, items)
+    kept_bytes = budget.kept_bytes + ITEM_BYTES * items
+    if kept_bytes > _FREE_BYTES + 2 * ITEM_BYTES * budget.read_bytes:
+        raise BrokenError(f"keeps {kept_bytes:,} bytes of {budget.read_bytes:,} that were read")

@@ -10,11 +10,13 @@ from tests.fuzz.byte_changes import change_bytes
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats.drawn import any_drawing, written
 from tests.fuzz.json_changes import change_json
+from tests.fuzz.opcode_changes import change_instructions
 from tests.fuzz.tree_changes import change_tree
 from tests.support.memory_snapshots import Snapshot, frames
 
 _WITH_PROFILE_SHARE = 0.2
 _BYTES_SHARE = 0.2
+_INSTRUCTIONS_SHARE = 0.4
 _JSON_SHARE = 0.3
 _KEYS = (
     *("segments", "device_traces", "allocator_settings", "external_annotations", "blocks"),
@@ -28,6 +30,8 @@ def _change_pickle(data: bytes, random: Random) -> bytes:
     """The pickle with one to four changes to its values, or to its instructions."""
     if random.random() < _BYTES_SHARE:
         return change_bytes(data, random)
+    if random.random() < _INSTRUCTIONS_SHARE:
+        return change_instructions(data, random)
     root = pickle.loads(data)
     for _ in range(random.choice((1, 1, 2, 3, 4))):
         change_tree(root, random, _KEYS)

@@ -9,6 +9,7 @@ from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats.drawn import SESSION, any_drawing, written
 from tests.fuzz.formats.tf_tools import some_results
 from tests.fuzz.message_changes import change_message
+from tests.fuzz.schema_changes import change_xspace
 from tests.support.device_xspaces import gpu_xspace, tpu_xspace
 from tests.support.hlo_programs import program
 
@@ -22,7 +23,8 @@ def _choose(random: Random) -> Files:
     else:
         framework = random.choice(("tensorflow", "jax", "pytorch"))
         data = written("xplane", any_drawing(random), framework)
-    files = (SeedFile(f"run/{SESSION}/host.xplane.pb", data, change_message),)
+    change = random.choice((change_message, change_xspace))
+    files = (SeedFile(f"run/{SESSION}/host.xplane.pb", data, change),)
     return files + some_results(random)[:1] if random.random() < _WITH_RESULTS_SHARE else files
 
 
