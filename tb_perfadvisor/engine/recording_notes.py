@@ -5,7 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
-from tb_perfadvisor.signals.core.steps.steps import EARLIER_WORK
+from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches

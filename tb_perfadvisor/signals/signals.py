@@ -177,13 +177,11 @@ class Signals:
     @memoized
     def placement(self) -> Placement:
         """Which operators run on the device and which on the host."""
-        window = self.attribution
         return find_placement(
             self.trace,
             self.launching_operator,
             self.input_waits,
-            window.window_start_ns,
-            window.window_end_ns,
+            self.steps.owner >= 0,
         )
 
     @property
@@ -199,23 +197,18 @@ class Signals:
     @memoized
     def operators(self) -> OperatorTotals:
         """Operators by name and shapes."""
-        window = self.attribution
         return operator_totals(
             self.trace,
             self.launching_operator,
-            self.device.rows,
-            window.window_start_ns,
-            window.window_end_ns,
+            self.steps.own(self.device.rows),
+            self.steps.owner >= 0,
         )
 
     @property
     @memoized
     def hlo(self) -> HloTotals:
         """Time by XLA operation, the costliest first."""
-        window = self.attribution
-        return hlo_totals(
-            self.trace, self.device.rows, window.window_start_ns, window.window_end_ns
-        )
+        return hlo_totals(self.trace, self.steps.own(self.device.rows))
 
     @property
     @memoized

@@ -143,13 +143,12 @@ def find_program(signals: Signals) -> Program | NotReplayable:
 def _host_window(signals: Signals) -> tuple[int, int]:
     """The used window on the launching thread.
 
-    If the device's work marks the steps, a step begins on the host where its first work is
-    launched.
+    Without steps, it begins on the host where the first work is launched.
     """
     steps, events = signals.steps, signals.trace.events
+    if len(steps):
+        return int(steps.host_start_ns[0]), int(steps.host_end_ns[-1])
     start, end = steps.window_start_ns, steps.window_end_ns
-    if steps.track >= 0 and not steps.is_on_device:
-        return start, end
     rows = signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
     at, launched = events.start_ns[rows], events.start_ns[events.launched_by[rows]]
@@ -157,12 +156,8 @@ def _host_window(signals: Signals) -> tuple[int, int]:
     begun = int(launched[first]) if first < len(rows) else start
     if after < len(rows):
         return begun, int(launched[after])
-    # The last work of a profile. A host that runs ahead has launched it long ago.
-    last = int(launched[-1]) + 1 if len(rows) else end
-    if steps.track >= 0:
-        return begun, last
-    # The host may wait for it, or may have continued long ago.
-    return begun, max(end, last)
+    # The host may wait for the last work of a profile, or may have continued long ago.
+    return begun, max(end, int(launched[-1]) + 1 if len(rows) else end)
 
 
 def _work(signals: Signals) -> Int32:

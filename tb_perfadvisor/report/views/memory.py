@@ -97,8 +97,8 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         capacity_bytes=facts.memory_bytes if facts is not None else None,
         peak_at_ns=int(use.at_ns[use.peak]),
         step=steps.number.tolist(),
-        step_end_ns=steps.end_ns.tolist(),
-        step_end_bytes=use.allocated_at(steps.end_ns).tolist(),
+        step_end_ns=steps.host_end_ns.tolist(),
+        step_end_bytes=use.allocated_at(steps.host_end_ns).tolist(),
         step_peak_bytes=None if peaks is None else peaks.tolist(),
         categories=[
             CategoryBytes(category=category.value, bytes=size)

@@ -95,18 +95,13 @@ def make_operators_view(signals: Signals) -> OperatorsView | None:
 
 
 def _operators(signals: Signals) -> _Operators:
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
     is_input = is_in(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
-    start = events.start_ns[rows]
-    rows = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     device_ns = launched_ns(
-        trace,
-        signals.launching_operator,
-        signals.device.rows,
-        window.window_start_ns,
-        window.window_end_ns,
+        trace, signals.launching_operator, signals.steps.own(signals.device.rows)
     )
     kind, kinds = _kinds(trace, rows)
     return _Operators(

@@ -17,7 +17,6 @@ from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.shard_gathers import began_late, shard_gathers
 from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.trace.intervals import last_before
 
 _MOST = 0.5
 """Of the exposed time: what takes most of it decides what helps."""
@@ -129,6 +128,6 @@ def _of_shards(signals: Signals) -> Mask:
 def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:
     """Indices of the collectives that are the first all-gather of their step."""
     row = collectives_of(signals).row[gathers]
-    step = last_before(signals.steps.start_ns, signals.trace.events.start_ns[row])
+    step = signals.steps.owner[row]
     _, first = np.unique(step, return_index=True)
     return gathers[first]

@@ -16,7 +16,6 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.window_roles import has_role
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.integer_groups import places_by_value
-from tb_perfadvisor.trace.intervals import last_before
 
 
 class RedundantAllReduce(Rule):
@@ -70,7 +69,7 @@ class RedundantAllReduce(Rule):
         all_reduces &= has_role(signals, Role.GRADIENTS, Role.UNKNOWN)
         if rounds < 2 or not all_reduces.any():
             return
-        step = last_before(steps.start_ns, signals.trace.events.start_ns[collectives.row])
+        step = steps.owner[collectives.row]
         is_redundant = np.zeros(len(collectives), dtype=bool)
         candidates = np.flatnonzero(all_reduces)
         for _, places in places_by_value(step[candidates]):

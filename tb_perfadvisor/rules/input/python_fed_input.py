@@ -62,14 +62,14 @@ class PythonFedInput(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when Python keeps the step waiting."""
         rows, pipelines = python_functions(signals), tfdata(signals)
-        events, window = signals.trace.events, signals.attribution
+        events = signals.trace.events
         start, end = events.start_ns[rows], events.end_ns[rows]
         waiting = stalls_of(pipelines, range(len(pipelines)))
         claims = intersect(waiting, union(start, end))
         claimed_ns = total_ns(claims)
         if self.is_minor(claimed_ns, signals):
             return
-        is_used = (start >= window.window_start_ns) & (start < window.window_end_ns)
+        is_used = signals.steps.owner[rows] >= 0
         source = "a generator" if "Generator" in pipelines.kind else "Python code in a map"
         yield Finding(
             instance=count_per_step(int(is_used.sum()), "call", signals),
@@ -79,7 +79,7 @@ class PythonFedInput(Rule):
                 " a time."
             ),
             saving=Saving(
-                saving_of_doubled_input_rate_ns(claimed_ns, window.window_ns),
+                saving_of_doubled_input_rate_ns(claimed_ns, signals.attribution.window_ns),
                 claimed_ns,
                 claimed_ns,
                 claims,

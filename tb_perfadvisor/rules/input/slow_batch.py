@@ -15,7 +15,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import shrink
@@ -159,12 +159,11 @@ class SlowBatch(Rule):
 
 def _fetches(signals: Signals) -> Int32:
     """Outermost fetches of the training thread that begin in the used steps."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
     # A loader's iterators, such as Grain's, fetch from each other.
     rows = rows[~has_ancestor(events.parent, rows, events.kind == EventKind.INPUT_WAIT)]
-    start_ns = events.start_ns[rows]
-    rows = rows[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     if trace.source.framework != "tensorflow":
         rows = rows[events.track[rows] == signals.step_track]
     return rows
@@ -179,5 +178,5 @@ def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:
     steps = signals.steps
     if len(steps) == 0:
         return [None] * len(rows)
-    step = last_before(steps.start_ns, signals.trace.events.start_ns[rows])
+    step = steps.owner[rows]
     return [int(steps.number[i]) if i >= 0 else None for i in step.tolist()]

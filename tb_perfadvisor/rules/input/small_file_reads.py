@@ -155,8 +155,7 @@ class SmallFileReads(Rule):
         trace, window = signals.trace, signals.attribution
         events, stall = trace.events, window.intervals[Cause.INPUT]
         rows, is_open = _file_calls(signals)
-        start_ns = events.start_ns[rows]
-        is_used = (start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)
+        is_used = signals.steps.owner[rows] >= 0
         opened = int((is_open & is_used).sum())
         if opened < self.minimum_files * signals.steps.count:
             return

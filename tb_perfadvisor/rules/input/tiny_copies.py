@@ -123,7 +123,7 @@ class TinyCopies(Rule):
         is_tiny = (direction == CopyDirection.HOST_TO_DEVICE) & (size_bytes >= 0)
         is_tiny &= size_bytes <= self.tiny_bytes
         is_tiny &= trace.events.launched_by[rows] >= 0
-        step = np.searchsorted(signals.steps.start_ns, trace.events.start_ns[rows], side="right")
+        step = signals.steps.owner[rows]
         follows = is_tiny.copy()
         follows[:1] = False
         follows[1:] &= is_tiny[:-1] & (step[1:] == step[:-1])

@@ -100,9 +100,7 @@ class DebugMode(Rule):
 
 def _in_used_steps(signals: Signals, rows: Int32) -> Int32:
     """The events that begin in the used steps."""
-    start, window = signals.trace.events.start_ns[rows], signals.attribution
-    inside: Int32 = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
-    return inside
+    return signals.steps.own(rows)
 
 
 def _blocking_launches(signals: Signals, kernels: Int32) -> Finding | None:

@@ -88,7 +88,7 @@ class MemoryGrowth(Rule):
         use, steps = memory_use(signals), signals.steps
         if use is None or len(steps) < self.minimum_steps:
             return
-        ends = use.allocated_at(steps.end_ns)
+        ends = use.allocated_at(steps.host_end_ns)
         grown = self._grown_bytes(ends, int(use.allocated_bytes[use.peak]))
         if grown is None:
             return
@@ -176,8 +176,10 @@ def _leaked(signals: Signals, use: MemoryUse) -> Allocations:
         none = np.empty(0, dtype=np.int64)
         return Allocations(none, none, none, none.astype(np.int32))
     # The first step may allocate what every program keeps, such as state and gradients.
-    inside = (allocations.at_ns >= steps.start_ns[1]) & (allocations.at_ns < steps.start_ns[-1])
-    return allocations.select(inside & (allocations.freed_ns > steps.end_ns[-1]))
+    inside = (allocations.at_ns >= steps.host_start_ns[1]) & (
+        allocations.at_ns < steps.host_start_ns[-1]
+    )
+    return allocations.select(inside & (allocations.freed_ns > steps.host_end_ns[-1]))
 
 
 def _evidence(

@@ -156,7 +156,7 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     # Group by size, in order of start: tensors of another size may be copied in between.
     order = np.argsort(size_bytes, kind="stable")
     rows, direction, size_bytes = rows[order], direction[order], size_bytes[order]
-    step = np.searchsorted(signals.steps.start_ns, trace.events.start_ns[rows], side="right")
+    step = signals.steps.owner[rows]
     returns = (direction[:-1] == CopyDirection.DEVICE_TO_HOST) & (
         direction[1:] == CopyDirection.HOST_TO_DEVICE
     )
@@ -170,5 +170,6 @@ def _recurs(signals: Signals, to_host: Int32) -> bool:
     steps = signals.steps
     if len(steps) == 0:
         return len(to_host) > 1
-    step = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[to_host], side="right")
+    step = steps.own(to_host)
+    step = steps.owner[step]
     return 2 * len(distinct(step)) > len(steps)

@@ -104,26 +104,22 @@ def find_collectives(
     trace: Trace,
     device: int | None,
     exposed: Intervals,
-    window_start_ns: int,
-    window_end_ns: int,
+    is_used: Mask,
     transfers: Mapping[int, int],
     world_size: int | None,
 ) -> Collectives:
-    """The collectives of the used window.
+    """The collectives of the used steps.
 
     Args:
         trace: The rank's trace.
         device: Index of its busiest device; None on the CPU.
         exposed: Its exposed communication, from the attribution.
-        window_start_ns: Start of the used window.
-        window_end_ns: End of the used window.
+        is_used: Which events belong to the used steps; shape (events,).
         transfers: Transfer time by row, from `Ranks.transfers_of`.
         world_size: Used where a group size is not recorded.
     """
-    row, events = trace.collectives.row, trace.events
-    start, end = events.start_ns[row], events.end_ns[row]
     keep = collective_rows_of(trace, device)
-    keep = keep[(end[keep] > window_start_ns) & (start[keep] < window_end_ns)]
+    keep = keep[is_used[trace.collectives.row[keep]]]
     return describe_collectives(trace, keep, exposed, transfers, world_size)
 
 

@@ -17,17 +17,14 @@ class HloTotals(Struct, frozen=True):
     """Row of the `HloTable`."""
     count: Int64
     total_ns: Int64
-    """Total duration of the executions that start in the window."""
+    """Total duration of the executions."""
 
 
-def hlo_totals(
-    trace: Trace, device_rows: Int32, window_start_ns: int, window_end_ns: int
-) -> HloTotals:
-    """Time by XLA operation on one device, the costliest first."""
+def hlo_totals(trace: Trace, device_rows: Int32) -> HloTotals:
+    """Time by XLA operation of some work of a device, the costliest first."""
     events, table = trace.events, trace.hlo_events
     on_device = row_mask(len(events), device_rows)
-    start = events.start_ns[table.row]
-    keep = on_device[table.row] & (start >= window_start_ns) & (start < window_end_ns)
+    keep = on_device[table.row]
     ops, code = unique_inverse(table.op[keep])
     count = np.bincount(code, minlength=len(ops))
     duration = events.duration_ns[table.row[keep]]

@@ -179,9 +179,9 @@ def first_fetches(trace: Trace, steps: Steps, work: Intervals) -> Intervals:
     fetches = _together(input_waits(trace, ()))
     if trace.source.framework != "tensorflow" or not len(fetches) or not len(steps):
         return EMPTY
-    slot = np.searchsorted(fetches[:, 0], steps.start_ns)
+    slot = np.searchsorted(fetches[:, 0], steps.host_start_ns)
     in_step = slot < len(fetches)
-    in_step[in_step] = fetches[slot[in_step], 0] < steps.end_ns[in_step]
+    in_step[in_step] = fetches[slot[in_step], 0] < steps.host_end_ns[in_step]
     first = fetches[slot[in_step]]
     beside = _together(work)
     outlasts = contains(beside, first[:, 1])

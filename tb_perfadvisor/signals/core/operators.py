@@ -37,29 +37,23 @@ def operator_totals(
     trace: Trace,
     launching_operator: Int32,
     device_rows: Int32,
-    window_start_ns: int,
-    window_end_ns: int,
+    is_used: NDArray[np.bool_],
 ) -> OperatorTotals:
-    """Operators of the used window without those of the input pipeline.
+    """Operators of the used steps without those of the input pipeline.
 
     Args:
         trace: The trace.
         launching_operator: For each event, the innermost operator around it; shape (events,).
-        device_rows: The device's work.
-        window_start_ns: The used window.
-        window_end_ns: Its end.
+        device_rows: The device's work in the used steps.
+        is_used: Which events belong to the used steps; shape (events,).
     """
     events, table = trace.events, trace.operators
     rows = trace.rows(EventKind.OPERATOR)
     is_input = is_in(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
     self_ns = operator_self_ns(trace, rows, launching_operator)
-    starts = events.start_ns[rows]
-    is_inside = (starts >= window_start_ns) & (starts < window_end_ns)
-
-    device_ns = launched_ns(trace, launching_operator, device_rows, window_start_ns, window_end_ns)[
-        rows
-    ]
+    is_inside = is_used[rows]
+    device_ns = launched_ns(trace, launching_operator, device_rows)[rows]
     kept = is_inside | (device_ns > 0)
     rows, self_ns, device_ns = rows[kept], np.where(is_inside, self_ns, 0)[kept], device_ns[kept]
     shapes = trace.by_event(table.row, table.shapes, -1)[rows]
@@ -75,36 +69,27 @@ def operator_totals(
     )
 
 
-def launched_ns(
-    trace: Trace,
-    launching_operator: Int32,
-    device_rows: Int32,
-    window_start_ns: int,
-    window_end_ns: int,
-) -> Int64:
-    """For each event, the time in the window of the device work that it launched.
+def launched_ns(trace: Trace, launching_operator: Int32, device_rows: Int32) -> Int64:
+    """For each event, the time of the device work that it launched.
 
-    The work counts for the innermost operator around its launch, even if that operator ran before
-    the window.
+    The work counts for the innermost operator around its launch.
 
     Args:
         trace: The trace.
         launching_operator: For each event, the innermost operator around it; shape (events,).
-        device_rows: The device's work.
-        window_start_ns: The used window.
-        window_end_ns: Its end.
+        device_rows: The device's work that counts.
 
     Returns:
         Shape (events,).
     """
     events = trace.events
-    start = np.maximum(events.start_ns[device_rows], window_start_ns)
-    end = np.minimum(events.end_ns[device_rows], window_end_ns)
     launch = events.launched_by[device_rows]
     launcher = np.where(launch >= 0, launching_operator[launch], -1)
-    counts = (end > start) & (launcher >= 0)
+    counts = launcher >= 0
     device_ns: Int64 = np.bincount(
-        launcher[counts], weights=(end - start)[counts], minlength=len(events)
+        launcher[counts],
+        weights=events.duration_ns[device_rows[counts]],
+        minlength=len(events),
     ).astype(np.int64)
     return device_ns
 

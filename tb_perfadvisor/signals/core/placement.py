@@ -89,24 +89,21 @@ def find_placement(
     trace: Trace,
     launching_operator: Int32,
     input_waits: Intervals,
-    window_start_ns: int,
-    window_end_ns: int,
+    is_used: Mask,
 ) -> Placement:
-    """Operators of the used window by where they run.
+    """Operators of the used steps by where they run.
 
     Args:
         trace: The trace.
         launching_operator: For each event, the innermost operator around it; shape (events,).
         input_waits: When threads fetch input; operators in it belong to the input pipeline.
-        window_start_ns: Start of the used window.
-        window_end_ns: End of the used window.
+        is_used: Which events belong to the used steps; shape (events,).
     """
     if trace.totals is not None:
         return _placement_of_totals(trace.totals)
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR)
-    at = events.start_ns[rows]
-    rows = rows[(at >= window_start_ns) & (at < window_end_ns)]
+    rows = rows[is_used[rows]]
     # An XLA module has the same launch as the work that it covers.
     device_rows = trace.rows(*BUSY_KINDS)
     device_rows = device_rows[events.launched_by[device_rows] >= 0]

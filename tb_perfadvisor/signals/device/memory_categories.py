@@ -132,8 +132,8 @@ def peak_by_step(signals: Signals) -> Int64 | None:
     use, steps = memory_use(signals), signals.steps
     if use is None or not len(steps):
         return None
-    first = np.searchsorted(use.at_ns, steps.start_ns)
-    last = np.searchsorted(use.at_ns, steps.end_ns)
+    first = np.searchsorted(use.at_ns, steps.host_start_ns)
+    last = np.searchsorted(use.at_ns, steps.host_end_ns)
     return np.array(
         [
             # A step without a change keeps what was allocated before it.

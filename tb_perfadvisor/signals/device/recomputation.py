@@ -123,10 +123,8 @@ def recomputes(signals: Signals, operators: Int32) -> NDArray[np.bool_]:
 
 def _recomputed_in_window(signals: Signals, events: Int32) -> Int32:
     """As `_recomputed`, judged by all modules of the used window; shape (n,)."""
-    trace, window = signals.trace, signals.attribution
     modules = np.flatnonzero(_are_named(signals, _module_operators())).astype(np.int32)
-    start_ns = trace.events.start_ns[modules]
-    modules = modules[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
+    modules = signals.steps.own(modules)
     together = np.concatenate((events, modules)).astype(np.int32)
     return _recomputed(signals, together)[: len(events)]
 
@@ -202,10 +200,8 @@ def _outermost_forward(signals: Signals, operators: Int32) -> Int32:
 
 def _within_window(signals: Signals, rows: Int32, operators: Int32) -> Recomputation:
     """Split recomputed work by where it ran, and by when it was launched."""
-    events, window = signals.trace.events, signals.attribution
-    launch = events.launched_by[rows]
-    at = np.where(launch >= 0, events.start_ns[launch], events.start_ns[rows])
-    launched = (at >= window.window_start_ns) & (at < window.window_end_ns)
+    events = signals.trace.events
+    launched = signals.steps.owner[rows] >= 0
     inside = row_mask(len(events), work_rows(signals))[rows]
     return Recomputation(
         rows[inside], operators[inside], int(events.duration_ns[rows[launched]].sum())

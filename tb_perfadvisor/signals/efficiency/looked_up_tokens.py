@@ -49,13 +49,13 @@ def _multiplied_matrices(signals: Signals) -> set[tuple[int, int]]:
 
 def _executions(signals: Signals) -> Counter[tuple[str, str]]:
     """How often the device runs each operation in the used steps, by module and name."""
-    trace, window, events = signals.trace, signals.attribution, signals.trace.events
+    trace = signals.trace
     links = trace.hlo_events
-    track, start_ns = events.track[links.row], events.start_ns[links.row]
+    track = trace.events.track[links.row]
     is_counted = links.op >= 0
     is_counted &= trace.tracks.kind[track] == TrackKind.DEVICE_STREAM
     is_counted &= trace.tracks.device[track] == signals.device.index
-    is_counted &= (start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)
+    is_counted &= signals.steps.owner[links.row] >= 0
     count = np.bincount(links.op[is_counted])
     executions: Counter[tuple[str, str]] = Counter()
     for op in np.flatnonzero(count).tolist():

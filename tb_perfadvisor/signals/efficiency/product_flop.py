@@ -34,7 +34,7 @@ from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Precision, TrackKind
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import overlap_ns, single
-from tb_perfadvisor.trace.tables import Float64, Int32, UInt8
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64, UInt8
 
 _FP32, _TF32 = NUMBER_FORMATS.index("fp32"), NUMBER_FORMATS.index("tf32")
 
@@ -48,8 +48,6 @@ class ProductFlop(Struct, frozen=True):
     """Index into `NUMBER_FORMATS`; 0 is unknown."""
     known_share: float | None
     """Share of the time of all products whose FLOP are known; None if the device runs none."""
-    executed_share: float | None = None
-    """Time of products that run in the window, divided by the time of those it launches."""
 
 
 @memoized
@@ -76,7 +74,6 @@ def operator_flop(signals: Signals) -> ProductFlop:
         model,
         _refined_formats(signals, rows, formats, kernels),
         known_share,
-        kernels.executed_share,
     )
 
 
@@ -93,9 +90,9 @@ _WITHOUT_FORMULA = re.compile(
 
 def _known_share_of_operators(signals: Signals, known: Int32) -> float | None:
     """Share of the time of all products on the CPU whose FLOP are known; None without products."""
-    trace, window, events = signals.trace, signals.attribution, signals.trace.events
+    trace, events = signals.trace, signals.trace.events
     rows = trace.rows(EventKind.OPERATOR)
-    start_ns, names = events.start_ns[rows], events.name[rows]
+    names = events.name[rows]
     strings = trace.strings
     products = [
         name
@@ -103,7 +100,7 @@ def _known_share_of_operators(signals: Signals, known: Int32) -> float | None:
         if is_product(strings[name]) or _WITHOUT_FORMULA.match(strings[name])
     ]
     is_open = is_in(names, products)
-    is_open &= (start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)
+    is_open &= signals.steps.owner[rows] >= 0
     rows = rows[is_open]
     is_known = row_mask(len(events), known)
     rows = rows[~is_known[rows] & ~has_ancestor(events.parent, rows, is_known)]
@@ -150,19 +147,17 @@ class _Kernels(Struct, frozen=True):
     owner: Int32
     """The operator whose product they compute; -1 if they compute none, or if it is unknown."""
     known_share: float | None
-    executed_share: float | None
 
 
 def _product_kernels(signals: Signals, owners: Int32) -> _Kernels:
-    trace, window, events = signals.trace, signals.attribution, signals.trace.events
+    trace, events = signals.trace, signals.trace.events
     rows = trace.rows(EventKind.KERNEL)
     rows = rows[trace.tracks.kind[events.track[rows]] == TrackKind.DEVICE_STREAM]
     launch = events.launched_by[rows]
     operator = np.where(launch >= 0, signals.launching_operator[launch], np.int32(-1))
     is_owner = row_mask(len(events), owners)
     owner = innermost_marked(events.parent, operator, is_owner)
-    at_ns = events.start_ns[np.where(owner >= 0, owner, np.where(launch >= 0, launch, rows))]
-    is_launched = (at_ns >= window.window_start_ns) & (at_ns < window.window_end_ns)
+    is_launched = signals.steps.owner[rows] >= 0
     # Kernels without a launch that run before all others were launched before the recording began.
     linked = rows[launch >= 0]
     first_ns = int(events.start_ns[linked[0]]) if len(linked) else 0
@@ -172,18 +167,10 @@ def _product_kernels(signals: Signals, owners: Int32) -> _Kernels:
     duration_ns = events.duration_ns[rows]
     known_ns = int(duration_ns[is_launched & (owner >= 0)].sum())
     unknown_ns = int(duration_ns[is_launched & (owner < 0) & is_matrix].sum())
-    # Whatever the window launches, it must also run, or its time is not the time of that work.
-    inside_ns = overlap_ns(
-        single(window.window_start_ns, window.window_end_ns),
-        events.start_ns[rows],
-        events.end_ns[rows],
-    )
-    matrix_ns = int(duration_ns[is_launched & is_matrix].sum())
     return _Kernels(
         rows[is_launched],
         owner[is_launched],
         known_ns / (known_ns + unknown_ns) if known_ns + unknown_ns else None,
-        int(inside_ns[is_matrix].sum()) / matrix_ns if matrix_ns else None,
     )
 
 
@@ -232,6 +219,7 @@ def xla_flop(signals: Signals) -> ProductFlop:
     is_product = is_in(family, MATRIX_FAMILIES) & (inside_ns > 0)
     is_known = is_product & work.matrix & ~np.isnan(work.flop)
     share = inside_ns / np.maximum(events.duration_ns[work.rows], 1)
+    share *= _launched_shares(signals, work.rows, inside_ns)
     executed = (work.flop * share)[is_known]
     model = executed * _model_shares(signals)[trace.operations(work.rows[is_known])]
     is_recomputed = row_mask(len(events), recomputation(signals).rows)
@@ -243,6 +231,30 @@ def xla_flop(signals: Signals) -> ProductFlop:
         work.number_format[is_known],
         int(inside_ns[is_known].sum()) / total_ns if total_ns else None,
     )
+
+
+def _launched_shares(signals: Signals, rows: Int32, inside_ns: Int64) -> Float64:
+    """How much of each operation the used steps launched, by what of it ran in their time.
+
+    The device may run behind the host, and end a step before others have begun.
+
+    Args:
+        signals: Signals of one rank.
+        rows: Work in the used window; shape (n,).
+        inside_ns: Its time inside the window.
+
+    Returns:
+        Shape (n,).
+    """
+    trace, owned = signals.trace, signals.steps.own(signals.device.rows)
+    count = len(trace.hlo.name) + 1  # the last one stands for no operation
+    duration_ns = trace.events.duration_ns[owned]
+    owned_op, op = trace.operations(owned) % count, trace.operations(rows) % count
+    owned_ns = np.bincount(owned_op, weights=duration_ns, minlength=count)
+    ran_ns = np.bincount(op, weights=inside_ns, minlength=count)
+    shares = np.divide(owned_ns, ran_ns, out=np.ones(count), where=ran_ns > 0)
+    launched: Float64 = shares[op]
+    return launched
 
 
 def _model_shares(signals: Signals) -> Float64:

@@ -162,15 +162,12 @@ def _has_attention(signals: Signals) -> bool:
 
 def _uses(signals: Signals, pattern: re.Pattern[str]) -> list[_Use]:
     """Outermost operators of some names in the used window, except recomputed ones."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     table, events = trace.operators, trace.events
-    names, start_ns = events.name[table.row], events.start_ns[table.row]
+    names = events.name[table.row]
     wanted = [name for name in distinct(names).tolist() if pattern.match(trace.strings[name])]
     slot = np.flatnonzero(
-        is_in(names, wanted)
-        & (table.shapes >= 0)
-        & (start_ns >= window.window_start_ns)
-        & (start_ns < window.window_end_ns)
+        is_in(names, wanted) & (table.shapes >= 0) & (signals.steps.owner[table.row] >= 0)
     )
     is_inside = has_ancestor(events.parent, table.row[slot], row_mask(len(events), table.row[slot]))
     slot = slot[~is_inside]

@@ -32,10 +32,6 @@ from tb_perfadvisor.units import NS_PER_S, format_share
 KNOWN_SHARE: Final = 0.98
 """Share of the products' time, and of their FLOP, that must be known. At an MFU of 50 %, products
 that take 2 % of the time and are not counted lower it by about one point."""
-MOST_OUTSIDE: Final = 0.1
-"""By how much the products that run in the used steps may differ from those that they launch. A
-device that runs behind the host at a steady pace makes no difference; a tenth means that the end of
-the last step is missing, or that the first one contains other work."""
 
 
 class Utilization(Struct, frozen=True):
@@ -185,15 +181,6 @@ def _at_peak(
             reason="The peak rate of the device is unknown.",
             reason_in_short="peak unknown",
             remedy="Name the device with --device.",
-        )
-    ran = flop.executed_share
-    if ran is not None and abs(ran - 1) > MOST_OUTSIDE:
-        return replace(
-            counted,
-            reason="The device did not run in the recorded steps what they launched: its products "
-            f"take {format_share(ran)} of the time of those that were launched.",
-            reason_in_short="work outside the steps",
-            remedy=hint_for(Need.SEVERAL_STEPS, workload(signals)),
         )
     rate = _rates(facts.peaks)[flop.number_format]
     executed = float(flop.executed.sum())

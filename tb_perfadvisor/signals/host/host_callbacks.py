@@ -108,10 +108,7 @@ def _executed(trace: Trace) -> Int32:
 
 
 def _in_window(signals: Signals, rows: Int32) -> Int32:
-    window, events = signals.attribution, signals.trace.events
-    start = events.start_ns[rows]
-    inside: Int32 = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
-    return inside
+    return signals.steps.own(rows)
 
 
 def _executions(signals: Signals, rows: Int32) -> int:

@@ -40,8 +40,7 @@ def host_operators(signals: Signals) -> HostOperators:
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
     if not signals.device.is_host_only:
         rows = rows[:0]
-    start = events.start_ns[rows]
-    is_used = (start >= window.window_start_ns) & (start < window.window_end_ns)
+    is_used = signals.steps.owner[rows] >= 0
     if trace.source.framework == "pytorch":
         is_used &= events.track[rows] == signals.step_track
     rows = rows[is_used]

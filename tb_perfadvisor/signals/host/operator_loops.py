@@ -98,7 +98,7 @@ class _Run(Struct, frozen=True):
 def operator_loops(signals: Signals) -> tuple[OperatorLoop, ...]:
     """The loops of the used steps, the one with most dispatch first."""
     events, rows = signals.trace.events, _outermost(signals)
-    step = np.searchsorted(signals.steps.start_ns, events.start_ns[rows], side="right")
+    step = signals.steps.owner[rows].astype(np.int64)
     runs = [run for run in _runs(events.name[rows], step) if _is_called_in_loop(signals, rows, run)]
     own_rows, own_ns = _own_time(signals, rows)
     loops = [
@@ -110,15 +110,11 @@ def operator_loops(signals: Signals) -> tuple[OperatorLoop, ...]:
 
 def _outermost(signals: Signals) -> Int32:
     """The outermost operators of the step thread in the used window, without those of input."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     is_around = is_in(events.kind, (EventKind.OPERATOR, EventKind.INPUT_WAIT, EventKind.COMPILE))
-    start = events.start_ns[operators]
-    rows = operators[
-        (events.track[operators] == signals.step_track)
-        & (start >= window.window_start_ns)
-        & (start < window.window_end_ns)
-    ]
+    operators = signals.steps.own(operators)
+    rows = operators[events.track[operators] == signals.step_track]
     outermost: Int32 = rows[~has_ancestor(events.parent, rows, is_around)]
     return outermost
 

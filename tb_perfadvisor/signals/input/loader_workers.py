@@ -72,11 +72,10 @@ def mean_of_known(column: Int64) -> float | None:
 @memoized
 def worker_batches(signals: Signals) -> WorkerBatches | None:
     """The batches that the used steps took from timed workers; None without such marks."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
-    inside = events.start_ns[rows] >= window.window_start_ns
-    inside &= events.start_ns[rows] < window.window_end_ns
-    found = [_MARK.match(trace.strings[name]) for name in events.name[rows[inside]].tolist()]
+    rows = signals.steps.own(rows)
+    found = [_MARK.match(trace.strings[name]) for name in events.name[rows].tolist()]
     marks = [match for match in found if match is not None]
     if not marks:
         return None

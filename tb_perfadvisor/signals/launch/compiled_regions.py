@@ -54,7 +54,7 @@ def _region() -> re.Pattern[str]:
 @memoized
 def compiled_regions(signals: Signals) -> CompiledRegions:
     """The calls of regions that torch.compile has compiled."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
     frames = {}
@@ -63,8 +63,7 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
             if found := _region().match(trace.strings[name]):
                 frames[name] = int(found["frame"] or -1)
     rows = rows[is_in(events.name[rows], list(frames))]
-    at = events.start_ns[rows]
-    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     is_resumed = np.zeros(len(rows), dtype=np.bool_)
     for _, on_track in places_by_value(events.track[rows]):
         reach = np.maximum.accumulate(events.end_ns[rows[on_track]])

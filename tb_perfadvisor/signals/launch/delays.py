@@ -47,9 +47,7 @@ def launch_delays(signals: Signals) -> LaunchDelays:
 
     rows = signals.device.rows
     launch = events.launched_by[rows]
-    at = events.start_ns[rows]
-    inside = (at >= window.window_start_ns) & (at < window.window_end_ns)
-    is_used = inside & (launch >= 0) & ~is_stalled[rows]
+    is_used = (signals.steps.owner[rows] >= 0) & (launch >= 0) & ~is_stalled[rows]
     return LaunchDelays(
         row=rows[is_used],
         idle_ns=own_ns[rows[is_used]],

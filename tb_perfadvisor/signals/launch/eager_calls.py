@@ -84,11 +84,10 @@ class EagerCalls(Struct, frozen=True):
 @memoized
 def eager_calls(signals: Signals) -> EagerCalls:
     """TensorFlow's eager operators and JAX's library functions outside of any jit."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     events = trace.events
     rows = _calls(trace)
-    at = events.start_ns[rows]
-    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
         return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY, EMPTY)
     spans = union(events.start_ns[rows], events.end_ns[rows])
@@ -103,7 +102,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
         kernels = _kernel_runs(trace)
         induced = join(induced, minus(spans, kernels)) if len(kernels) else induced
         return EagerCalls(rows, spans, induced, minus(_element_wise(trace), induced), EMPTY)
-    gaps = window.idle
+    gaps = signals.attribution.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS

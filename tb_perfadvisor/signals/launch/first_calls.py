@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.event_names import named
-from tb_perfadvisor.signals.core.steps.steps import LOADS_CODE
+from tb_perfadvisor.signals.core.steps.partial_steps import LOADS_CODE
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

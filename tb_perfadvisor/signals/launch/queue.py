@@ -43,14 +43,14 @@ class LaunchQueue(Struct, frozen=True):
 @memoized
 def launch_queue(signals: Signals) -> LaunchQueue:
     """Depth of the queue at each launch, from launch calls and ends of events."""
-    events, window = signals.trace.events, signals.attribution
+    events = signals.trace.events
     rows = signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
     # Rows are in order of start.
     launch, first = np.unique(events.launched_by[rows], return_index=True)
     called, rows = events.start_ns[launch], rows[first]
     start = events.start_ns[rows]
-    inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
+    inside = signals.steps.owner[rows] >= 0
     return LaunchQueue(
         row=rows[inside],
         depth=np.maximum(launches_pending(signals, called[inside]), 0),

@@ -15,7 +15,6 @@ from tb_perfadvisor.signals.ranks.step_messages import step_messages
 from tb_perfadvisor.signals.ranks.window_roles import window_roles
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import last_before
 
 DOMINANT: Final = 0.5
 """A collective that takes less than half of the exposed time is one of several."""
@@ -70,8 +69,7 @@ def dominant_collective(signals: Signals) -> DominantCollective | None:
     total_ns = int(collectives.exposed_ns.sum())
     if signals.trace.totals is not None or collectives.count < FEWEST_IN_STEP * steps.count:
         return None
-    start_ns = signals.trace.events.start_ns[collectives.row]
-    step = np.maximum(last_before(steps.start_ns, start_ns), 0) if len(steps) else start_ns * 0
+    step = steps.owner[collectives.row]
     order = np.lexsort((-collectives.exposed_ns, step))
     first = np.flatnonzero(np.diff(step[order], prepend=-1))
     longest = order[first]

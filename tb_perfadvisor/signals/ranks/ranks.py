@@ -149,14 +149,12 @@ def _reduce(run: Run, workers: Sequence[Signals]) -> Ranks:
 
 @memoized
 def collectives_of(signals: Signals) -> Collectives:
-    """The collectives of a rank's used window, with what its other ranks tell of them."""
-    window = signals.attribution
+    """The collectives of a rank's used steps, with what its other ranks tell of them."""
     return find_collectives(
         signals.trace,
         signals.device.index,
-        window.intervals[Cause.COMMUNICATION],
-        window.window_start_ns,
-        window.window_end_ns,
+        signals.attribution.intervals[Cause.COMMUNICATION],
+        signals.steps.owner >= 0,
         ranks_of(signals).transfers_of(signals.worker),
         signals.trace.source.world_size,
     )

@@ -17,12 +17,12 @@ from tb_perfadvisor.signals.core.collectives import (
     collective_rows_of,
     describe_collectives,
 )
+from tb_perfadvisor.signals.core.steps.launched_work import owner_by_time
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -90,14 +90,12 @@ def launched_ns(signals: Signals, rows: Int32) -> Int64:
 
 
 def step_at(signals: Signals, at_ns: Int64) -> Int64:
-    """The used step of each moment; -1 outside of them."""
+    """The used step of each moment on the host; -1 outside of them."""
     steps = signals.steps
     if len(steps) == 0:
         inside = (at_ns >= steps.window_start_ns) & (at_ns < steps.window_end_ns)
         return np.where(inside, 0, -1)
-    step = last_before(steps.start_ns, at_ns)
-    inside = (step >= 0) & (at_ns < steps.end_ns[step])
-    return np.where(inside, step, -1)
+    return owner_by_time(steps.host_start_ns, steps.host_end_ns, at_ns)
 
 
 def _lost_launches(signals: Signals) -> NDArray[np.int64]:

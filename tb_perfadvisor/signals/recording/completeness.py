@@ -46,12 +46,11 @@ def lost_launches(signals: Signals) -> LostLaunches:
     are not used, so launches that are lost at the end of a recording don't count.
     """
     trace = signals.trace
-    events, window = trace.events, signals.attribution
+    events = trace.events
     if signals.device.index is None or trace.totals is not None:
         return LostLaunches()
     rows = trace.rows(EventKind.LAUNCH)
-    at = events.start_ns[rows]
-    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     rows = rows[named(trace, rows, _KERNEL_LAUNCH)]
     linked = np.flatnonzero(events.launched_by >= 0)
     if len(rows) == 0 or len(linked) == 0:
@@ -99,7 +98,7 @@ def compiling(signals: Signals) -> Intervals:
     rows = rows[is_compile | is_import]
     busy = union(events.start_ns[rows], events.end_ns[rows])
     if len(steps) >= MIN_REPEATS and total_ns(
-        clip(busy, int(steps.end_ns[0]), steps.window_end_ns)
+        clip(busy, int(steps.host_end_ns[0]), int(steps.host_end_ns[-1]))
     ):
         return EMPTY
     return clip(busy, steps.window_start_ns, steps.window_end_ns)

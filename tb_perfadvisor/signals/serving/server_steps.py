@@ -92,10 +92,11 @@ def server_steps(signals: Signals) -> ServerSteps | None:
     start_ns = events.start_ns[annotated.row]
     period_ns = np.full(len(annotated), -1, dtype=np.int64)
     if len(steps) and not steps.is_inferred:
-        inside = (start_ns >= steps.window_start_ns) & (start_ns < steps.window_end_ns)
+        end_ns = int(steps.host_end_ns[-1])
+        inside = (start_ns >= steps.host_start_ns[0]) & (start_ns < end_ns)
         # The profiler's own markers begin a little before the server's annotations.
-        until_ns = np.append(start_ns[1:], steps.window_end_ns)
-        period_ns = np.minimum(until_ns, steps.window_end_ns) - start_ns
+        until_ns = np.append(start_ns[1:], end_ns)
+        period_ns = np.minimum(until_ns, end_ns) - start_ns
     else:
         inside = np.ones(len(annotated), dtype=bool)
     rows = signals.device.rows

@@ -53,10 +53,9 @@ def gradient_bytes(signals: Signals) -> int | None:
 
 def _inside(signals: Signals, pattern: str) -> Int32:
     """Operators and annotations that match a pattern and begin in the used window."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     rows = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
-    at = trace.events.start_ns[rows]
-    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     names = trace.events.name[rows]
     matcher = re.compile(pattern)
     matching = [name for name in distinct(names).tolist() if matcher.search(trace.strings[name])]

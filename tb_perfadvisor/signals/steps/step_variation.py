@@ -193,7 +193,7 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
 
 def _comparable(signals: Signals) -> NDArray[np.bool_]:
     """The steps of the most frequent kind, if an inference server annotates kinds; else all."""
-    annotated, start_ns = server_annotations(signals.trace), signals.steps.start_ns
+    annotated, start_ns = server_annotations(signals.trace), signals.steps.host_start_ns
     if not len(annotated):
         return np.ones(len(start_ns), dtype=bool)
     # The profiler's own markers begin a little before the annotations.

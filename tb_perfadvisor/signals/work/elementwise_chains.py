@@ -70,7 +70,7 @@ def elementwise_chains(signals: Signals) -> ElementwiseChains:
     follows[1:] &= is_link[:-1]
     # A chain ends where the thread, the stream or the step changes.
     thread = np.where(is_link, events.track[operator], -1)
-    step = np.searchsorted(signals.steps.start_ns, events.start_ns[operator], side="right")
+    step = signals.steps.owner[operator]
     for column in (events.track[rows][order], size, thread, step):
         follows[1:] &= column[1:] == column[:-1]
     chain = np.cumsum(~follows)

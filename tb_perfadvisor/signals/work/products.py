@@ -32,15 +32,12 @@ def outermost_products(signals: Signals) -> tuple[Int32, NDArray[np.object_]]:
 
     An operator inside another one with a known product is part of it, and left out.
     """
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     table, events = trace.operators, trace.events
-    start_ns, names = events.start_ns[table.row], events.name[table.row]
+    names = events.name[table.row]
     products = [name for name in distinct(names).tolist() if is_product(trace.strings[name])]
     slot = np.flatnonzero(
-        is_in(names, products)
-        & (table.shapes >= 0)
-        & (start_ns >= window.window_start_ns)
-        & (start_ns < window.window_end_ns)
+        is_in(names, products) & (table.shapes >= 0) & (signals.steps.owner[table.row] >= 0)
     )
     rows = table.row[slot]
     if not slot.size:

@@ -37,10 +37,9 @@ def _runs_once_per_step(
     signals: Signals, kinds: tuple[EventKind, ...], pattern: re.Pattern[str] | None = None
 ) -> bool:
     """Whether as many such events as steps start in the used window."""
-    trace, window = signals.trace, signals.attribution
+    trace = signals.trace
     rows = trace.rows(*kinds)
-    at_ns = trace.events.start_ns[rows]
-    rows = rows[(at_ns >= window.window_start_ns) & (at_ns < window.window_end_ns)]
+    rows = signals.steps.own(rows)
     if pattern is not None:
         rows = rows[named(trace, rows, pattern)]
     return len(rows) == len(signals.steps)

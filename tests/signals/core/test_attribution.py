@@ -403,13 +403,13 @@ def test_device_time_is_clipped_to_the_steps_and_counted_by_step() -> None:
             """
             cell 1ms
             step  |....|....|
-            main  |oo..|....|
-            gpu 7 |.KK'|--..|
+            main  |oo..|o...|
+            gpu 7 |.KK'|--K'|
             """
         )
     )
     compute = attribution.step_total_ns[Cause.COMPUTE_32].tolist()
-    assert compute == [ms(3), ms(2)]
+    assert compute == [ms(3), ms(4)]
 
 
 def test_every_cause_has_a_label_and_colors() -> None:

@@ -68,8 +68,8 @@ def test_only_events_in_the_used_window_count() -> None:
     builder.operator("aten::early", ms(2), ms(4)).kernel("gemm", ms(8), ms(13))
     builder.operator("aten::inside", ms(14), ms(16)).kernel("gemm", ms(16), ms(25))
     builder.operator("aten::late", ms(21), ms(22), launches=False)
-    # Of the first kernel 3 ms lie in the step, of the second 4.
-    assert by_name(builder.build()) == {"aten::early": (0, 0, 3), "aten::inside": (1, 2, 4)}
+    # The step owns what it launched, and ends with it.
+    assert by_name(builder.build()) == {"aten::inside": (1, 2, 9)}
 
 
 def test_shapes_and_types_are_separate_rows() -> None:

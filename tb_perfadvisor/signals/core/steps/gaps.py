@@ -40,14 +40,14 @@ def shows_step_ends(trace: Trace, steps: Steps) -> bool:
 
 
 def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
-    """The intervals between steps, within the used window."""
+    """The intervals between steps on the host."""
     if len(steps) == 0:
         return EMPTY
-    window = single(steps.window_start_ns, steps.window_end_ns)
+    start_ns, end_ns = steps.host_start_ns, steps.host_end_ns
+    window = single(int(start_ns[0]), int(end_ns[-1]))
     if steps.marked_ends:
-        inside = union(steps.start_ns, steps.marker_end_ns)
-        outside = complement(inside, steps.window_start_ns, steps.window_end_ns)
-        return intersect(window, outside)
+        inside = union(start_ns, steps.marker_end_ns)
+        return complement(inside, int(start_ns[0]), int(end_ns[-1]))
     closing_rows = _closing_work(trace)
     if len(closing_rows) == 0:
         return EMPTY
@@ -61,12 +61,12 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     opening = np.sort(np.concatenate((operators, closing_starts)))
     # The work that closes step i lies inside its window. The next step begins with its fetch, or
     # with the first operator after its marker.
-    slot = last_before(closing, steps.end_ns)
-    has_closing = (slot >= 0) & (closing[np.maximum(slot, 0)] > steps.start_ns)
-    start = closing[np.maximum(slot, 0)]
-    end = np.minimum(first_from(fetches, start), first_from(opening, steps.end_ns))
-    end = np.where(end == _NEVER, steps.end_ns, end)
-    gaps = union(start[has_closing], end[has_closing])
+    slot = last_before(closing, end_ns)
+    has_closing = (slot >= 0) & (closing[np.maximum(slot, 0)] > start_ns)
+    begin = closing[np.maximum(slot, 0)]
+    end = np.minimum(first_from(fetches, begin), first_from(opening, end_ns))
+    end = np.where(end == _NEVER, end_ns, end)
+    gaps = union(begin[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
     return intersect(window, gaps)
 

@@ -6,13 +6,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.asynchronous_dispatch import runs_behind
 from tb_perfadvisor.signals.core.steps.cpu_programs import CpuRuns, runs_of_function
 from tb_perfadvisor.signals.core.steps.jitted_calls import (
     FunctionCalls,
     most_costly_function,
     program_of,
 )
+from tb_perfadvisor.signals.core.steps.launched_work import is_linked
 from tb_perfadvisor.signals.core.steps.marker_rows import (
     MIN_PERIOD_NS,
     MIN_REPEATS,
@@ -20,9 +20,12 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     markers_from_rows,
 )
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
 from tb_perfadvisor.trace.tables import Int64
 
+_MOST_PENDING = 1.5
+"""Steps' work that the device may still have to do when the last call returns: that of the last
+step, and part of the one before. With more, the host runs ahead."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -30,16 +33,18 @@ def jitted_call_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | Non
     """Top-level calls of the jitted function that takes most time on the main thread.
 
     They come after modules, which run on the device, because a call may return long before its
-    work begins.
+    work begins. If the profile does not tell which call ran what, the runs of the program mark the
+    steps.
     """
     calls = most_costly_function(trace, MIN_REPEATS, MIN_PERIOD_NS)
     if calls is None:
         return None
     runs = runs_of_function(trace, calls.function)
-    returned_ns = int(trace.events.end_ns[calls.rows[-1]])
-    if len(runs) >= MIN_REPEATS and int((runs.start_ns >= returned_ns).sum()) > 1:
+    called_ns, returned_ns = trace.events.start_ns[calls.rows], trace.events.end_ns[calls.rows]
+    follow_calls = len(runs) == len(called_ns) and bool((runs.start_ns >= called_ns).all())
+    if len(runs) >= MIN_REPEATS and not follow_calls and _is_late(runs.start_ns, returned_ns):
         return _markers_of_runs(trace, calls, runs)
-    if runs_behind(timeline, trace.events.end_ns[calls.rows]):
+    if not is_linked(trace, timeline) and _runs_behind(timeline, returned_ns):
         return None
     markers = markers_from_rows(
         trace,
@@ -50,6 +55,17 @@ def jitted_call_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | Non
         marked_ends=False,
     )
     return replace(markers, end_ns=_ends_of_runs(markers, runs), ends_with_work=len(runs) > 0)
+
+
+def _is_late(run_ns: Int64, returned_ns: Int64) -> bool:
+    """Whether several runs start only after all calls have returned."""
+    return int((run_ns >= returned_ns[-1]).sum()) > 1
+
+
+def _runs_behind(timeline: DeviceTimeline, returned_ns: Int64) -> bool:
+    """Whether the device has more than one step left to execute when all calls have returned."""
+    pending_ns = total_ns(clip(timeline.busy, int(returned_ns[-1]), _NEVER))
+    return pending_ns > _MOST_PENDING * total_ns(timeline.busy) / len(returned_ns)
 
 
 def _markers_of_runs(trace: Trace, calls: FunctionCalls, runs: CpuRuns) -> Markers:
@@ -63,6 +79,7 @@ def _markers_of_runs(trace: Trace, calls: FunctionCalls, runs: CpuRuns) -> Marke
         marked_ends=False,
         track=int(trace.events.track[calls.rows[0]]),
         ends_with_work=True,
+        is_on_device=True,
     )
 
 

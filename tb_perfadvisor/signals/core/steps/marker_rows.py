@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
@@ -32,7 +33,7 @@ class Markers(Struct, frozen=True):
     """Whether markers that were inferred end with the work of their step, so that time may lie
     between them."""
     is_on_device: bool = False
-    """Whether the times are those of the device's work, which runs behind the host's markers."""
+    """Whether the times are those of the device, not of the host."""
 
 
 def markers_from_rows(
@@ -71,9 +72,10 @@ def longest_group(
     if best is None:
         return None
     _, rows, name, track = best
-    return markers_from_rows(
+    markers = markers_from_rows(
         trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
     )
+    return replace(markers, is_on_device=track < 0)
 
 
 def rows_by_name(trace: Trace, rows: Int32) -> dict[tuple[str, int], list[int]]:

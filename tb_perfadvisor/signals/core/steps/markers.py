@@ -14,7 +14,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.asynchronous_dispatch import runs_behind, work_of_dispatches
 from tb_perfadvisor.signals.core.steps.jitted_markers import jitted_call_markers
 from tb_perfadvisor.signals.core.steps.marker_rows import (
     MIN_REPEATS,
@@ -86,7 +85,7 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     in_loop = in_loop[not_overlapping(trace, in_loop)]
     source = trace.name(int(in_loop[0]))
     source = without_number(source) or source
-    markers = markers_from_rows(
+    return markers_from_rows(
         trace,
         in_loop,
         source=source,
@@ -95,23 +94,6 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         # Steps of sums lie end to end, without the time between them.
         marked_ends=not source.startswith("ProfilerStep") and trace.totals is None,
     )
-    if len(in_loop) < MIN_REPEATS or not runs_behind(timeline, markers.end_ns):
-        return markers
-    on_device = _device_step_line(trace, timeline)
-    if on_device is not None:
-        return replace(on_device, track=markers.track, is_on_device=True)
-    work = work_of_dispatches(trace, timeline, markers.start_ns, markers.end_ns)
-    if work is None:
-        return markers
-    source = f"the work that each {source} dispatched"
-    return replace(
-        markers,
-        source=source,
-        start_ns=work[0],
-        end_ns=work[1],
-        marked_ends=False,
-        is_on_device=True,
-    )
 
 
 def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -119,7 +101,7 @@ def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
     if len(rows) == 0:
         return None
-    return markers_from_rows(
+    markers = markers_from_rows(
         trace,
         rows,
         source="the device's Steps line",
@@ -127,6 +109,7 @@ def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         track=-1,
         marked_ends=False,
     )
+    return replace(markers, is_on_device=True)
 
 
 def _server_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:

@@ -49,5 +49,6 @@ def period_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
             end_ns=bounds[1:],
             marked_ends=False,
             track=-1,
+            is_on_device=len(timeline.rows) > 0,
         )
     return None

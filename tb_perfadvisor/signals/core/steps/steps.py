@@ -1,6 +1,7 @@
 """Steps: windows that partition time, from step markers or their substitutes.
 
-Window i runs from marker i to marker i+1; the last one ends with its marker. Partial and warm-up
+A step owns the work that it launched. It has a window on the host and one on the device (see
+`windows`), and the side that decides how long steps take tells its time. Partial and warm-up
 steps are excluded, each with its number and reason; outliers are not. If markers leave time between
 them, the last step is partial: the time after its marker was not recorded, and n-1 gaps must not be
 divided by n steps. If unrecorded work still ran when the recording began, the window begins after
@@ -9,58 +10,51 @@ it, and the steps that it ran in are partial.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.jitted_calls import is_jitted_call
-from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
+from tb_perfadvisor.signals.core.steps.launched_work import (
+    UNKNOWN,
+    LaunchedWork,
+    launched_work,
+    owner_by_time,
+)
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.signals.core.steps.markers import find_markers
-from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
-from tb_perfadvisor.trace.tables import Float64, Int64
-
-LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
-"""Calls that load device code, which happens when a kernel is used for the first time."""
-_CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
-EARLIER_WORK = "partial: earlier work, which was not recorded, still ran in it"
-
-_WARM_UP_FACTOR = 2.0
-"""A first step that loads modules or compiles, and takes twice the median, is warm-up."""
-_LOST_LAUNCHES = 0.15
-"""A step that lacks a larger share of device events for its launches was not fully recorded."""
-
-_GAP_SHARE = 0.005
-"""If gaps between markers take at least this share, the missing gap of the last step matters. Below
-it,
-one missing gap in five is a thousandth of a step, less than two recordings differ by."""
-
-
-class Excluded(Struct, frozen=True):
-    """A step that is not used, and why."""
-
-    number: int
-    reason: str
+from tb_perfadvisor.signals.core.steps.partial_steps import (
+    EARLIER_WORK,
+    Excluded,
+    Used,
+    warm_up,
+    whole_steps,
+    without_missing_end,
+)
+from tb_perfadvisor.signals.core.steps.windows import Side, Windows, deciding_side, windows_of
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Steps(Struct, frozen=True):
     """The used steps. Without any, `source` is `none` and the window is the whole trace.
 
-    The window begins after unrecorded work, with or without steps.
+    The window begins after unrecorded work, with or without steps. Columns have shape (used,).
     """
 
     source: str
     is_inferred: bool
     number: Int64
-    """Shape (used,)."""
     start_ns: Int64
+    """The windows of the side that decides how long steps take. They lie end to end."""
     end_ns: Int64
+    decided_by: Side
+    host_start_ns: Int64
+    host_end_ns: Int64
+    device_start_ns: Int64
+    """Those of the host if it is not known what the device did for which step."""
+    device_end_ns: Int64
     marker_end_ns: Int64
-    """End of each step's own marker, at most the end of its window."""
+    """End of each step's own marker on the host, at most the end of its window there."""
     marked_ends: bool
     """Whether each marker ends with its step's work, so that time may lie between markers (Keras,
     JAX). PyTorch's `ProfilerStep` covers everything up to the next one."""
@@ -69,8 +63,11 @@ class Steps(Struct, frozen=True):
     excluded: tuple[Excluded, ...]
     window_start_ns: int
     window_end_ns: int
-    is_on_device: bool = False
-    """Whether the times are those of the device's work, which runs behind markers on the host."""
+    owner: Int32
+    """The used step that each event belongs to: a host event by its start, device work by its
+    launch; -1 for none. Without steps, 0 for the whole window. Shape (events,)."""
+    linked_by_order: str = ""
+    """The program whose runs were matched with steps or calls by their order, if they were."""
 
     def __len__(self) -> int:
         """Number of used steps; 0 when none are known."""
@@ -88,8 +85,13 @@ class Steps(Struct, frozen=True):
 
     @property
     def duration_ns(self) -> Int64:
-        """Of each used step; shape (used,)."""
+        """Of each used step."""
         return self.end_ns - self.start_ns
+
+    def own(self, rows: Int32) -> Int32:
+        """Those of some events that belong to used steps."""
+        owned: Int32 = rows[self.owner[rows] >= 0]
+        return owned
 
 
 def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0) -> Steps:
@@ -101,16 +103,144 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
         recorded_from_ns: From when on the work of the device was recorded.
     """
     markers = find_markers(trace, timeline)
-    excluded: tuple[Excluded, ...] = ()
-    if markers is not None:
-        whole = int(np.searchsorted(markers.start_ns, recorded_from_ns))
-        excluded = tuple(Excluded(int(number), EARLIER_WORK) for number in markers.number[:whole])
-        if whole < len(markers.number):
-            return _windows(trace, timeline, markers, whole, excluded)
+    if markers is None:
+        return _without_steps(trace, timeline, recorded_from_ns, ())
+    work = launched_work(trace, timeline, markers)
+    windows = windows_of(trace, timeline, markers, work)
+    kind = np.zeros(len(markers.number), dtype=np.int64)
+    used = whole_steps(trace, timeline, markers, windows, kind)
+    side = deciding_side(trace, timeline, windows, used.slice, is_on_device=markers.is_on_device)
+    start_ns, end_ns = _windows_of(windows, side)
+    late = int(np.searchsorted(start_ns[used.slice], recorded_from_ns))
+    used = used.without(markers, begin=late, reason=EARLIER_WORK)
+    if not len(used):
+        return _without_steps(trace, timeline, recorded_from_ns, used.excluded)
+    if len(used) >= MIN_REPEATS:
+        reason = warm_up(trace, start_ns[used.slice], end_ns[used.slice])
+        if reason:
+            used = used.without(markers, begin=1, reason=f"warm-up: {reason}")
+    if side is Side.HOST:
+        used = without_missing_end(markers, used)
+    return _used_steps(trace, markers, work, windows, used, side)
+
+
+def _windows_of(windows: Windows, side: Side) -> tuple[Int64, Int64]:
+    if side is Side.DEVICE:
+        return windows.device_start_ns, windows.device_end_ns
+    return windows.host_start_ns, windows.host_end_ns
+
+
+def _used_steps(
+    trace: Trace,
+    markers: Markers,
+    work: LaunchedWork,
+    windows: Windows,
+    used: Used,
+    side: Side,
+) -> Steps:
+    start_ns, end_ns = (column[used.slice] for column in _windows_of(windows, side))
+    host_start_ns, host_end_ns = windows.host_start_ns[used.slice], windows.host_end_ns[used.slice]
+    device_start_ns = windows.device_start_ns[used.slice]
+    device_end_ns = windows.device_end_ns[used.slice]
+    marker_end_ns = host_end_ns
+    if not markers.is_on_device:
+        marker_end_ns = np.minimum(markers.end_ns[used.slice], host_end_ns)
+    return Steps(
+        source=markers.source,
+        is_inferred=markers.is_inferred,
+        number=markers.number[used.slice],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        decided_by=side,
+        host_start_ns=host_start_ns,
+        host_end_ns=host_end_ns,
+        device_start_ns=device_start_ns,
+        device_end_ns=device_end_ns,
+        marker_end_ns=marker_end_ns,
+        marked_ends=markers.marked_ends,
+        track=markers.track,
+        excluded=tuple(sorted(used.excluded, key=lambda step: step.number)),
+        window_start_ns=int(start_ns[0]),
+        window_end_ns=int(end_ns[-1]),
+        owner=_owners(trace, work, (host_start_ns, host_end_ns), (device_start_ns, device_end_ns)),
+        linked_by_order=work.by_order,
+    )
+
+
+def _owners(
+    trace: Trace,
+    work: LaunchedWork,
+    host: tuple[Int64, Int64],
+    device: tuple[Int64, Int64],
+) -> Int32:
+    """The step of each event; -1 for none. Shape (events,).
+
+    Args:
+        trace: The trace.
+        work: The device's work, and when it was launched.
+        host: Start and end of the host's windows.
+        device: Start and end of the device's windows.
+    """
+    events = trace.events
+    owner = owner_by_time(*host, events.start_ns)
+    on_device = np.flatnonzero(trace.tracks.kind[events.track] != TrackKind.HOST_THREAD)
+    launch = events.launched_by[on_device]
+    by_launch = owner_by_time(*host, np.where(launch >= 0, events.start_ns[launch], UNKNOWN))
+    by_time = owner_by_time(*device, events.start_ns[on_device])
+    owner[on_device] = np.where(launch >= 0, by_launch, by_time)
+    known = work.launched_ns >= 0
+    owner[work.rows[known]] = owner_by_time(*host, work.launched_ns[known])
+    owner[work.rows[~known]] = owner_by_time(*device, events.start_ns[work.rows[~known]])
+    owners = owner.astype(np.int32)
+    owners.setflags(write=False)
+    return owners
+
+
+def _without_steps(
+    trace: Trace,
+    timeline: DeviceTimeline,
+    recorded_from_ns: int,
+    excluded: tuple[Excluded, ...],
+) -> Steps:
+    """The whole window as one."""
     start, end = _whole_window(trace, timeline)
     start = min(max(start, recorded_from_ns), end)
     none = np.empty(0, dtype=np.int64)
-    return Steps("none", False, none, none, none, none, False, -1, excluded, start, end)
+    work = launched_work(trace, timeline, None)
+    host = (np.array([_first_launch(trace, work, start)]), np.array([end]))
+    window = (np.array([start]), np.array([end]))
+    return Steps(
+        source="none",
+        is_inferred=False,
+        number=none,
+        start_ns=none,
+        end_ns=none,
+        decided_by=Side.HOST if timeline.index is None else Side.DEVICE,
+        host_start_ns=none,
+        host_end_ns=none,
+        device_start_ns=none,
+        device_end_ns=none,
+        marker_end_ns=none,
+        marked_ends=False,
+        track=-1,
+        excluded=tuple(sorted(excluded, key=lambda step: step.number)),
+        window_start_ns=start,
+        window_end_ns=end,
+        owner=_owners(trace, work, host, window),
+    )
+
+
+def _first_launch(trace: Trace, work: LaunchedWork, start_ns: int) -> int:
+    """When the outermost operator begins that launched the first work from some time on."""
+    events = trace.events
+    rows = work.rows[(events.start_ns[work.rows] >= start_ns) & (work.launched_ns >= 0)]
+    first = int(events.launched_by[rows[0]]) if len(rows) else -1
+    if first < 0:
+        return start_ns
+    around = int(events.parent[first])
+    while around >= 0 and events.kind[around] == EventKind.OPERATOR:
+        first, around = around, int(events.parent[around])
+    return min(start_ns, int(events.start_ns[first]))
 
 
 def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
@@ -123,131 +253,3 @@ def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
     if len(rows) == 0:
         return 0, 0
     return int(trace.events.start_ns[rows].min()), int(trace.events.end_ns[rows].max())
-
-
-def _windows(
-    trace: Trace,
-    timeline: DeviceTimeline,
-    markers: Markers,
-    first: int,
-    already_excluded: tuple[Excluded, ...],
-) -> Steps:
-    """The windows of the markers from `first` on, without partial and warm-up steps."""
-    start = markers.start_ns
-    end = np.append(start[1:], markers.end_ns[-1])
-    excluded = list(already_excluded)
-    last = len(start)
-    # Sums don't show whether all their events were recorded.
-    if timeline.index is not None and trace.totals is None:
-        lost = _lost_launches(trace, start, end)
-        busy = overlap_ns(timeline.busy, start, end)
-        while last - first > 1 and (lost[last - 1] > _LOST_LAUNCHES or busy[last - 1] == 0):
-            last -= 1
-            excluded.append(
-                Excluded(int(markers.number[last]), "partial: its device events were not recorded")
-            )
-        while last - first > 1 and busy[first] == 0:
-            excluded.append(
-                Excluded(int(markers.number[first]), "partial: no device work was recorded in it")
-            )
-            first += 1
-    elif any(note.id == "truncated-file" for note in trace.notes):
-        cut = _cut_off(trace, start, end)
-        while last - first > 1 and cut[last - 1]:
-            last -= 1
-            excluded.append(
-                Excluded(int(markers.number[last]), "partial: the file breaks off in it")
-            )
-    if last - first >= MIN_REPEATS:
-        reason = _warm_up(trace, start[first:last], end[first:last])
-        if reason:
-            excluded.append(Excluded(int(markers.number[first]), f"warm-up: {reason}"))
-            first += 1
-    if last == len(start) and last - first >= MIN_REPEATS and _leave_gaps(markers):
-        last -= 1
-        excluded.append(
-            Excluded(int(markers.number[last]), "partial: what followed its marker is not known")
-        )
-    used = slice(first, last)
-    return Steps(
-        source=markers.source,
-        is_inferred=markers.is_inferred,
-        number=markers.number[used],
-        start_ns=start[used],
-        end_ns=end[used],
-        marker_end_ns=np.minimum(markers.end_ns[used], end[used]),
-        marked_ends=markers.marked_ends,
-        track=markers.track,
-        excluded=tuple(sorted(excluded, key=lambda step: step.number)),
-        window_start_ns=int(start[first]),
-        window_end_ns=int(end[last - 1]),
-        is_on_device=markers.is_on_device,
-    )
-
-
-def _leave_gaps(markers: Markers) -> bool:
-    """Whether the gaps between markers, which belong to the steps, take measurable time."""
-    gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
-    span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
-    shows_ends = markers.marked_ends or markers.ends_with_work
-    return shows_ends and gap_ns >= _GAP_SHARE * span_ns
-
-
-def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
-    """Share of each step's launches without a device event, compared with the best step."""
-    launches = trace.rows(EventKind.LAUNCH)
-    has_event = np.zeros(len(trace.events), dtype=bool)
-    launched_by = trace.events.launched_by
-    has_event[launched_by[launched_by >= 0]] = True
-    at = trace.events.start_ns[launches]
-    step = last_before(start, at)
-    inside = (step >= 0) & (at < end[np.maximum(step, 0)])
-    total = np.bincount(step[inside], minlength=len(start))
-    seen = np.bincount(step[inside], weights=has_event[launches[inside]], minlength=len(start))
-    share = np.divide(seen, total, out=np.ones(len(start)), where=total > 0)
-    # Some launches never have an event, because an activity was disabled.
-    return np.asarray(share.max() - share)
-
-
-def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
-    """Mask of the steps with clearly fewer operators than the fullest step."""
-    at = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
-    count = np.searchsorted(at, end) - np.searchsorted(at, start)
-    return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
-
-
-def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
-    """Why the first step is warm-up; empty if it is not."""
-    duration = end - start
-    usual_ns = _WARM_UP_FACTOR * float(np.median(duration[1:]))
-    if duration[0] < usual_ns:
-        return ""
-    compiles = trace.rows(EventKind.COMPILE)
-    intervals = union(trace.events.start_ns[compiles], trace.events.end_ns[compiles])
-    compiling = overlap_ns(intervals, start, end)
-    if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
-        again_ns = int(overlap_ns(_compiled_again(trace, start, end), start[:1], end[:1])[0])
-        return "" if duration[0] - again_ns < usual_ns else "it compiles, the others don't"
-    for pattern, what in ((LOADS_CODE, "loads device code"), (_CAPTURES, "captures a graph")):
-        calls = rows_named(trace, pattern, EventKind.RUNTIME, EventKind.LAUNCH)
-        at = trace.events.start_ns[calls]
-        first = ((at >= start[0]) & (at < end[0])).sum()
-        later = ((at >= start[1]) & (at < end[-1])).sum()
-        if first > 0 and later == 0:
-            return f"it {what}, the others don't"
-    return ""
-
-
-def _compiled_again(trace: Trace, start: Int64, end: Int64) -> Intervals:
-    """Compilation in the first step of jitted functions that a later step compiles again.
-
-    It is no warm-up: whatever made the later step compile them made the first one do so.
-    """
-    events, rows = trace.events, trace.rows(EventKind.COMPILE)
-    rows = rows[is_jitted_call(trace, rows)]
-    step = last_before(start, events.start_ns[rows])
-    inside = (step >= 0) & (events.start_ns[rows] < end[-1])
-    rows, step = rows[inside], step[inside]
-    later = distinct(events.name[rows[step > 0]])
-    again = rows[(step == 0) & is_in(events.name[rows], later)]
-    return union(events.start_ns[again], events.end_ns[again])

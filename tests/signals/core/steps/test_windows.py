@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 from tb_perfadvisor.trace import KernelFamily, Precision
 from tb_perfadvisor.whatif import Shorten, Simulation, simulation
@@ -22,6 +23,7 @@ def dispatched(count: int, *, work_us: int, has_step_line: bool, devices: int = 
         builder.launch(
             start + us(10), start + us(40), name="DoEnqueueProgram", thread="python", key=str(step)
         )
+        at = max(at, start + us(41))  # no work starts before its launch
         for device in range(devices):
             builder.xla_op(
                 "fusion.1",
@@ -44,23 +46,25 @@ def dispatched(count: int, *, work_us: int, has_step_line: bool, devices: int = 
 def test_a_step_is_as_long_as_its_work(has_step_line: bool) -> None:
     steps = dispatched(5, work_us=300, has_step_line=has_step_line).steps
     assert steps.number.tolist() == [0, 1, 2, 3, 4]
-    # 300 us of work and 2 us until the next; the last one ends with its work.
-    assert steps.duration_ns.tolist() == [302_000] * 4 + [300_000]
+    # 300 us of work, and 2 us after the work before. Nothing was recorded before the first one.
+    assert steps.duration_ns.tolist() == [300_000] + [302_000] * 4
     assert steps.track >= 0
 
 
-def test_the_source_says_what_the_steps_are() -> None:
-    on_device = dispatched(5, work_us=300, has_step_line=True).steps
-    assert on_device.source == "the device's Steps line"
-    by_work = dispatched(5, work_us=300, has_step_line=False).steps
-    assert by_work.source.startswith("the work that each ")
+def test_both_windows_are_known() -> None:
+    steps = dispatched(5, work_us=300, has_step_line=False).steps
+    assert (steps.source, steps.decided_by) == ("train", Side.DEVICE)
+    assert steps.host_start_ns.tolist() == [0, 50_000, 100_000, 150_000, 200_000]
+    assert steps.host_end_ns.tolist() == [50_000, 100_000, 150_000, 200_000, 249_000]
+    # Work begins at 60 us; each item takes 300 us and starts 2 us after the one before.
+    assert steps.device_end_ns.tolist() == [360_000, 662_000, 964_000, 1_266_000, 1_568_000]
 
 
 def test_a_device_that_keeps_up_has_the_steps_of_the_host() -> None:
-    # When the last of five is dispatched, at 249 us, only its work and a part of that before it
-    # are left: the work of the steps takes 5 x 42 us and begins at 60 us.
+    # The work of the first step starts at 60 us, that of the last one right after its launch, at
+    # 241 us: the device waits for the host.
     steps = dispatched(5, work_us=40, has_step_line=True).steps
-    assert steps.source != "the device's Steps line"
+    assert steps.decided_by is Side.HOST
     assert steps.duration_ns[0] == 50_000
 
 

@@ -1,0 +1,235 @@
+"""Markers at the edges of a recording that are no whole steps, and the first steps of a program.
+
+Each comes with a reason in plain words. Outliers are steps.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.steps.jitted_calls import is_jitted_call
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
+from tb_perfadvisor.signals.core.steps.windows import Windows
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
+from tb_perfadvisor.trace.tables import Float64, Int64
+from tb_perfadvisor.units import format_duration, format_share
+
+LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
+"""Calls that load device code, which happens when a kernel is used for the first time."""
+_CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
+EARLIER_WORK = "partial: earlier work, which was not recorded, still ran in it"
+
+_WARM_UP_FACTOR = 2.0
+"""A first step that loads modules or compiles, and takes twice the median, is warm-up."""
+_LOST_LAUNCHES = 0.15
+"""A step that lacks a larger share of device events for its launches was not fully recorded."""
+_LEAST_WORK = 0.5
+"""A whole step has at least this share of the median work of its kind."""
+_LEAST_OF_INFERRED = 0.05
+"""Ranges of the program that repeat have both ends in the recording, so that only those that hold
+almost nothing are no steps."""
+_GAP_SHARE = 0.005
+"""If gaps between markers take at least this share, the missing gap of the last step matters. Below
+it, one missing gap in five is a thousandth of a step, less than two recordings differ by."""
+
+
+class Excluded(Struct, frozen=True):
+    """A step that is not used, and why."""
+
+    number: int
+    reason: str
+
+
+class Used(Struct, frozen=True):
+    """The markers from `first` to `last` (exclusive) are steps; the others are excluded."""
+
+    first: int
+    last: int
+    excluded: tuple[Excluded, ...] = ()
+
+    @property
+    def slice(self) -> slice:
+        """Of the columns of markers."""
+        return slice(self.first, self.last)
+
+    def without(self, markers: Markers, *, begin: int = 0, end: int = 0, reason: str) -> Used:
+        """Leave out markers at the beginning or at the end."""
+        out = [
+            *range(self.first, self.first + begin),
+            *range(self.last - end, self.last),
+        ]
+        more = tuple(Excluded(int(markers.number[place]), reason) for place in out)
+        return Used(self.first + begin, self.last - end, (*self.excluded, *more))
+
+    def __len__(self) -> int:
+        """Number of markers that are used."""
+        return self.last - self.first
+
+
+def whole_steps(
+    trace: Trace,
+    timeline: DeviceTimeline,
+    markers: Markers,
+    windows: Windows,
+    kind: Int64,
+) -> Used:
+    """The markers without those that are cut off, or hold almost nothing.
+
+    Args:
+        trace: The trace.
+        timeline: The device.
+        markers: The markers.
+        windows: Their windows.
+        kind: The kind of step of each marker. Shape (markers,).
+    """
+    used = _without_gap_in_numbers(markers, Used(0, len(markers.number)))
+    work_ns = windows.work_ns
+    # Sums don't show whether all their events were recorded.
+    if timeline.index is not None and trace.totals is None:
+        start_ns, end_ns = windows.host_start_ns, windows.host_end_ns
+        lost = _lost_launches(trace, start_ns, end_ns)
+        if not windows.is_linked:
+            work_ns = overlap_ns(timeline.busy, start_ns, end_ns)
+        while len(used) > 1 and lost[used.last - 1] > _LOST_LAUNCHES:
+            reason = "partial: its device events were not recorded"
+            used = used.without(markers, end=1, reason=reason)
+    elif any(note.id == "truncated-file" for note in trace.notes):
+        cut = _cut_off(trace, windows.host_start_ns, windows.host_end_ns)
+        while len(used) > 1 and cut[used.last - 1]:
+            used = used.without(markers, end=1, reason="partial: the file breaks off in it")
+    return _without_fragments(markers, used, work_ns, kind)
+
+
+def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:
+    """The longest run of markers whose numbers follow each other.
+
+    Between two others, steps were not recorded, but time passed.
+    """
+    distance = np.diff(markers.number)
+    if len(distance) < 2:
+        return used
+    jumps = np.flatnonzero(distance > np.median(distance))
+    if not len(jumps) or len(jumps) > len(distance) // 2:
+        return used
+    bounds = np.concatenate(([0], jumps + 1, [len(markers.number)]))
+    longest = int(np.diff(bounds)[::-1].argmax())
+    at = len(bounds) - 2 - longest
+    first, last = int(bounds[at]), int(bounds[at + 1])
+    used = used.without(
+        markers, begin=first, reason="partial: the steps after it were not recorded"
+    )
+    return used.without(
+        markers, end=used.last - last, reason="partial: the steps before it were not recorded"
+    )
+
+
+def _without_fragments(markers: Markers, used: Used, work_ns: Int64, kind: Int64) -> Used:
+    """Without first and last markers that lack the work that others of their kind have."""
+    least = _LEAST_OF_INFERRED if markers.is_inferred else _LEAST_WORK
+    while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.last - 1, least)):
+        reason = _fragment(int(work_ns[used.last - 1]), usual)
+        used = used.without(markers, end=1, reason=reason)
+    while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.first, least)):
+        reason = _fragment(int(work_ns[used.first]), usual)
+        used = used.without(markers, begin=1, reason=reason)
+    return used
+
+
+def _fragment(work_ns: int, usual_ns: float) -> str:
+    if work_ns == 0:
+        return "partial: no work was recorded in it"
+    share = format_share(work_ns / usual_ns)
+    return f"partial: it holds {format_duration(work_ns)} of work, {share} of what others have"
+
+
+def _lacks(work_ns: Int64, kind: Int64, used: Used, place: int, least: float) -> float:
+    """The median work of the others of a marker's kind, if the marker has too little; else 0."""
+    others = np.arange(used.first, used.last)
+    others = others[others != place]
+    of_kind = others[kind[others] == kind[place]]
+    usual = float(np.median(work_ns[of_kind if len(of_kind) else others]))
+    return usual if work_ns[place] < least * usual else 0.0
+
+
+def without_missing_end(markers: Markers, used: Used) -> Used:
+    """Without the last step, if what follows its marker belongs to it and was not recorded."""
+    is_last = used.last == len(markers.number)
+    if is_last and len(used) >= MIN_REPEATS and _leave_gaps(markers):
+        reason = "partial: what followed its marker is not known"
+        return used.without(markers, end=1, reason=reason)
+    return used
+
+
+def _leave_gaps(markers: Markers) -> bool:
+    """Whether the gaps between markers, which belong to the steps, take measurable time."""
+    gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
+    span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
+    shows_ends = markers.marked_ends or markers.ends_with_work
+    return shows_ends and gap_ns >= _GAP_SHARE * span_ns
+
+
+def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
+    """Share of each step's launches without a device event, compared with the best step."""
+    launches = trace.rows(EventKind.LAUNCH)
+    has_event = np.zeros(len(trace.events), dtype=bool)
+    launched_by = trace.events.launched_by
+    has_event[launched_by[launched_by >= 0]] = True
+    at = trace.events.start_ns[launches]
+    step = last_before(start, at)
+    inside = (step >= 0) & (at < end[np.maximum(step, 0)])
+    total = np.bincount(step[inside], minlength=len(start))
+    seen = np.bincount(step[inside], weights=has_event[launches[inside]], minlength=len(start))
+    share = np.divide(seen, total, out=np.ones(len(start)), where=total > 0)
+    # Some launches never have an event, because an activity was disabled.
+    return np.asarray(share.max() - share)
+
+
+def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Mask of the steps with clearly fewer operators than the fullest step."""
+    at = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
+    count = np.searchsorted(at, end) - np.searchsorted(at, start)
+    return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
+
+
+def warm_up(trace: Trace, start: Int64, end: Int64) -> str:
+    """Why the first step is warm-up; empty if it is not."""
+    duration = end - start
+    usual_ns = _WARM_UP_FACTOR * float(np.median(duration[1:]))
+    if duration[0] < usual_ns:
+        return ""
+    compiles = trace.rows(EventKind.COMPILE)
+    intervals = union(trace.events.start_ns[compiles], trace.events.end_ns[compiles])
+    compiling = overlap_ns(intervals, start, end)
+    if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
+        again_ns = int(overlap_ns(_compiled_again(trace, start, end), start[:1], end[:1])[0])
+        return "" if duration[0] - again_ns < usual_ns else "it compiles, the others don't"
+    for pattern, what in ((LOADS_CODE, "loads device code"), (_CAPTURES, "captures a graph")):
+        calls = rows_named(trace, pattern, EventKind.RUNTIME, EventKind.LAUNCH)
+        at = trace.events.start_ns[calls]
+        first = ((at >= start[0]) & (at < end[0])).sum()
+        later = ((at >= start[1]) & (at < end[-1])).sum()
+        if first > 0 and later == 0:
+            return f"it {what}, the others don't"
+    return ""
+
+
+def _compiled_again(trace: Trace, start: Int64, end: Int64) -> Intervals:
+    """Compilation in the first step of jitted functions that a later step compiles again.
+
+    It is no warm-up: whatever made the later step compile them made the first one do so.
+    """
+    events, rows = trace.events, trace.rows(EventKind.COMPILE)
+    rows = rows[is_jitted_call(trace, rows)]
+    step = last_before(start, events.start_ns[rows])
+    inside = (step >= 0) & (events.start_ns[rows] < end[-1])
+    rows, step = rows[inside], step[inside]
+    later = distinct(events.name[rows[step > 0]])
+    again = rows[(step == 0) & is_in(events.name[rows], later)]
+    return union(events.start_ns[again], events.end_ns[again])

@@ -1,0 +1,146 @@
+"""The two windows of each step: the host's and the device's.
+
+    host     |launch 0|launch 1|launch 2|
+    device       |work 0       |work 1       |work 2       |
+
+The host's window lasts from the start of a marker to the start of the next one. The device's lasts
+from the end of the last work of the step before to the end of the step's own last work. Both
+partition time. In a steady state their means agree, wherever the host runs ahead.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.idle_gaps import device_gaps
+from tb_perfadvisor.signals.core.steps.launched_work import LaunchedWork, owner_by_time
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int64
+
+AGREE_SHARE = 0.05
+"""Means of the host's and the device's windows that differ by less are the same step time."""
+_NEVER = np.iinfo(np.int64).min
+
+
+class Side(Enum):
+    """Whose windows are meant."""
+
+    HOST = "host"
+    DEVICE = "device"
+
+
+class Windows(Struct, frozen=True):
+    """The windows of all markers, in order. Columns of shape (markers,)."""
+
+    host_start_ns: Int64
+    host_end_ns: Int64
+    device_start_ns: Int64
+    """Those of the host if it is not known what the device did for which step."""
+    device_end_ns: Int64
+    is_linked: bool
+    """Whether the host's and the device's windows are both known."""
+    work_ns: Int64
+    """Time of the work that each step launched; 0 for all where that is not known."""
+
+
+def windows_of(
+    trace: Trace, timeline: DeviceTimeline, markers: Markers, work: LaunchedWork
+) -> Windows:
+    """Both windows of each marker."""
+    start_ns = markers.start_ns
+    end_ns = np.append(start_ns[1:], markers.end_ns[-1])
+    if markers.is_on_device:
+        return _launched_by_host(trace, timeline, start_ns, end_ns, work)
+    return _executed_by_device(trace, start_ns, end_ns, work)
+
+
+def _executed_by_device(
+    trace: Trace, start_ns: Int64, end_ns: Int64, work: LaunchedWork
+) -> Windows:
+    """The device's windows, from those of the host."""
+    events, count = trace.events, len(start_ns)
+    owner = owner_by_time(start_ns, end_ns, work.launched_ns)
+    rows, owner_of_rows = work.rows[owner >= 0], owner[owner >= 0]
+    duration_ns = events.duration_ns[rows].astype(np.float64)
+    work_ns = np.bincount(owner_of_rows, weights=duration_ns, minlength=count).astype(np.int64)
+    if not len(rows):
+        return Windows(start_ns, end_ns, start_ns, end_ns, False, work_ns)
+    last_ns = np.full(count, _NEVER)
+    np.maximum.at(last_ns, owner_of_rows, events.end_ns[rows])
+    first_ns = int(events.start_ns[rows].min())
+    # Work of earlier steps, which ended before the first work of these.
+    is_earlier = (events.start_ns[work.rows] < first_ns) & (work.launched_ns < start_ns[0])
+    earlier = work.rows[is_earlier]
+    if len(earlier):
+        begin_ns = min(max(int(events.end_ns[earlier].max()), int(start_ns[0])), first_ns)
+    elif count > 1:
+        # The host runs ahead, so in a steady state the work before would have ended here.
+        begin_ns = first_ns
+    else:
+        begin_ns = int(start_ns[0])
+    device_end_ns = np.maximum.accumulate(np.maximum(last_ns, begin_ns))
+    device_start_ns = np.append(begin_ns, device_end_ns[:-1])
+    return Windows(start_ns, end_ns, device_start_ns, device_end_ns, True, work_ns)
+
+
+def _launched_by_host(
+    trace: Trace, timeline: DeviceTimeline, start_ns: Int64, end_ns: Int64, work: LaunchedWork
+) -> Windows:
+    """The host's windows, from those of the device: each begins with the first launch of a step."""
+    events, count = trace.events, len(start_ns)
+    owner = owner_by_time(start_ns, end_ns, events.start_ns[work.rows])
+    own = owner >= 0
+    duration_ns = events.duration_ns[work.rows[own]].astype(np.float64)
+    work_ns = np.bincount(owner[own], weights=duration_ns, minlength=count).astype(np.int64)
+    linked = own & (work.launched_ns >= 0)
+    first_ns = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, owner[linked], work.launched_ns[linked])
+    is_known = bool((first_ns[1:] > first_ns[:-1]).all()) and len(np.unique(owner[linked])) == count
+    if not is_known:
+        return Windows(start_ns, end_ns, start_ns, end_ns, False, work_ns)
+    # What the host does after its last launch belongs to the last step, as long as that runs.
+    last_ns = max(int(work.launched_ns[linked].max()) + 1, int(end_ns[-1]))
+    return Windows(first_ns, np.append(first_ns[1:], last_ns), start_ns, end_ns, True, work_ns)
+
+
+def deciding_side(
+    trace: Trace, timeline: DeviceTimeline, windows: Windows, used: slice, *, is_on_device: bool
+) -> Side:
+    """Whose windows tell how long the steps take.
+
+    The slower side decides, because the other one waits for it. If the host's windows are longer,
+    it may also have waited for work of earlier steps. Then the device never waits for the host, and
+    its windows count.
+
+    Args:
+        trace: The trace.
+        timeline: The device.
+        windows: The windows of all markers.
+        used: The markers that count.
+        is_on_device: Whether the device marks the steps.
+    """
+    if is_on_device:
+        return Side.DEVICE
+    if not windows.is_linked:
+        return Side.HOST
+    start_ns, end_ns = windows.host_start_ns[used], windows.device_end_ns[used]
+    if len(start_ns) == 1:
+        host_ns = int(windows.host_end_ns[used][0] - start_ns[0])
+        device_ns = int(end_ns[0] - start_ns[0])
+        return Side.DEVICE if device_ns > (1 + AGREE_SHARE) * host_ns else Side.HOST
+    # Between the same two steps on both sides, so that how far the host is ahead cancels out.
+    host_ns, device_ns = int(start_ns[-1] - start_ns[0]), int(end_ns[-1] - end_ns[0])
+    if device_ns > (1 + AGREE_SHARE) * host_ns:
+        return Side.DEVICE
+    agree = host_ns <= (1 + AGREE_SHARE) * device_ns
+    if agree or timeline.index is None or len(start_ns) < MIN_REPEATS:
+        return Side.HOST
+    begin_ns, last_ns = int(windows.device_start_ns[used][0]), int(end_ns[-1])
+    idle = device_gaps(trace, timeline, begin_ns, last_ns)
+    starved_ns = int((idle.queued_from_ns - idle.start_ns).sum())
+    return Side.DEVICE if starved_ns <= AGREE_SHARE * (last_ns - begin_ns) else Side.HOST
