@@ -14,6 +14,7 @@ from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
+from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
@@ -136,6 +137,17 @@ def _on_steps(signals: Signals) -> list[Note]:
                 "Record at least five steps after warm-up.",
             )
         )
+    notes += _on_kinds(steps)
+    if len(steps) and steps.linked_by_order:
+        notes.append(
+            Note(
+                "linked-by-order",
+                "info",
+                f"The profile does not say which step launched which run of "
+                f"{steps.linked_by_order}. It ran as often as it was called, so the runs belong "
+                "to the calls in order.",
+            )
+        )
     if len(steps) and steps.is_inferred:
         notes.append(
             Note(
@@ -146,6 +158,36 @@ def _on_steps(signals: Signals) -> list[Note]:
             )
         )
     return notes
+
+
+def _on_kinds(steps: Steps) -> list[Note]:
+    """Kinds of steps, in plain words."""
+    if len(steps.kind_names) < 2:
+        return []
+    usual, other = (steps.duration_ns[steps.kind == kind] for kind in (0, 1))
+    if not len(usual) or not len(other):
+        return []
+    usual_ns, other_ns = float(usual.mean()), float(other.mean())
+    first, second = steps.kind_names
+    if steps.period:
+        cycle = format_duration((steps.period - 1) * usual_ns + other_ns)
+        every = "second" if steps.period == 2 else f"{steps.period}th"
+        if steps.period == 3:
+            every = "third"
+        message = (
+            f"Every {every} step {_VERBS.get(second, 'takes longer')}: "
+            f"{format_duration(other_ns)} instead of {format_duration(usual_ns)}. A cycle of "
+            f"{steps.period} steps takes {cycle}."
+        )
+    else:
+        message = (
+            f"The steps are of two kinds: {len(usual)} ({first}) take {format_duration(usual_ns)} "
+            f"on average, {len(other)} ({second}) take {format_duration(other_ns)}."
+        )
+    return [Note("step-kinds", "info", message)]
+
+
+_VERBS = {"updates the parameters": "also updates the parameters"}
 
 
 def _on_clocks(signals: Signals) -> list[Note]:

@@ -67,7 +67,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         workers=workers,
         steps=steps,
         overview=overview,
-        key_numbers=_key_numbers(signals, overview, source.world_size or len(workers)),
+        key_numbers=_key_numbers(signals, overview, steps, source.world_size or len(workers)),
         headline=analysis.headline,
         first=_first(analysis),
         findings=[
@@ -94,12 +94,14 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
     return report
 
 
-def _key_numbers(signals: Signals, overview: model.Overview, ranks: int) -> list[model.KeyNumber]:
+def _key_numbers(
+    signals: Signals, overview: model.Overview, steps: model.StepsInfo, ranks: int
+) -> list[model.KeyNumber]:
     if signals.trace.is_snapshot_only:
         return snapshot_numbers(signals)
     if signals.trace.compile_log is not None:
         return compile_log_numbers(signals.trace.compile_log)
-    return key_numbers(overview, on_device=not signals.device.is_host_only, ranks=ranks)
+    return key_numbers(overview, steps, on_device=not signals.device.is_host_only, ranks=ranks)
 
 
 def _caption(

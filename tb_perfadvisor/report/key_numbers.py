@@ -6,23 +6,27 @@ from collections.abc import Iterator
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.signals.core.steps.windows import AGREE_SHARE
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 _SHOWN_SHARE = 0.001
 """A smaller share rounds to 0.0 %."""
 
 
-def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> list[model.KeyNumber]:
+def key_numbers(
+    overview: model.Overview, steps: model.StepsInfo, *, on_device: bool, ranks: int
+) -> list[model.KeyNumber]:
     """The key numbers of a report.
 
     Args:
         overview: Of the reference worker.
+        steps: Of the reference worker.
         on_device: Whether the program used a device, even if its events are missing.
         ranks: How many ranks the program has.
     """
     of = "step time" if overview.steps else "the profile"
     return [
-        *_on_time(overview),
+        *_on_time(overview, steps),
         *_on_serving(overview.serving),
         *(_on_device(overview, of) if on_device else _on_host(overview)),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
@@ -31,7 +35,20 @@ def key_numbers(overview: model.Overview, *, on_device: bool, ranks: int) -> lis
     ]
 
 
-def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
+def _other_side(steps: model.StepsInfo) -> Iterator[str]:
+    """What a step takes on the side that does not decide, if that differs."""
+    host_ns, device_ns = steps.host_ns, steps.device_ns
+    if not host_ns or not device_ns:
+        return
+    if max(host_ns, device_ns) <= (1 + AGREE_SHARE) * min(host_ns, device_ns):
+        return
+    if steps.decided_by == "device":
+        yield f"on the device; the host dispatches one in {format_duration(host_ns)}"
+    else:
+        yield f"on the host; the device takes {format_duration(device_ns)}"
+
+
+def _on_time(overview: model.Overview, steps: model.StepsInfo) -> Iterator[model.KeyNumber]:
     if overview.step_time_ns is None:
         yield model.KeyNumber(
             id="profiled-time",
@@ -52,8 +69,15 @@ def _on_time(overview: model.Overview) -> Iterator[model.KeyNumber]:
         unit="ns",
         of="",
         share=None,
-        notes=[f"mean of {overview.steps:,} steps" if overview.steps > 1 else "1 step"],
-        definition="The mean time from the start of a step to the start of the next one.",
+        notes=[
+            f"mean of {overview.steps:,} steps" if overview.steps > 1 else "1 step",
+            *_other_side(steps),
+        ],
+        definition=(
+            "The mean time from the end of a step's work on the device to that of the next one."
+            if steps.decided_by == "device"
+            else "The mean time from the start of a step to the start of the next one."
+        ),
     )
     for what, rate, per_step in (
         ("tokens", overview.tokens_per_s, overview.tokens_per_step),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.core.steps.steps import Steps
+from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.device.program_memory import program_memory
 from tb_perfadvisor.signals.efficiency.throughput import throughput
@@ -179,7 +182,35 @@ def make_steps_info(signals: Signals) -> model.StepsInfo:
         min_ns=int(duration.min()) if known else None,
         max_ns=int(duration.max()) if known else None,
         p90_ns=round(float(np.percentile(duration, 90))) if known else None,
+        decided_by="device" if steps.decided_by is Side.DEVICE else "host",
+        host_ns=round(steps.host_ns / len(steps)) if known else None,
+        device_ns=round(steps.device_ns / len(steps)) if known and steps.is_linked else None,
+        **_kinds(steps),
     )
+
+
+def _kinds(steps: Steps) -> dict[str, Any]:
+    """The kinds of the used steps, and their cycle."""
+    if len(steps.kind_names) < 2:
+        return {}
+    kinds, cycle_ns = [], 0.0
+    for index, name in enumerate(steps.kind_names):
+        duration_ns = steps.duration_ns[steps.kind == index]
+        if not len(duration_ns):
+            return {}
+        mean_ns = float(duration_ns.mean())
+        cycle_ns += mean_ns * (steps.period - 1 if index == 0 else 1)
+        kinds.append(
+            model.StepKindInfo(
+                name=name,
+                used=len(duration_ns),
+                mean_ns=round(mean_ns),
+                median_ns=round(float(np.median(duration_ns))),
+            )
+        )
+    if not steps.period:
+        return {"kinds": kinds}
+    return {"kinds": kinds, "cycle_steps": steps.period, "cycle_ns": round(cycle_ns)}
 
 
 def _top_operator(signals: Signals) -> model.OperatorSummary | None:

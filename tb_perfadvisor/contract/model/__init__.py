@@ -86,6 +86,7 @@ from tb_perfadvisor.contract.model.overview import (
     Overview,
     ProgramMemoryInfo,
     ServingInfo,
+    StepKindInfo,
     StepsInfo,
 )
 from tb_perfadvisor.contract.model.profile import (
@@ -185,6 +186,7 @@ __all__ = [
     "SourceExcerpt",
     "SpanEvidence",
     "Status",
+    "StepKindInfo",
     "StepTimes",
     "StepsInfo",
     "TableColumn",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -10,6 +12,15 @@ class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     reason: str
+
+
+class StepKindInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The used steps of one kind."""
+
+    name: str
+    used: int
+    mean_ns: int
+    median_ns: int
 
 
 class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +38,19 @@ class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
     min_ns: int | None
     max_ns: int | None
     p90_ns: int | None
+    decided_by: Literal["host", "device"] = "host"
+    """Whose times these are: the host's, from marker to marker, or the device's, from the end of
+    the work of one step to the end of that of the next."""
+    host_ns: int | None = None
+    """Mean time of a step on the host. If it differs from `device_ns`, one of them runs ahead."""
+    device_ns: int | None = None
+    """Mean time of a step on the device; null if it is not known what it did for which step."""
+    kinds: list[StepKindInfo] = []
+    """Kinds of steps that do different work; empty if all are alike."""
+    cycle_steps: int | None = None
+    """Number of steps after which the kinds repeat; null if they do not, or not regularly."""
+    cycle_ns: int | None = None
+    """Time of a cycle, from the means of its kinds."""
 
 
 class BreakdownPart(msgspec.Struct, frozen=True, kw_only=True):

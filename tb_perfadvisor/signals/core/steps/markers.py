@@ -28,6 +28,7 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
 from tb_perfadvisor.signals.core.steps.period_markers import period_markers
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.signals.core.steps.tensorflow_markers import (
+    ends_of_functions,
     function_call_markers,
     function_run_markers,
 )
@@ -46,6 +47,8 @@ _STEP_NAME = re.compile(
     re.IGNORECASE,
 )
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
+_KERAS = "Profiled batch"
+"""The marker of Keras's TensorBoard callback (keras/src/callbacks/tensorboard.py)."""
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 
 
@@ -85,7 +88,7 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     in_loop = in_loop[not_overlapping(trace, in_loop)]
     source = trace.name(int(in_loop[0]))
     source = without_number(source) or source
-    return markers_from_rows(
+    markers = markers_from_rows(
         trace,
         in_loop,
         source=source,
@@ -94,12 +97,19 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         # Steps of sums lie end to end, without the time between them.
         marked_ends=not source.startswith("ProfilerStep") and trace.totals is None,
     )
+    is_keras = trace.source.framework == "tensorflow" and source == _KERAS
+    if is_keras or (trace.source.framework == "tensorflow" and len(in_loop) == 1):
+        return replace(markers, end_ns=ends_of_functions(trace, in_loop))
+    return markers
 
 
 def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = trace.rows(EventKind.DEVICE_STEP)
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
     if len(rows) == 0:
+        return None
+    if len(rows) == 1 and function_run_markers(trace, timeline) is not None:
+        # TensorFlow derives the line from all that ran, callbacks included.
         return None
     markers = markers_from_rows(
         trace,

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.steps.kinds import Kinds, step_kinds
 from tb_perfadvisor.signals.core.steps.launched_work import (
     UNKNOWN,
     LaunchedWork,
@@ -30,7 +31,13 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
     whole_steps,
     without_missing_end,
 )
-from tb_perfadvisor.signals.core.steps.windows import Side, Windows, deciding_side, windows_of
+from tb_perfadvisor.signals.core.steps.windows import (
+    AGREE_SHARE,
+    Side,
+    Windows,
+    deciding_side,
+    windows_of,
+)
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -66,6 +73,14 @@ class Steps(Struct, frozen=True):
     owner: Int32
     """The used step that each event belongs to: a host event by its start, device work by its
     launch; -1 for none. Without steps, 0 for the whole window. Shape (events,)."""
+    kind: Int64
+    """Index into `kind_names`."""
+    kind_names: tuple[str, ...] = ("",)
+    """In plain words; a single empty one if all steps are alike."""
+    period: int = 0
+    """Steps in a cycle, one of which is of the second kind; 0 without a cycle."""
+    is_linked: bool = False
+    """Whether the windows of both sides are known."""
     linked_by_order: str = ""
     """The program whose runs were matched with steps or calls by their order, if they were."""
 
@@ -88,6 +103,22 @@ class Steps(Struct, frozen=True):
         """Of each used step."""
         return self.end_ns - self.start_ns
 
+    @property
+    def host_ns(self) -> int:
+        """Time of all used steps on the host."""
+        return int((self.host_end_ns - self.host_start_ns).sum())
+
+    @property
+    def device_ns(self) -> int:
+        """Time of all used steps on the device."""
+        return int((self.device_end_ns - self.device_start_ns).sum())
+
+    @property
+    def sides_differ(self) -> bool:
+        """Whether the host and the device take different times for the same steps."""
+        shorter, longer = sorted((self.host_ns, self.device_ns))
+        return longer > (1 + AGREE_SHARE) * shorter
+
     def own(self, rows: Int32) -> Int32:
         """Those of some events that belong to used steps."""
         owned: Int32 = rows[self.owner[rows] >= 0]
@@ -107,8 +138,8 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
         return _without_steps(trace, timeline, recorded_from_ns, ())
     work = launched_work(trace, timeline, markers)
     windows = windows_of(trace, timeline, markers, work)
-    kind = np.zeros(len(markers.number), dtype=np.int64)
-    used = whole_steps(trace, timeline, markers, windows, kind)
+    kinds = step_kinds(trace, windows)
+    used = whole_steps(trace, timeline, markers, windows, kinds.of_marker)
     side = deciding_side(trace, timeline, windows, used.slice, is_on_device=markers.is_on_device)
     start_ns, end_ns = _windows_of(windows, side)
     late = int(np.searchsorted(start_ns[used.slice], recorded_from_ns))
@@ -121,7 +152,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
             used = used.without(markers, begin=1, reason=f"warm-up: {reason}")
     if side is Side.HOST:
         used = without_missing_end(markers, used)
-    return _used_steps(trace, markers, work, windows, used, side)
+    return _used_steps(trace, markers, work, windows, kinds, used, side)
 
 
 def _windows_of(windows: Windows, side: Side) -> tuple[Int64, Int64]:
@@ -135,6 +166,7 @@ def _used_steps(
     markers: Markers,
     work: LaunchedWork,
     windows: Windows,
+    kinds: Kinds,
     used: Used,
     side: Side,
 ) -> Steps:
@@ -163,6 +195,10 @@ def _used_steps(
         window_start_ns=int(start_ns[0]),
         window_end_ns=int(end_ns[-1]),
         owner=_owners(trace, work, (host_start_ns, host_end_ns), (device_start_ns, device_end_ns)),
+        kind=kinds.of_marker[used.slice],
+        kind_names=kinds.names,
+        period=kinds.period,
+        is_linked=windows.is_linked,
         linked_by_order=work.by_order,
     )
 
@@ -227,6 +263,7 @@ def _without_steps(
         window_start_ns=start,
         window_end_ns=end,
         owner=_owners(trace, work, host, window),
+        kind=none,
     )
 
 

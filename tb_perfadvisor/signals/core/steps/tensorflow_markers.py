@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.steps.launched_work import is_linked, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import (
     Markers,
     longest_group,
@@ -14,10 +15,11 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     not_overlapping,
     rows_by_name,
     rows_named,
+    without_number,
 )
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 # A name with two leading underscores is a function: a compiled graph.
 _FUNCTION_CALL = "EagerExecute: __"
@@ -41,9 +43,11 @@ def function_run_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | No
     """Runs of the TensorFlow function that takes nearly all time of such runs; a single one counts.
 
     Their names are those of graphs or none, so runs of similar duration are of the same function.
-    On the CPU, a call ends with its work.
+    On the CPU, a call ends with its work. On a device, its work shows when it ends.
     """
-    if trace.source.framework != "tensorflow" or not timeline.is_host_only:
+    if trace.source.framework != "tensorflow" or timeline.is_missing:
+        return None
+    if timeline.index is not None and not is_linked(trace, timeline):
         return None
     calls, rows = function_calls(trace), rows_named(trace, _FUNCTION_RUN, EventKind.ANNOTATION)
     duration_ns = trace.events.duration_ns
@@ -61,6 +65,8 @@ def function_run_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | No
     is_long = duration_ns >= _ALIKE * int(duration_ns.max())
     if duration_ns[is_long].sum() < _DOMINANT * duration_ns.sum():
         return None
+    if timeline.index is not None and is_long.sum() > 1:
+        return None  # repeats on a device have better marks
     return markers_from_rows(
         trace,
         rows[is_long],
@@ -69,6 +75,36 @@ def function_run_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | No
         track=track,
         marked_ends=False,
     )
+
+
+def ends_of_functions(trace: Trace, markers: Int32) -> Int64:
+    """Where the work of each step ends on the host: with its last call of the step's function.
+
+    What follows inside a marker of Keras are callbacks: summaries, checkpoints, evaluation.
+
+    Args:
+        trace: The trace.
+        markers: Rows of markers, in order of start; shape (n,).
+
+    Returns:
+        The end of each marker if it has no such call; shape (n,).
+    """
+    events = trace.events
+    end_ns: Int64 = events.end_ns[markers].copy()
+    calls = function_calls(trace)
+    marker = owner_by_time(events.start_ns[markers], end_ns, events.start_ns[calls])
+    inside = (marker >= 0) & (events.track[calls] == events.track[markers[0]])
+    calls, marker = calls[inside], marker[inside]
+    if not len(calls):
+        return end_ns
+    names, name = unique_inverse(events.name[calls])
+    time_ns = np.bincount(name, weights=events.duration_ns[calls])
+    costliest = without_number(trace.strings[names[int(time_ns.argmax())]])
+    is_step = np.array([without_number(text) == costliest for text in trace.texts(names)])[name]
+    last_ns = np.full(len(markers), -1, dtype=np.int64)
+    np.maximum.at(last_ns, marker[is_step], events.end_ns[calls[is_step]])
+    ends: Int64 = np.where(last_ns >= 0, np.minimum(last_ns, end_ns), end_ns)
+    return ends
 
 
 def function_calls(trace: Trace) -> Int32:
