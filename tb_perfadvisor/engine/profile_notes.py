@@ -15,6 +15,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.core.steps.steps import Steps
+from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
@@ -138,7 +139,7 @@ def _on_steps(signals: Signals) -> list[Note]:
             )
         )
     notes += _on_kinds(steps)
-    if len(steps) and steps.linked_by_order:
+    if steps.decided_by is Side.DEVICE and steps.linked_by_order:
         notes.append(
             Note(
                 "linked-by-order",

@@ -36,10 +36,10 @@ def steps(main: str, gpu: str, *others: str, count: int = 4) -> str:
 
 # In each step one view takes 2.5 ms instead of 0.1.
 SLOW = steps(
-    "v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvvo",
+    "ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvvo",
     "KKKKKKKK.........................K",
 )
-FIXED = steps("v.v.v.o.vo", "KKKKKKKK.K")
+FIXED = steps("ov.v.vo.vo", "KKKKKKKK.K")
 
 
 def test_saves_what_the_fix_saves() -> None:
@@ -52,7 +52,7 @@ def test_saves_what_the_fix_saves() -> None:
 
 def test_rules_about_slow_host_code_leave_this_idle_out() -> None:
     # A view that usually takes 2.5 ms is slow itself.
-    always = SLOW.replace("v.v.v.o.", "......o.")
+    always = SLOW.replace("ov.v.vo.", "o.....o.")
     assert find(HostPreempted, always, legend=LEGEND) == ()
     assert find(PythonOverhead, always, legend=LEGEND)
     assert find(PythonOverhead, SLOW, legend=LEGEND) == ()
@@ -60,7 +60,7 @@ def test_rules_about_slow_host_code_leave_this_idle_out() -> None:
 
 def test_short_gaps_are_left_out_of_launch_bound() -> None:
     # Views of 50 µs, one of them of 1.2 ms, during which the device idles.
-    trace = steps("v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvo", "KKKKKKKK........................K")
+    trace = steps("ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvo", "KKKKKKKK........................K")
     trace = trace.replace("100us", "50us")
     assert find(HostPreempted, trace, legend=LEGEND)
     (found,) = find(LaunchBound, trace, legend=LEGEND) or ()
@@ -72,30 +72,30 @@ def test_short_gaps_are_left_out_of_launch_bound() -> None:
 @pytest.mark.parametrize(
     ("main", "gpu", "others"),
     [
-        ("v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvvo", "KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK", ()),
+        ("ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvvo", "KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK", ()),
         # Joining tensors in the host's memory takes as long as they are large.
         ("h.h.h.o.hhhhhhhhhhhhhhhhhhhhhhhhhho", "KKKKKKKK..........................K", ()),
         # The profiler swaps its buffers.
         (
-            "v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvvo",
+            "ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvvo",
             "KKKKKKKK.........................K",
             (".........pppppppppppppppppppppppp.",),
         ),
         # Memory is allocated on another thread, which takes the runtime's lock.
         (
-            "R.R.R.o.RRRRRRRRRRRRRRRRRRRRRRRRRo",
+            "oR.R.Ro.RRRRRRRRRRRRRRRRRRRRRRRRRo",
             "KKKKKKKK.........................K",
             (".........AAAAAAAAAAAAAAAAAAAAAAAA.",),
         ),
         # Code is loaded on another thread, which takes the same lock.
         (
-            "R.R.R.o.RRRRRRRRRRRRRRRRRRRRRRRRRo",
+            "oR.R.Ro.RRRRRRRRRRRRRRRRRRRRRRRRRo",
             "KKKKKKKK.........................K",
             (".........LLLLLLLLLLLLLLLLLLLLLLLL.",),
         ),
         # The compiler traces a function with the program's operators.
         (
-            "v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvvo",
+            "ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvvo",
             "KKKKKKKK.........................K",
             (".........cccccccccccccccccccccccc.",),
         ),
@@ -111,7 +111,7 @@ def test_calls_with_another_reason_are_left_alone(
 
 
 def test_loading_a_kernel_is_no_preemption() -> None:
-    main = "F.F.F.o.FFFFFFFFFFFFFFFFFFFFFFFFFo"
+    main = "oF.F.Fo.FFFFFFFFFFFFFFFFFFFFFFFFFo"
     known = steps(main, "KKKKKKKK.........................K")
     new = "|".join(f"KKKKKKKK.........................{number}" for number in "1234")
     assert find(HostPreempted, known, legend=LEGEND)
@@ -119,8 +119,8 @@ def test_loading_a_kernel_is_no_preemption() -> None:
 
 
 def test_two_late_calls_may_be_chance() -> None:
-    slow = "v.v.v.o.vvvvvvvvvvvvvvvvvvvvvvvvvo"
-    usual = "v.v.v.o.........................vo"
+    slow = "ov.v.vo.vvvvvvvvvvvvvvvvvvvvvvvvvo"
+    usual = "ov.v.vo.........................vo"
     gpu = "KKKKKKKK.........................K"
     three = steps("|".join((slow, slow, slow, usual)), gpu)
     assert find(HostPreempted, three, legend=LEGEND)

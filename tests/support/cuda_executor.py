@@ -159,18 +159,18 @@ def play(
     waits: bool = True,
     marked_repeats: int = 1,
 ) -> Played:
-    """Run the same steps repeatedly, and mark those of the last repeats."""
+    """Run the same steps repeatedly, and mark each of the last repeats as one."""
     machine = Machine()
     finished = []
     number = 0
     for repeat in range(repeats):
+        began = machine.now
         for step in steps:
-            began = machine.now
             machine.run(step, waits=waits)
             finished.append(max(machine.now, *machine.free.values(), 0))
-            if repeat >= repeats - marked_repeats:
-                machine.builder.step(number, began, machine.now)
-                number += 1
+        if repeat >= repeats - marked_repeats:
+            machine.builder.step(number, began, machine.now)
+            number += 1
     return Played(machine.builder.build(), finished)
 
 

@@ -68,8 +68,8 @@ def test_path_excludes_work_that_nobody_waits_for() -> None:
 
 
 def test_path_covers_each_step_exactly() -> None:
-    steps = [(Work(50_000), Launch(7, 80_000), Launch(9, 10_000), Sync())] * 3
-    trace = play(steps, repeats=2).trace
+    steps = [(Work(50_000), Launch(7, 80_000), Launch(9, 10_000), Sync())]
+    trace = play(steps, repeats=6, marked_repeats=3).trace
     path = path_of(trace)
     found = Signals(run_of(trace)).steps
     for start, end in zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True):

@@ -68,9 +68,10 @@ def test_profile_without_links_does_not_fit() -> None:
 
 
 def test_profile_without_most_links_does_not_fit() -> None:
-    trace = draw(HEALTHY, links={("gpu 7", 1): ("main", 0)})
-    # The second kernel, half of the device time, has no known launch.
-    launched_by = np.where(trace.events.start_ns > 10_000_000, -1, trace.events.launched_by)
+    trace = draw(HEALTHY.replace(".KKKKKKKKK", ".KKKK'----"))
+    # The second kernel of each step, half of the device time, has no known launch.
+    is_second = trace.events.start_ns % 10_000_000 == 5_000_000
+    launched_by = np.where(is_second, -1, trace.events.launched_by)
     trace = replace(trace, events=replace(trace.events, launched_by=launched_by))
     assert reason(trace) == "device events are not linked to their launches"
 

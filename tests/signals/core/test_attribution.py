@@ -397,14 +397,14 @@ def test_empty_trace_has_no_shares() -> None:
 
 
 def test_device_time_is_clipped_to_the_steps_and_counted_by_step() -> None:
-    # Of the second kernel's three cells one lies in the first step, two in the second.
+    # The second kernel has one cell in each step.
     attribution = attribution_of(
         draw(
             """
             cell 1ms
             step  |....|....|
             main  |oo..|o...|
-            gpu 7 |.KK'|--K'|
+            gpu 7 |.KK'|-'--|
             """
         )
     )

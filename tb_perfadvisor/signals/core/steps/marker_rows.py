@@ -32,6 +32,8 @@ class Markers(Struct, frozen=True):
     ends_with_work: bool = False
     """Whether markers that were inferred end with the work of their step, so that time may lie
     between them."""
+    work_end_ns: Int64 | None = None
+    """Where the step's own work ends inside its marker, before callbacks; None if not known."""
     is_on_device: bool = False
     """Whether the times are those of the device, not of the host."""
 

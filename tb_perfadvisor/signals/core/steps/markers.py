@@ -99,7 +99,7 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     )
     is_keras = trace.source.framework == "tensorflow" and source == _KERAS
     if is_keras or (trace.source.framework == "tensorflow" and len(in_loop) == 1):
-        return replace(markers, end_ns=ends_of_functions(trace, in_loop))
+        return replace(markers, work_end_ns=ends_of_functions(trace, in_loop))
     return markers
 
 

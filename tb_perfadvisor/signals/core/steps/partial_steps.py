@@ -32,6 +32,8 @@ _LOST_LAUNCHES = 0.15
 """A step that lacks a larger share of device events for its launches was not fully recorded."""
 _LEAST_WORK = 0.5
 """A whole step has at least this share of the median work of its kind."""
+_ALIKE = 1.25
+"""Steps of one kind differ by less in their work."""
 _LEAST_OF_INFERRED = 0.05
 """Ranges of the program that repeat have both ends in the recording, so that only those that hold
 almost nothing are no steps."""
@@ -155,7 +157,10 @@ def _lacks(work_ns: Int64, kind: Int64, used: Used, place: int, least: float) ->
     others = others[others != place]
     of_kind = others[kind[others] == kind[place]]
     usual = float(np.median(work_ns[of_kind if len(of_kind) else others]))
-    return usual if work_ns[place] < least * usual else 0.0
+    inner = work_ns[used.first + 1 : used.last - 1]
+    # The recording did not cut off the steps in the middle: one with as little work is a step.
+    is_usual = work_ns[place] > 0 and (inner <= _ALIKE * work_ns[place]).any()
+    return 0.0 if is_usual or work_ns[place] >= least * usual else usual
 
 
 def without_missing_end(markers: Markers, used: Used) -> Used:

@@ -61,7 +61,8 @@ class Steps(Struct, frozen=True):
     """Those of the host if it is not known what the device did for which step."""
     device_end_ns: Int64
     marker_end_ns: Int64
-    """End of each step's own marker on the host, at most the end of its window there."""
+    """End of each step's own marker, or of its work in it, at most the end of its window on the
+    host."""
     marked_ends: bool
     """Whether each marker ends with its step's work, so that time may lie between markers (Keras,
     JAX). PyTorch's `ProfilerStep` covers everything up to the next one."""
@@ -141,7 +142,8 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     kinds = step_kinds(trace, windows)
     used = whole_steps(trace, timeline, markers, windows, kinds.of_marker)
     side = deciding_side(trace, timeline, windows, used.slice, is_on_device=markers.is_on_device)
-    start_ns, end_ns = _windows_of(windows, side)
+    windows = windows.decided_by(side)
+    start_ns, end_ns = windows.of(side)
     late = int(np.searchsorted(start_ns[used.slice], recorded_from_ns))
     used = used.without(markers, begin=late, reason=EARLIER_WORK)
     if not len(used):
@@ -155,12 +157,6 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     return _used_steps(trace, markers, work, windows, kinds, used, side)
 
 
-def _windows_of(windows: Windows, side: Side) -> tuple[Int64, Int64]:
-    if side is Side.DEVICE:
-        return windows.device_start_ns, windows.device_end_ns
-    return windows.host_start_ns, windows.host_end_ns
-
-
 def _used_steps(
     trace: Trace,
     markers: Markers,
@@ -170,13 +166,14 @@ def _used_steps(
     used: Used,
     side: Side,
 ) -> Steps:
-    start_ns, end_ns = (column[used.slice] for column in _windows_of(windows, side))
+    start_ns, end_ns = (column[used.slice] for column in windows.of(side))
     host_start_ns, host_end_ns = windows.host_start_ns[used.slice], windows.host_end_ns[used.slice]
     device_start_ns = windows.device_start_ns[used.slice]
     device_end_ns = windows.device_end_ns[used.slice]
     marker_end_ns = host_end_ns
     if not markers.is_on_device:
-        marker_end_ns = np.minimum(markers.end_ns[used.slice], host_end_ns)
+        work_end_ns = markers.end_ns if markers.work_end_ns is None else markers.work_end_ns
+        marker_end_ns = np.minimum(work_end_ns[used.slice], host_end_ns)
     return Steps(
         source=markers.source,
         is_inferred=markers.is_inferred,

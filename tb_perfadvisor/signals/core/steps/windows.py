@@ -14,6 +14,7 @@ from enum import Enum
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.idle_gaps import device_gaps
@@ -46,6 +47,22 @@ class Windows(Struct, frozen=True):
     """Whether the host's and the device's windows are both known."""
     work_ns: Int64
     """Time of the work that each step launched; 0 for all where that is not known."""
+    head_ns: int = 0
+    """Where the first step begins on a device that the host runs ahead of: without work before it,
+    with its own first work, because in a steady state the work before would have ended there."""
+
+    def decided_by(self, side: Side) -> Windows:
+        """The windows if that side decides how long steps take."""
+        if side is Side.HOST or not self.head_ns:
+            return self
+        start_ns = np.append(self.head_ns, self.device_start_ns[1:])
+        return replace(self, device_start_ns=start_ns)
+
+    def of(self, side: Side) -> tuple[Int64, Int64]:
+        """Start and end of the windows of one side."""
+        if side is Side.DEVICE:
+            return self.device_start_ns, self.device_end_ns
+        return self.host_start_ns, self.host_end_ns
 
 
 def windows_of(
@@ -53,7 +70,10 @@ def windows_of(
 ) -> Windows:
     """Both windows of each marker."""
     start_ns = markers.start_ns
-    end_ns = np.append(start_ns[1:], markers.end_ns[-1])
+    # A single step is its own work. Of several, each includes what runs before the next one.
+    alone = markers.work_end_ns if len(start_ns) == 1 else None
+    last_ns = markers.end_ns if alone is None else alone
+    end_ns = np.append(start_ns[1:], last_ns[-1])
     if markers.is_on_device:
         return _launched_by_host(trace, timeline, start_ns, end_ns, work)
     return _executed_by_device(trace, start_ns, end_ns, work)
@@ -76,16 +96,13 @@ def _executed_by_device(
     # Work of earlier steps, which ended before the first work of these.
     is_earlier = (events.start_ns[work.rows] < first_ns) & (work.launched_ns < start_ns[0])
     earlier = work.rows[is_earlier]
+    begin_ns = int(start_ns[0])
     if len(earlier):
-        begin_ns = min(max(int(events.end_ns[earlier].max()), int(start_ns[0])), first_ns)
-    elif count > 1:
-        # The host runs ahead, so in a steady state the work before would have ended here.
-        begin_ns = first_ns
-    else:
-        begin_ns = int(start_ns[0])
+        begin_ns = min(max(int(events.end_ns[earlier].max()), begin_ns), first_ns)
     device_end_ns = np.maximum.accumulate(np.maximum(last_ns, begin_ns))
     device_start_ns = np.append(begin_ns, device_end_ns[:-1])
-    return Windows(start_ns, end_ns, device_start_ns, device_end_ns, True, work_ns)
+    head_ns = begin_ns if len(earlier) or count == 1 else first_ns
+    return Windows(start_ns, end_ns, device_start_ns, device_end_ns, True, work_ns, head_ns)
 
 
 def _launched_by_host(
@@ -131,7 +148,7 @@ def deciding_side(
     start_ns, end_ns = windows.host_start_ns[used], windows.device_end_ns[used]
     if len(start_ns) == 1:
         host_ns = int(windows.host_end_ns[used][0] - start_ns[0])
-        device_ns = int(end_ns[0] - start_ns[0])
+        device_ns = int(end_ns[0] - windows.device_start_ns[used][0])
         return Side.DEVICE if device_ns > (1 + AGREE_SHARE) * host_ns else Side.HOST
     # Between the same two steps on both sides, so that how far the host is ahead cancels out.
     host_ns, device_ns = int(start_ns[-1] - start_ns[0]), int(end_ns[-1] - end_ns[0])
