@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.engine.compile_log_notes import ONLY_LOG, on_compile_log
+from tb_perfadvisor.engine.incomplete_steps import incomplete_step_notes
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.note import Note
@@ -87,6 +88,7 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
         *on_stated_results(signals),
         *on_compile_log(signals),
         *recording_notes(signals),
+        *incomplete_step_notes(signals),
         *_on_clocks(signals),
         *_on_device(signals),
         *_on_options(signals),

@@ -31,7 +31,7 @@ def drawn(*, main: str, core: str, modules: str, steps: int = 10) -> str:
 SLOW_LANES = {"main": "pppL......", "core": "....XXXXXX", "modules": "....MMMMMM"}
 SLOW = drawn(**SLOW_LANES)
 # The host dispatches ahead: the core continues from one step to the next by itself.
-FIXED = drawn(main="pppL..", core="....X-,----X-", modules="....M-,----M-")
+FIXED = drawn(main="pppL..", core="....X-,----'-", modules="....M-,----'-", steps=20)
 
 
 def test_saves_what_the_fix_saves() -> None:

@@ -161,7 +161,7 @@ def test_a_step_ends_with_the_work_that_it_launched(late_us: int, step_us: int) 
             "aten::mm", start, start + us(10), shapes=shapes, dtypes=["c10::BFloat16"] * 2,
             key=str(number),
         )  # fmt: skip
-        # Late kernels start 160 to 340 us after the beginning of the step. The last one ends at 360.
+        # Late kernels start 160 to 340 us after the step begins. The last one ends at 360.
         at = start + us(10 + late_us)
         builder.kernel(GEMM, at, at + us(20), family=KernelFamily.MATMUL, launched_by=str(number))
     found = use(builder)

@@ -236,7 +236,7 @@ def _without_steps(
     excluded: tuple[Excluded, ...],
 ) -> Steps:
     """The whole window as one."""
-    start, end = _whole_window(trace, timeline)
+    start, end = recorded_span(trace, timeline)
     start = min(max(start, recorded_from_ns), end)
     none = np.empty(0, dtype=np.int64)
     work = launched_work(trace, timeline, None)
@@ -277,7 +277,7 @@ def _first_launch(trace: Trace, work: LaunchedWork, start_ns: int) -> int:
     return min(start_ns, int(events.start_ns[first]))
 
 
-def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
+def recorded_span(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
     """The span of the work: idle time at both ends of a profile comes from how it was recorded."""
     if len(timeline.busy):
         return int(timeline.busy[0, 0]), int(timeline.busy[-1, 1])
