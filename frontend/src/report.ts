@@ -123,6 +123,12 @@ export interface StepsInfo {
   min_ns: number | null;
   max_ns: number | null;
   p90_ns: number | null;
+  decided_by?: "device" | "host";
+  host_ns?: number | null;
+  device_ns?: number | null;
+  kinds?: StepKindInfo[];
+  cycle_steps?: number | null;
+  cycle_ns?: number | null;
 }
 /**
  * A step that is excluded from the analysis, and why.
@@ -133,6 +139,18 @@ export interface StepsInfo {
 export interface ExcludedStep {
   index: number;
   reason: string;
+}
+/**
+ * The used steps of one kind.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "StepKindInfo".
+ */
+export interface StepKindInfo {
+  name: string;
+  used: number;
+  mean_ns: number;
+  median_ns: number;
 }
 /**
  * The key numbers of the reference worker.
