@@ -81,6 +81,7 @@ def whole_steps(
     markers: Markers,
     windows: Windows,
     kind: Int64,
+    recorded_from_ns: int,
 ) -> Used:
     """The markers without those that are cut off, or hold almost nothing.
 
@@ -90,6 +91,7 @@ def whole_steps(
         markers: The markers.
         windows: Their windows.
         kind: The kind of step of each marker. Shape (markers,).
+        recorded_from_ns: From when on the work of the device was recorded.
     """
     used = _without_gap_in_numbers(markers, Used(0, len(markers.number)))
     work_ns = windows.work_ns
@@ -106,7 +108,8 @@ def whole_steps(
         cut = _cut_off(trace, windows.host_start_ns, windows.host_end_ns)
         while len(used) > 1 and cut[used.last - 1]:
             used = used.without(markers, end=1, reason="partial: the file breaks off in it")
-    return _without_fragments(markers, used, work_ns, kind)
+    late = int(np.searchsorted(windows.host_start_ns, recorded_from_ns))
+    return _without_fragments(markers, used, work_ns, kind, late)
 
 
 def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:
@@ -132,14 +135,20 @@ def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:
     )
 
 
-def _without_fragments(markers: Markers, used: Used, work_ns: Int64, kind: Int64) -> Used:
-    """Without first and last markers that lack the work that others of their kind have."""
+def _without_fragments(
+    markers: Markers, used: Used, work_ns: Int64, kind: Int64, late: int
+) -> Used:
+    """Without first and last markers that lack the work that others of their kind have.
+
+    The first `late` of them lack it because earlier work still ran.
+    """
     least = _LEAST_OF_INFERRED if markers.is_inferred else _LEAST_WORK
     while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.last - 1, least)):
         reason = _fragment(int(work_ns[used.last - 1]), usual)
         used = used.without(markers, end=1, reason=reason)
     while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.first, least)):
-        reason = _fragment(int(work_ns[used.first]), usual)
+        is_late = used.first < late
+        reason = EARLIER_WORK if is_late else _fragment(int(work_ns[used.first]), usual)
         used = used.without(markers, begin=1, reason=reason)
     return used
 

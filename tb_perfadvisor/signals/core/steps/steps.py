@@ -140,7 +140,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     work = launched_work(trace, timeline, markers)
     windows = windows_of(trace, timeline, markers, work)
     kinds = step_kinds(trace, windows)
-    used = whole_steps(trace, timeline, markers, windows, kinds.of_marker)
+    used = whole_steps(trace, timeline, markers, windows, kinds.of_marker, recorded_from_ns)
     side = deciding_side(trace, timeline, windows, used.slice, is_on_device=markers.is_on_device)
     windows = windows.decided_by(side)
     start_ns, end_ns = windows.of(side)
