@@ -172,10 +172,14 @@ def _lacks(work_ns: Int64, kind: Int64, used: Used, place: int, least: float) ->
     return 0.0 if is_usual or work_ns[place] >= least * usual else usual
 
 
+def has_end(markers: Markers, used: Used) -> bool:
+    """Whether it is known where the last step ends: with the next marker, or with its own."""
+    return used.last < len(markers.number) or not _leave_gaps(markers)
+
+
 def without_missing_end(markers: Markers, used: Used) -> Used:
     """Without the last step, if what follows its marker belongs to it and was not recorded."""
-    is_last = used.last == len(markers.number)
-    if is_last and len(used) >= MIN_REPEATS and _leave_gaps(markers):
+    if len(used) >= MIN_REPEATS and not has_end(markers, used):
         reason = "partial: what followed its marker is not known"
         return used.without(markers, end=1, reason=reason)
     return used

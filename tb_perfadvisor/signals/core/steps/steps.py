@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
     EARLIER_WORK,
     Excluded,
     Used,
+    has_end,
     warm_up,
     whole_steps,
     without_missing_end,
@@ -141,7 +142,14 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     windows = windows_of(trace, timeline, markers, work)
     kinds = step_kinds(trace, windows)
     used = whole_steps(trace, timeline, markers, windows, kinds.of_marker, recorded_from_ns)
-    side = deciding_side(trace, timeline, windows, used.slice, is_on_device=markers.is_on_device)
+    side = deciding_side(
+        trace,
+        timeline,
+        windows,
+        used.slice,
+        is_on_device=markers.is_on_device,
+        has_end=has_end(markers, used),
+    )
     windows = windows.decided_by(side)
     start_ns, end_ns = windows.of(side)
     late = int(np.searchsorted(start_ns[used.slice], recorded_from_ns))

@@ -126,7 +126,13 @@ def _launched_by_host(
 
 
 def deciding_side(
-    trace: Trace, timeline: DeviceTimeline, windows: Windows, used: slice, *, is_on_device: bool
+    trace: Trace,
+    timeline: DeviceTimeline,
+    windows: Windows,
+    used: slice,
+    *,
+    is_on_device: bool,
+    has_end: bool,
 ) -> Side:
     """Whose windows tell how long the steps take.
 
@@ -140,22 +146,27 @@ def deciding_side(
         windows: The windows of all markers.
         used: The markers that count.
         is_on_device: Whether the device marks the steps.
+        has_end: Whether it is known where the last step ends on the host.
     """
     if is_on_device:
         return Side.DEVICE
     if not windows.is_linked:
         return Side.HOST
-    start_ns, end_ns = windows.host_start_ns[used], windows.device_end_ns[used]
-    if len(start_ns) == 1:
-        host_ns = int(windows.host_end_ns[used][0] - start_ns[0])
+    host_end_ns, end_ns = windows.host_end_ns[used], windows.device_end_ns[used]
+    if len(end_ns) == 1:
+        host_ns = int(host_end_ns[0] - windows.host_start_ns[used][0])
         device_ns = int(end_ns[0] - windows.device_start_ns[used][0])
         return Side.DEVICE if device_ns > (1 + AGREE_SHARE) * host_ns else Side.HOST
-    # Between the same two steps on both sides, so that how far the host is ahead cancels out.
-    host_ns, device_ns = int(start_ns[-1] - start_ns[0]), int(end_ns[-1] - end_ns[0])
+    # Of the same steps on both sides: from the end of the first one to the end of the last one.
+    last = -1 if has_end or len(end_ns) < MIN_REPEATS else -2
+    host_ns = int(host_end_ns[last] - host_end_ns[0])
+    # A device that is done before the host is waits for it.
+    done_ns = np.maximum(end_ns, host_end_ns)
+    device_ns = int(done_ns[last] - done_ns[0])
     if device_ns > (1 + AGREE_SHARE) * host_ns:
         return Side.DEVICE
     agree = host_ns <= (1 + AGREE_SHARE) * device_ns
-    if agree or timeline.index is None or len(start_ns) < MIN_REPEATS:
+    if agree or timeline.index is None or len(end_ns) < MIN_REPEATS:
         return Side.HOST
     begin_ns, last_ns = int(windows.device_start_ns[used][0]), int(end_ns[-1])
     idle = device_gaps(trace, timeline, begin_ns, last_ns)
