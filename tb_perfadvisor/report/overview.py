@@ -183,8 +183,8 @@ def make_steps_info(signals: Signals) -> model.StepsInfo:
         max_ns=int(duration.max()) if known else None,
         p90_ns=round(float(np.percentile(duration, 90))) if known else None,
         decided_by="device" if steps.decided_by is Side.DEVICE else "host",
-        host_ns=round(steps.host_ns / len(steps)) if known else None,
-        device_ns=round(steps.device_ns / len(steps)) if known and steps.is_linked else None,
+        host_ns=round(steps.pace.host_ns) if known and steps.is_linked else None,
+        device_ns=round(steps.pace.device_ns) if known and steps.is_linked else None,
         **_kinds(steps),
     )
 

@@ -56,7 +56,7 @@ def test_waiting_for_work_at_the_end_of_a_step_is_left_alone() -> None:
 def items(kernel_ns: int, *, waits: bool = True) -> Played:
     """Five steps with one long kernel and 200 calls of `.item()` on results of another stream."""
     step = (Launch(7, kernel_ns), *(Launch(9, 3_000), Item(9)) * 200)
-    return play([step] * 5, repeats=2, waits=waits)
+    return play([step], repeats=10, waits=waits, marked_repeats=5)
 
 
 def test_waits_that_overlap_queued_work_cost_nothing() -> None:
@@ -87,12 +87,12 @@ READS_TWO = (LONG, Item(7), SHORT, Item(7), COMPUTING)
 
 def steady_ns(*step: Operation, waits: bool = True) -> int:
     """How long a step takes in the long run."""
-    finished = play([step] * 5, repeats=2, waits=waits).finished_ns
+    finished = play([step], repeats=10, waits=waits, marked_repeats=5).finished_ns
     return (finished[-1] - finished[-4]) // 3
 
 
 def finding_of(*step: Operation) -> tuple[Finding, Saving]:
-    (finding,) = find(DeviceSynchronization, play([step] * 5, repeats=2).trace) or ()
+    (finding,) = find(DeviceSynchronization, play([step], repeats=10, marked_repeats=5).trace) or ()
     assert finding.saving is not None
     return finding, finding.saving
 

@@ -42,9 +42,11 @@ class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whose times these are: the host's, from marker to marker, or the device's, from the end of
     the work of one step to the end of that of the next."""
     host_ns: int | None = None
-    """Mean time of a step on the host. If it differs from `device_ns`, one of them runs ahead."""
+    """Mean time of a step on the host, from the end of the first step to the end of the last one.
+    If it differs from `device_ns`, the host runs ahead, or catches up. Null if it is not known what
+    the device did for which step."""
     device_ns: int | None = None
-    """Mean time of a step on the device; null if it is not known what it did for which step."""
+    """The same on the device, which is done with a step when the host and its work are."""
     kinds: list[StepKindInfo] = []
     """Kinds of steps that do different work; empty if all are alike."""
     cycle_steps: int | None = None

@@ -33,10 +33,10 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
     without_missing_end,
 )
 from tb_perfadvisor.signals.core.steps.windows import (
-    AGREE_SHARE,
+    Pace,
     Side,
     Windows,
-    deciding_side,
+    pace_of,
     windows_of,
 )
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
@@ -55,7 +55,8 @@ class Steps(Struct, frozen=True):
     start_ns: Int64
     """The windows of the side that decides how long steps take. They lie end to end."""
     end_ns: Int64
-    decided_by: Side
+    pace: Pace
+    """How long steps take on the host and on the device, and which side decides."""
     host_start_ns: Int64
     host_end_ns: Int64
     device_start_ns: Int64
@@ -106,20 +107,9 @@ class Steps(Struct, frozen=True):
         return self.end_ns - self.start_ns
 
     @property
-    def host_ns(self) -> int:
-        """Time of all used steps on the host."""
-        return int((self.host_end_ns - self.host_start_ns).sum())
-
-    @property
-    def device_ns(self) -> int:
-        """Time of all used steps on the device."""
-        return int((self.device_end_ns - self.device_start_ns).sum())
-
-    @property
-    def sides_differ(self) -> bool:
-        """Whether the host and the device take different times for the same steps."""
-        shorter, longer = sorted((self.host_ns, self.device_ns))
-        return longer > (1 + AGREE_SHARE) * shorter
+    def decided_by(self) -> Side:
+        """The side whose windows tell how long steps take."""
+        return self.pace.side
 
     def own(self, rows: Int32) -> Int32:
         """Those of some events that belong to used steps."""
@@ -142,14 +132,15 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     windows = windows_of(trace, timeline, markers, work)
     kinds = step_kinds(trace, windows)
     used = whole_steps(trace, timeline, markers, windows, kinds.of_marker, recorded_from_ns)
-    side = deciding_side(
+    pace = pace_of(
         trace,
         timeline,
         windows,
         used.slice,
         is_on_device=markers.is_on_device,
-        has_end=has_end(markers, used),
+        has_end=has_end(markers, used) and not markers.ends_with_work,
     )
+    side = pace.side
     windows = windows.decided_by(side)
     start_ns, end_ns = windows.of(side)
     late = int(np.searchsorted(start_ns[used.slice], recorded_from_ns))
@@ -162,7 +153,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
             used = used.without(markers, begin=1, reason=f"warm-up: {reason}")
     if side is Side.HOST:
         used = without_missing_end(markers, used)
-    return _used_steps(trace, markers, work, windows, kinds, used, side)
+    return _used_steps(trace, markers, work, windows, kinds, used, pace)
 
 
 def _used_steps(
@@ -172,9 +163,9 @@ def _used_steps(
     windows: Windows,
     kinds: Kinds,
     used: Used,
-    side: Side,
+    pace: Pace,
 ) -> Steps:
-    start_ns, end_ns = (column[used.slice] for column in windows.of(side))
+    start_ns, end_ns = (column[used.slice] for column in windows.of(pace.side))
     host_start_ns, host_end_ns = windows.host_start_ns[used.slice], windows.host_end_ns[used.slice]
     device_start_ns = windows.device_start_ns[used.slice]
     device_end_ns = windows.device_end_ns[used.slice]
@@ -188,7 +179,7 @@ def _used_steps(
         number=markers.number[used.slice],
         start_ns=start_ns,
         end_ns=end_ns,
-        decided_by=side,
+        pace=pace,
         host_start_ns=host_start_ns,
         host_end_ns=host_end_ns,
         device_start_ns=device_start_ns,
@@ -256,7 +247,7 @@ def _without_steps(
         number=none,
         start_ns=none,
         end_ns=none,
-        decided_by=Side.HOST if timeline.index is None else Side.DEVICE,
+        pace=Pace(Side.HOST if timeline.index is None else Side.DEVICE, 0.0, 0.0),
         host_start_ns=none,
         host_end_ns=none,
         device_start_ns=none,

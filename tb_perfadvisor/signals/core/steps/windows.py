@@ -125,7 +125,26 @@ def _launched_by_host(
     return Windows(first_ns, np.append(first_ns[1:], last_ns), start_ns, end_ns, True, work_ns)
 
 
-def deciding_side(
+class Pace(Struct, frozen=True):
+    """How long steps take on both sides, and which side decides.
+
+    The times are means over the same steps: from the end of the first one to the end of the last
+    one, so that how far the host is ahead in the first one does not matter.
+    """
+
+    side: Side
+    host_ns: float
+    device_ns: float
+    """At least `host_ns` if the device waits for the host."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether the sides take different times."""
+        shorter, longer = sorted((self.host_ns, self.device_ns))
+        return longer > (1 + AGREE_SHARE) * shorter
+
+
+def pace_of(
     trace: Trace,
     timeline: DeviceTimeline,
     windows: Windows,
@@ -133,8 +152,8 @@ def deciding_side(
     *,
     is_on_device: bool,
     has_end: bool,
-) -> Side:
-    """Whose windows tell how long the steps take.
+) -> Pace:
+    """How long steps take, and whose windows tell.
 
     The slower side decides, because the other one waits for it. If the host's windows are longer,
     it may also have waited for work of earlier steps. Then the device never waits for the host, and
@@ -148,27 +167,26 @@ def deciding_side(
         is_on_device: Whether the device marks the steps.
         has_end: Whether it is known where the last step ends on the host.
     """
-    if is_on_device:
-        return Side.DEVICE
-    if not windows.is_linked:
-        return Side.HOST
-    host_end_ns, end_ns = windows.host_end_ns[used], windows.device_end_ns[used]
-    if len(end_ns) == 1:
-        host_ns = int(host_end_ns[0] - windows.host_start_ns[used][0])
-        device_ns = int(end_ns[0] - windows.device_start_ns[used][0])
-        return Side.DEVICE if device_ns > (1 + AGREE_SHARE) * host_ns else Side.HOST
-    # Of the same steps on both sides: from the end of the first one to the end of the last one.
-    last = -1 if has_end or len(end_ns) < MIN_REPEATS else -2
-    host_ns = int(host_end_ns[last] - host_end_ns[0])
+    host_end_ns, device_end_ns = windows.host_end_ns[used], windows.device_end_ns[used]
     # A device that is done before the host is waits for it.
-    done_ns = np.maximum(end_ns, host_end_ns)
-    device_ns = int(done_ns[last] - done_ns[0])
-    if device_ns > (1 + AGREE_SHARE) * host_ns:
-        return Side.DEVICE
-    agree = host_ns <= (1 + AGREE_SHARE) * device_ns
-    if agree or timeline.index is None or len(end_ns) < MIN_REPEATS:
-        return Side.HOST
-    begin_ns, last_ns = int(windows.device_start_ns[used][0]), int(end_ns[-1])
-    idle = device_gaps(trace, timeline, begin_ns, last_ns)
+    done_ns = device_end_ns if is_on_device else np.maximum(device_end_ns, host_end_ns)
+    count = len(done_ns)
+    if count == 1:
+        host_ns = float(host_end_ns[0] - windows.host_start_ns[used][0])
+        device_ns = float(done_ns[0] - windows.device_start_ns[used][0])
+    else:
+        last = count - (1 if has_end or count < MIN_REPEATS else 2)
+        host_ns = float(host_end_ns[last] - host_end_ns[0]) / last
+        device_ns = float(done_ns[last] - done_ns[0]) / last
+    host = Pace(Side.HOST, host_ns, device_ns)
+    device = Pace(Side.DEVICE, host_ns, device_ns)
+    if is_on_device or not windows.is_linked:
+        return device if is_on_device else host
+    if not host.differ or device_ns > host_ns:
+        return device if host.differ else host
+    if timeline.index is None or count < MIN_REPEATS:
+        return host
+    begin_ns, end_ns = int(windows.device_start_ns[used][0]), int(device_end_ns[-1])
+    idle = device_gaps(trace, timeline, begin_ns, end_ns)
     starved_ns = int((idle.queued_from_ns - idle.start_ns).sum())
-    return Side.DEVICE if starved_ns <= AGREE_SHARE * (last_ns - begin_ns) else Side.HOST
+    return device if starved_ns <= AGREE_SHARE * (end_ns - begin_ns) else host

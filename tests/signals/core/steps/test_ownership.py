@@ -91,8 +91,8 @@ def test_the_device_is_busy_all_the_time() -> None:
     signals = signals_of(WAYS["dispatching ahead"])
     assert signals.attribution.share(Cause.COMPUTE_32) == 1.0
     assert signals.steps.decided_by is Side.DEVICE
-    # The host is done after 8 x 35 us.
-    assert signals.steps.host_ns == us(8 * 35)
+    # The host dispatches a step every 35 us.
+    assert (signals.steps.pace.host_ns, signals.steps.pace.device_ns) == (us(35), us(790))
     assert signals.steps.owner[signals.device.rows].tolist() == list(range(STEPS))
 
 
