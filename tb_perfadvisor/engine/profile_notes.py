@@ -8,16 +8,16 @@ from typing import Any
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.engine.compile_log_notes import ONLY_LOG, on_compile_log
 from tb_perfadvisor.engine.incomplete_steps import incomplete_step_notes
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.engine.stated_results import on_stated_results
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
-from tb_perfadvisor.signals.recording.compile_log import is_only_log
+from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
 from tb_perfadvisor.signals.workload.parts import Part
@@ -79,14 +79,14 @@ _FRONT_END = Note(
 def profile_notes(signals: Signals) -> tuple[Note, ...]:
     """Notes on a profile: first those of its reader, last those on other workers' files."""
     if is_only_log(signals):
-        return (*signals.trace.notes, ONLY_LOG, *_on_other_workers(signals))
+        return (*signals.trace.notes, _ONLY_LOG, *_on_other_workers(signals))
     if signals.device.index is None and workload(signals).has(Part.FRONT_END):
         return (*signals.trace.notes, _FRONT_END, *_on_other_workers(signals))
     return (
         *signals.trace.notes,
         *_on_steps(signals),
         *on_stated_results(signals),
-        *on_compile_log(signals),
+        *_on_compile_log(signals),
         *recording_notes(signals),
         *incomplete_step_notes(signals),
         *_on_clocks(signals),
@@ -292,3 +292,34 @@ def _on_options(signals: Signals) -> list[Note]:
         for (id_, was_on, message, _), hint in hints
         if hint and was_on(trace) is False
     ]
+
+
+_ONLY_LOG = Note(
+    "compile-log",
+    "info",
+    "This is a log of torch.compile, not a profile: it shows what the compiler did, and nothing of "
+    "the steps. Time between compilations is unexplained.",
+    "Record the program with torch.profiler into the same directory. Then the report says what "
+    "graph breaks and recompilations cost.",
+)
+
+
+def _on_compile_log(signals: Signals) -> list[Note]:
+    """What the log beside a profile holds, or that those that lie there are of other runs."""
+    logs = signals.run.compile_logs
+    if not logs:
+        return []
+    log = compile_log(signals)
+    if log is None:
+        return [
+            Note(
+                "compile-log",
+                "info",
+                f"Beside the profile lies a log of torch.compile ({logs[0].path}), but of another "
+                "process, so it was not used.",
+                "Write the log of each run into its own directory.",
+            )
+        ]
+    whose = "" if log.rank is None else f" of rank {log.rank}"
+    message = f"torch.compile's log{whose} ({log.path}): {log_in_short(log)}."
+    return [Note("compile-log", "info", message)]

@@ -16,10 +16,8 @@ from tb_perfadvisor.signals.core.device import (
     device_facts,
     device_timeline,
 )
-from tb_perfadvisor.signals.core.hlo_totals import HloTotals, hlo_totals
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
-from tb_perfadvisor.signals.core.kernels import kernel_totals
 from tb_perfadvisor.signals.core.memory import Memory, find_memory
 from tb_perfadvisor.signals.core.operators import OperatorTotals, operator_totals
 from tb_perfadvisor.signals.core.origins import Origins, find_origins
@@ -32,6 +30,7 @@ from tb_perfadvisor.signals.core.precision import (
 from tb_perfadvisor.signals.core.steps.gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.core.steps.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
+from tb_perfadvisor.signals.core.totals import HloTotals, hlo_totals, kernel_totals
 from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import KernelTotal, Precision, Run, Trace

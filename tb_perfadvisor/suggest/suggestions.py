@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.repository import Repository
 from tb_perfadvisor.suggest.code import Code, is_python
-from tb_perfadvisor.suggest.diff import unified_diff
 from tb_perfadvisor.suggest.edit import Edit, Fix
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
@@ -37,6 +37,7 @@ FIXES = (
 )
 FIX_BY_ID = MappingProxyType({fix.id: fix for fix in FIXES})
 MAX_PLACES = 5
+_NO_NEWLINE = "\n\\ No newline at end of file\n"
 _TRAINING = re.compile(r"train", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
 _TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
@@ -173,7 +174,7 @@ def _suggestion(
                 places=[],
                 notes=list(dict.fromkeys(f.change.note for f in applied if f.change.note)),
                 patch="".join(
-                    unified_diff(path, before[path] or "", texts.text(path) or "")
+                    _unified_diff(path, before[path] or "", texts.text(path) or "")
                     for path in dict.fromkeys(found.code.path for found in applied)
                 ),
             )
@@ -265,3 +266,32 @@ def _is_near(found: _Found, place: model.Place) -> bool:
     if function is None:
         return found.code.line(found.change.node) == place.line
     return found.code.line(function) <= place.line <= found.code.last_line(function)
+
+
+def _unified_diff(path: str, before: str, after: str) -> str:
+    """The diff of a file; empty if nothing changed.
+
+    Args:
+        path: Relative to the repository, with `/`.
+        before: The text of the file, with its line ends.
+        after: The new text.
+
+    Raises:
+        ValueError: If the path cannot stand in a diff.
+    """
+    if not path.isprintable() or '"' in path or "\\" in path:
+        raise ValueError(f"the name of {path!r} cannot be written into a patch")
+    # Git ends names that contain spaces with a tab.
+    end = "\t" if " " in path else ""
+    lines = difflib.unified_diff(
+        _lines(before), _lines(after), f"a/{path}{end}", f"b/{path}{end}", lineterm="\n"
+    )
+    text = "".join(line if line.endswith("\n") else line + _NO_NEWLINE for line in lines)
+    return f"diff --git a/{path} b/{path}\n{text}" if text else ""
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends; `str.splitlines` would also split at form feeds, and git does not."""
+    lines = text.split("\n")
+    ended = [f"{line}\n" for line in lines[:-1]]
+    return [*ended, lines[-1]] if lines[-1] else ended

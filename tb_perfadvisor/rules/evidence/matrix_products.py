@@ -1,4 +1,4 @@
-"""A table of matrix kernels by the size of their products."""
+"""Tables of matrix kernels: by the size of their products, and by what they use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.achievable_time import BOUNDS
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
-from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
+from tb_perfadvisor.trace.tables import Int32
 
 MOST_PRODUCTS = 30
+_TOTALS = (Column("count", "Kernels", "count"), Column("total_ns", "Time in the trace", "ns"))
 
 
 def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels) -> Table:
@@ -73,3 +76,41 @@ def product_text(sizes: list[int]) -> str:
     batch, m, n, k = sizes
     text = f"({m}, {n}, {k})" if m else ""
     return f"{batch} × {text}" if text and batch > 1 else text
+
+
+def kernels_by_type_of_work(title: str, signals: Signals, rows: Int32) -> Table:
+    """Number and total time of kernels by their family, the longest time first.
+
+    Args:
+        title: Of the table.
+        signals: The worker's facts.
+        rows: Kernels, shape (n,).
+    """
+    trace = signals.trace
+    duration_ns = trace.events.duration_ns[rows]
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    cells: list[tuple[str, int, int]] = []
+    for code in distinct(family).tolist():
+        chosen = family == code
+        name = KernelFamily(code).name.lower()
+        cells.append((name, int(chosen.sum()), int(duration_ns[chosen].sum())))
+    cells.sort(key=lambda row: -row[2])
+    return Table(title, (Column("family", "Type of work"), *_TOTALS), tuple(cells))
+
+
+def kernels_by_tensor_core_use(title: str, kernels: MatrixKernels) -> Table:
+    """Number and total time of matrix kernels that use tensor cores, do not, or may.
+
+    Args:
+        title: Of the table.
+        kernels: Matrix kernels, shape (n,).
+    """
+    use, duration_ns = kernels.tensor_cores, kernels.duration_ns
+    return Table(
+        title,
+        (Column("use", "Tensor cores"), *_TOTALS),
+        tuple(
+            (text, int((use == code).sum()), int(duration_ns[use == code].sum()))
+            for code, text in ((1, "used"), (0, "not used"), (-1, "unknown"))
+        ),
+    )

@@ -11,7 +11,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.kernel_totals import (
+from tb_perfadvisor.rules.evidence.matrix_products import (
     kernels_by_tensor_core_use,
     kernels_by_type_of_work,
 )
