@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.ingest.event_files.records import read_records
-from tb_perfadvisor.ingest.event_files.schema import Event
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.training.scalars import ScalarSeries
 
@@ -62,11 +60,16 @@ class ScalarReader:
         Raises:
             UnreadableProfileError: If it holds more than event files do.
         """
+        # Imported on use, because building the messages takes as long as reading a small profile.
+        from tb_perfadvisor.ingest.event_files.schema import decode_event
+
         budget = Budget(where, self.end)
         for block in read_records(stream, self.end):
             budget.read_bytes = block.end
             for record in block.records:
-                self._add(record, budget)
+                event = decode_event(record)
+                if event is not None:
+                    self._add(event, budget)
             self.end = block.end
 
     def series(self) -> dict[str, ScalarSeries]:
@@ -80,11 +83,7 @@ class ScalarReader:
             for tag, (steps, unix_ns, values) in self._points.items()
         }
 
-    def _add(self, record: bytes, budget: Budget) -> None:
-        try:
-            event = Event.FromString(record)
-        except DecodeError:
-            return
+    def _add(self, event: Any, budget: Budget) -> None:
         if not 0 < event.wall_time < _LATEST_UNIX_S:
             return
         unix_ns = round(event.wall_time * _NS_PER_S)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.ingest.protobuf_messages import INT64, TEXT, MessageTable, build_messages
 
@@ -41,3 +42,11 @@ _MESSAGES: Final[MessageTable] = {
     ),
 }
 Event: Final[Any] = build_messages("tb_perfadvisor.event_files", _MESSAGES, is_raw=True)["Event"]
+
+
+def decode_event(record: bytes) -> Any:
+    """Decode an event; None if it is damaged."""
+    try:
+        return Event.FromString(record)
+    except DecodeError:
+        return None
