@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing.compiled import Dispatch, play, write_compiled
 from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, tpu_attention
