@@ -23,13 +23,14 @@ def test_lists_the_modules_and_words_of_wheels(
         file.writestr("flax/tests/linen_test.py", "def zorble(): ...")
         file.writestr("other/module.py", "")
     monkeypatch.setattr(framework_names, "FOLDER", tmp_path)
+    monkeypatch.setattr(sys, "stdlib_module_names", {"threading"})  # parsing all takes seconds
     monkeypatch.setattr(sys, "argv", ["framework_names.py", str(wheel)])
     framework_names.main()
     files = (tmp_path / "framework_files.txt").read_text(encoding="utf-8").splitlines()
     assert "flax/linen: a b c once" in files
     assert "flax/nnx: a b c" in files
     assert not [row for row in files if row.startswith(("other", "flax/tests"))]
-    assert any(row.startswith(": ") and " threading " in row for row in files)
+    assert ": threading" in files
     words = (tmp_path / "framework_words.txt").read_text(encoding="utf-8").split()
     assert {"flutter", "zorble", "getattr", "linen"} <= set(words)
     # A module that is not Python of this version has no functions; a single use is no vocabulary.
