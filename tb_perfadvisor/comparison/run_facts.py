@@ -196,6 +196,7 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         setup=_setup(report, signals),
         step_source=report.steps.source,
         step_ns=signals.steps.duration_ns.tolist(),
+        step_kinds=_step_kinds(signals),
         window_ns=overview.window_ns,
         causes={part.cause: part.total_ns for part in overview.breakdown},
         device_compute_share=overview.device_compute_share,
@@ -219,6 +220,13 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         recorded=report.recorded,
         memory=memory_facts(signals),
     )
+
+
+def _step_kinds(signals: Signals) -> list[str]:
+    steps = signals.steps
+    if len(set(steps.kind.tolist())) < 2:
+        return []
+    return [steps.kind_names[kind] for kind in steps.kind.tolist()]
 
 
 def _setup(report: model.Report, signals: Signals) -> Setup:

@@ -1,0 +1,57 @@
+"""Step times of real recordings, beside the clock of the recorded program.
+
+The loops dispatch ahead, or Keras's callback records them. The clock ran in the same process and at
+the same time, so that other load of the machine is in both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recorded_steps.timing import Times
+from tb_perfadvisor import analyze
+from tests.support.command import ROOT
+
+
+def ratio_of(directory: Path, module: str, *arguments: object) -> tuple[float, int]:
+    """Reported ÷ measured step time of one recording, and how many steps were used."""
+    framework = "jax" if module.startswith("jax") else "tensorflow"
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    path = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT)))
+    name, form, *counts = map(str, arguments)
+    done = subprocess.run(
+        [sys.executable, "-m", f"recorded_steps.{module}", name, form, str(directory), *counts],
+        env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = analyze(directory)
+    assert report.overview.step_time_ns is not None
+    recorded_ns = Times.read(directory).recorded_step_ns
+    return report.overview.step_time_ns / recorded_ns, report.steps.used
+
+
+@pytest.mark.parametrize("loop", ["readback", "scan", "healthy"])
+def test_a_loop_that_dispatches_ahead(loop: str, tmp_path: Path) -> None:
+    ratio, used = ratio_of(tmp_path, "jax_dispatch", loop, "marked", 6)
+    # The host marks six steps in a few milliseconds; each computes for some ten.
+    assert ratio == pytest.approx(1, rel=0.05)
+    assert used >= 5
+
+
+@pytest.mark.parametrize("batches", [1, 12])
+def test_batches_that_the_tensorboard_callback_records(batches: int, tmp_path: Path) -> None:
+    ratio, used = ratio_of(tmp_path, "keras_batches", "dense", batches, 3)
+    # What the callback does at the end of the recording is not in the step.
+    assert ratio == pytest.approx(1, rel=0.1)
+    assert used >= batches - 1
