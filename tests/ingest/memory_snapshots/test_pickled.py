@@ -169,6 +169,15 @@ def test_damage_is_an_error_and_takes_no_memory(data: bytes) -> None:
     assert peak < 8 * MIB
 
 
+def test_values_are_nested_sixty_four_levels_deep_at_most() -> None:
+    def nested(levels: int) -> bytes:
+        return b"\x80\x04" + b"](" * levels + b"N" + b"e" * levels + b"."
+
+    assert load(nested(64)) == pickle.loads(nested(64))
+    with pytest.raises(UnreadableProfileError, match="more than a memory snapshot"):
+        load(nested(65))
+
+
 def test_a_bomb_of_references_stays_one_list() -> None:
     # Each list holds the one before it twice; written out, the last would have 2^60 elements.
     levels = b"".join(b"]\x94(h" + bytes([n]) + b"h" + bytes([n]) + b"e" for n in range(60))

@@ -280,8 +280,20 @@ def test_the_period_of_the_kernels() -> None:
     assert windows_ms(steps) == [(0, 1.2), (1.2, 2.4), (2.4, 3.6), (3.6, 4.8)]
 
 
-def test_short_period_is_not_a_step() -> None:
-    assert steps_of(periodic(cycle=40, repeats=10)).source == "none"
+@pytest.mark.parametrize(("cycle", "is_step"), [(40, False), (99, False), (100, True)])
+def test_short_period_is_not_a_step(cycle: int, is_step: bool) -> None:
+    assert (steps_of(periodic(cycle=cycle, repeats=10)).source != "none") == is_step
+
+
+@pytest.mark.parametrize(("others", "is_step"), [(24, True), (25, False)])
+def test_one_kernel_in_twenty_may_differ_from_the_next_cycle(others: int, is_step: bool) -> None:
+    # Four cycles of 120 are compared with the next one: 480 kernels, of which 24 are 5 %.
+    builder = TraceBuilder()
+    for index in range(5 * 120):
+        name = "gemm" if index % 120 else "embedding"
+        differs = 0 < index <= others
+        builder.kernel("autotuned" if differs else name, us(10 * index), us(10 * index + 10))
+    assert (steps_of(builder.build()).source != "none") == is_step
 
 
 def test_window_without_steps_spans_the_work() -> None:
