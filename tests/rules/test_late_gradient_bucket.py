@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.rules.communication.late_gradient_bucket import LateGradientBucket
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
@@ -83,3 +85,24 @@ def test_smaller_buckets_cure_neither_waiting_nor_a_slow_link() -> None:
     (unbounded,) = find(LateGradientBucket, trace) or ()
     assert unbounded.saving is not None
     assert unbounded.saving.high_ns == 2 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "bucket_mb"),
+    [
+        (25 * 2**20, 10),  # 0.4 x 25 MB, DDP's default
+        (100 * 2**20, 10),  # 40 MB would still be large
+        (5 * 2**20, 2),  # 0.4 x 5 MB
+        (2**20, 1),  # no bucket is smaller than 1 MB
+    ],
+)
+def test_the_buckets_that_it_proposes_are_smaller_than_those_of_the_program(
+    size_bytes: int, bucket_mb: int
+) -> None:
+    sized = collective("ncclDevKernel_AllReduce_Sum_f32", size_bytes=size_bytes, group_size=2)
+    (finding,) = (
+        find(LateGradientBucket, run_of(*(one_rank(SLOW, n, N=sized) for n in (0, 1)))) or ()
+    )
+    (ddp,) = [each for each in finding.remedies if each.fixes]
+    assert dict(ddp.values) == {"bucket_mb": bucket_mb}
+    assert f"bucket_cap_mb={bucket_mb})" in ddp.snippet

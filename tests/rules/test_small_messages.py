@@ -11,7 +11,14 @@ from tb_perfadvisor.trace import Run, Trace
 from tests.support.corpus_traces import CORPUS
 
 
-def rank(number: int, messages: int, size_bytes: int = 4_096, description: str = "") -> Trace:
+def rank(
+    number: int,
+    messages: int,
+    size_bytes: int = 4_096,
+    description: str = "",
+    *,
+    is_ddp: bool = False,
+) -> Trace:
     """Two steps of 1 ms of compute, then messages of 40 us each, one after another."""
     builder = TraceBuilder(rank=number, world_size=2, backend="nccl")
     length = ms(1) + us(40) * messages
@@ -19,6 +26,8 @@ def rank(number: int, messages: int, size_bytes: int = 4_096, description: str =
         begin = step * length
         builder.step(step, begin, begin + length)
         builder.operator("aten::mm", begin, begin + us(10))
+        if is_ddp:
+            builder.annotation("DistributedDataParallel.forward", begin + us(1), begin + us(9))
         builder.kernel("ampere_sgemm_128x64_nn", begin, begin + ms(1))
         for index in range(messages):
             at = begin + ms(1) + us(40) * index
@@ -49,6 +58,25 @@ def test_saves_what_the_fix_saves() -> None:
         "50 small collectives per step (of 50) take 2.00 ms of each step (66.7 %) with no"
         " compute beside them; the median one takes 40.0 µs."
     )
+
+
+@pytest.mark.parametrize(
+    ("group", "changes"),
+    [("data_parallel", ["larger-buckets", "packed-messages"]), ("mesh_cp", None)],
+)
+def test_only_gradients_are_sent_in_larger_buckets(group: str, changes: list[str] | None) -> None:
+    run = run_of(*(rank(number, 50, description=group, is_ddp=True) for number in (0, 1)))
+    findings = find(SmallMessages, run) or ()
+    shown = [[remedy.change for remedy in finding.remedies] for finding in findings]
+    assert shown == ([changes] if changes else [])
+    for finding in findings:
+        assert "bucket_cap_mb=25)" in finding.remedies[0].snippet
+
+
+def test_without_ddp_there_are_no_buckets() -> None:
+    run = run_of(*(rank(number, 50, description="data_parallel") for number in (0, 1)))
+    (finding,) = find(SmallMessages, run) or ()
+    assert [remedy.change for remedy in finding.remedies] == ["packed-messages"]
 
 
 def test_low_is_zero_with_ranks_missing() -> None:
