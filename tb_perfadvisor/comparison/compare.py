@@ -65,14 +65,17 @@ def is_regression(target: model.ComparedTarget, most_share: float) -> bool | Non
             as that.
 
     Returns:
-        None if the recordings do not tell: without steps, in runs that are not comparable, or if
-        the interval contains the limit.
+        None if the recordings do not tell: without steps, in runs that are not comparable, if
+        the interval contains the limit, or if the mean says otherwise, because of a few long steps.
     """
     low, high = target.change.low_share, target.change.high_share
     if target.verdict not in ("faster", "slower", "inconclusive") or low is None or high is None:
         return None
     limit = max(most_share, NOISE_SHARE)
-    return True if low > limit else False if high <= limit else None
+    if low > limit:
+        return True
+    is_mean_slower = (target.change.change_share or 0.0) > limit
+    return None if high > limit or is_mean_slower else False
 
 
 def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:

@@ -153,6 +153,15 @@ def test_the_gate_is_undecided_where_the_interval_contains_the_limit(
     run("compare", base, new, slow, "--fail-on-regression", limit, status=1)
 
 
+def test_the_gate_is_undecided_where_only_a_few_steps_got_slower(tmp_path: Path) -> None:
+    # Each fourth step is longer. Only that one got slower: 70 to 90 ms for four, 28.6 %.
+    base = steps_of(tmp_path / "base", *(10000, 10010, 9990, 40000) * 5)
+    new = steps_of(tmp_path / "new", *(10000, 10010, 9990, 60000) * 5)
+    done = run("compare", base, new, "--fail-on-regression", 25, status=3)
+    assert "the mean takes 5.00 ms more. Record more steps." in done.stderr
+    run("compare", base, new, "--fail-on-regression", 30)
+
+
 @pytest.mark.parametrize(
     "name",
     ["pytorch_input_fixed", "pytorch_ddp_balanced", "tensorflow_input_fixed", "jax_healthy"],

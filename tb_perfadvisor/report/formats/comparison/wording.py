@@ -62,7 +62,8 @@ def undecided_text(target: model.ComparedTarget) -> str:
         return f"{target.headline}."
     return (
         f"A typical step takes {_between(change.low_ns, change.high_ns)}, with "
-        f"{change.confidence * 100:.0f} % confidence. Record more steps."
+        f"{change.confidence * 100:.0f} % confidence; the mean takes "
+        f"{less_or_more(change.change_ns)}. Record more steps."
     )
 
 
