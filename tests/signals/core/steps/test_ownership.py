@@ -215,10 +215,14 @@ def test_equal_steps_are_of_one_kind() -> None:
 # --- Keras ----------------------------------------------------------------------------------------
 
 
-def keras_batch() -> TraceBuilder:
+def keras_batch(*, marked: bool = True) -> TraceBuilder:
     """One batch on a GPU: its work ends at 40 ms, and the callback's last operator at 190."""
     builder = TraceBuilder("tensorflow")
-    builder.step(1, 0, ms(195), name="Profiled batch")
+    if marked:
+        builder.step(1, 0, ms(195), name="Profiled batch")
+    else:
+        # Keras 2 stops the profiler inside its marker, which is not recorded then.
+        builder.derived("steps", "0", ms(4), ms(190), step=0)
     call = "EagerExecute: __inference_multi_step_on_iterator_541"
     builder.annotation(call, ms(1), ms(20))
     builder.launch(ms(2), ms(3), key="train")
@@ -234,6 +238,13 @@ def test_one_batch_of_keras_is_the_work_of_its_function() -> None:
     steps = signals.steps
     assert (len(steps), steps.window_ns) == (1, ms(40))
     assert signals.trace.name(int(steps.own(signals.device.rows)[-1])) == "gemm"
+
+
+def test_the_line_of_steps_that_tensorflow_derives_swallows_callbacks() -> None:
+    steps = steps_of(keras_batch(marked=False))
+    assert steps.source == "runs of a TensorFlow function"
+    # From the call, at 1 ms, to the end of its work.
+    assert (len(steps), steps.window_ns) == (1, ms(39))
 
 
 # --- XLA on the CPU -------------------------------------------------------------------------------
