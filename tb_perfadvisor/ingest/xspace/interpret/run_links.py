@@ -67,7 +67,7 @@ class HostRuns:
         run = _run_numbers(threads, threads.numbers("device_ordinal", 0))
         is_launch = (kind == EventKind.LAUNCH) & (correlation < 0)
         linked = np.where(is_launch, _contexts(threads, "_pt", "_p", run), correlation)
-        started = is_launch & (linked >= 0)
+        started = (kind == EventKind.LAUNCH) & (linked >= 0)
         if started.any():
             self._launches.append((linked[started], threads.start_ns[started]))
         ended = threads.named(_COMPLETE)
