@@ -145,7 +145,8 @@ def test_kinds_of_steps_are_matched() -> None:
         step_kinds=["accumulates", "accumulates", "updates", "updates"] * 3,
     )
     result = compared(base, mixed)
-    assert (result.verdict, is_regression(result, 0.05)) == ("inconclusive", False)
+    # The mean of the other mix says otherwise, so a gate is left undecided.
+    assert (result.verdict, is_regression(result, 0.05)) == ("inconclusive", None)
     assert (result.change.base_median_ns, result.change.target_median_ns) == (ms(20), ms(20))
     # Each step takes 30 % more.
     slower = facts(*map(ms, (13, 13, 52) * 4), step_kinds=names)
