@@ -51,14 +51,9 @@ def launched_work(trace: Trace, timeline: DeviceTimeline, markers: Markers | Non
     if timeline.index is None:
         return _work_of_cpu_programs(trace)
     work = _linked(trace, timeline.rows)
-    if _is_linked(trace, work) or markers is None or markers.is_on_device:
+    if (work.launched_ns >= 0).any() or markers is None or markers.is_on_device:
         return work
     return _by_step_line(trace, timeline, markers) or _by_modules(trace, timeline, markers) or work
-
-
-def is_linked(trace: Trace, timeline: DeviceTimeline) -> bool:
-    """Whether the file says which calls launched most of the device's work."""
-    return _is_linked(trace, _linked(trace, timeline.rows))
 
 
 def _linked(trace: Trace, rows: Int32) -> LaunchedWork:
@@ -66,7 +61,9 @@ def _linked(trace: Trace, rows: Int32) -> LaunchedWork:
     return LaunchedWork(rows, np.where(launch >= 0, trace.events.start_ns[launch], UNKNOWN))
 
 
-def _is_linked(trace: Trace, work: LaunchedWork) -> bool:
+def is_linked(trace: Trace, timeline: DeviceTimeline) -> bool:
+    """Whether the file says which calls launched most of the device's work."""
+    work = _linked(trace, timeline.rows)
     duration_ns = trace.events.duration_ns[work.rows]
     linked_ns = int(duration_ns[work.launched_ns >= 0].sum())
     return linked_ns > 0 and linked_ns >= _LINKED_SHARE * int(duration_ns.sum())
