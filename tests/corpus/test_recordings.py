@@ -131,3 +131,11 @@ def test_a_file_of_four_merged_ranks(corpus: Path) -> None:
         assert worker.device is not None
         assert (worker.device.visible, worker.device.used) == (1, 1)
     assert "4 ×" not in report.caption
+
+
+def test_a_marker_that_was_open_when_the_recording_ended_is_no_step(corpus: Path) -> None:
+    """INDEX: the last ProfilerStep of this run lasts 18 us; the true step takes 60.1 ms."""
+    steps = Signals(run_of(read(corpus, "modded-nanogpt/current_a/*"))).steps
+    assert len(steps) == 5
+    assert steps.window_ns / 5 == pytest.approx(60.1e6, rel=1e-3)
+    assert steps.excluded[-1].reason.startswith("partial: ")
