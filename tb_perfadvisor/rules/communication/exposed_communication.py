@@ -10,28 +10,24 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.collectives import most_exposed
-from tb_perfadvisor.rules.evidence.tables import event_count
+from tb_perfadvisor.rules.evidence.collectives import collectives_by_operation, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
-from tb_perfadvisor.signals.core.causes import COMPUTE
-from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.collective_uses import (
+from tb_perfadvisor.signals.ranks.exposed_communication import (
+    GOOD_PART,
     dominant_collective,
     exposed_by_role,
+    free_compute_ns,
     gradient_messages,
+    needed_transfer_ns,
+    sends_wide_sums,
+    transfer_share,
 )
-from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
-from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
+from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
-_GOOD_PART = 0.2
-"""Collectives that take less of the exposed time get no advice of their own."""
-_MOSTLY = 0.5
-"""Of the compute. A program that computes less in 16 bits is not a 16-bit program."""
 _ALMOST_ALL = 0.9995
 """From here on, `format_share` prints 100.0 %."""
 _MANY_BYTES = 400 * 2**20
@@ -116,8 +112,8 @@ class ExposedCommunication(Rule):
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
             return
-        split = _transfer_share(signals)
-        wire_ns = min(_wire_ns(signals), exposed_ns)
+        split = transfer_share(signals)
+        wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals)
         yield Finding(
             instance=count_per_step(collectives.count, "collective", signals),
@@ -129,7 +125,7 @@ class ExposedCommunication(Rule):
             title=title,
             saving=_saving(signals, claims, split, wire_ns),
             evidence=(
-                _by_operation(signals),
+                collectives_by_operation(signals),
                 *_by_role(signals),
                 most_exposed(
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
@@ -165,27 +161,17 @@ def _changes(signals: Signals) -> tuple[str, ...]:
     # Collectives that were launched before the recording began are most likely like the others.
     uses = tuple(use for use in uses if use in known or use.is_launched or not known)
     total_ns = sum(use.exposed_ns for use in uses)
-    roles = [use.role for use in uses if use.exposed_ns >= _GOOD_PART * total_ns]
+    roles = [use.role for use in uses if use.exposed_ns >= GOOD_PART * total_ns]
     longest = dominant_collective(signals)
     is_gather = longest is not None and longest.operation == "all-gather"
     first = ["sharded-logits"] if is_gather and roles[:1] == [Role.TENSOR] else []
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
-    if _sends_wide_sums(signals):
+    if sends_wide_sums(signals):
         first.append("narrow-partial-sums")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
-
-
-def _sends_wide_sums(signals: Signals) -> bool:
-    """Whether 32-bit sums that are no gradients take a good part, and most compute is 16-bit."""
-    collectives, shares = collectives_of(signals), signals.compute_shares
-    wide = collectives.of("all-reduce", "reduce-scatter") & collectives.is_32_bit
-    wide &= has_role(signals, Role.TENSOR, Role.UNKNOWN)
-    exposed_ns = collectives.exposed_ns
-    is_much = exposed_ns[wide].sum() >= _GOOD_PART * exposed_ns.sum() > 0
-    return bool(is_much) and (shares or {}).get(Precision.BITS_16, 0.0) >= _MOSTLY
 
 
 def _by_role(signals: Signals) -> tuple[Table, ...]:
@@ -217,17 +203,9 @@ def _saving(signals: Signals, claims: Intervals, split: float | None, wire_ns: i
     transfer_ns = round(exposed_ns * split)
     # A transfer at the speed of the link is only hidden. A slower one may also get faster.
     needed_ns = min(wire_ns, transfer_ns)
-    saved_ns = transfer_ns - needed_ns + min(needed_ns, _free_compute_ns(signals))
+    saved_ns = transfer_ns - needed_ns + min(needed_ns, free_compute_ns(signals))
     shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
     return Saving(0, saved_ns, transfer_ns, claims, "measured", (shorter,))
-
-
-def _free_compute_ns(signals: Signals) -> int:
-    """Compute that no collective overlaps yet: as long as it takes, communication can hide."""
-    collectives = collectives_of(signals)
-    compute_ns = signals.attribution.total_ns(*COMPUTE, Cause.HOST_COMPUTE)
-    overlapped_ns = int((collectives.duration_ns - collectives.exposed_ns).sum())
-    return max(compute_ns - overlapped_ns, 0)
 
 
 def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
@@ -242,61 +220,8 @@ def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
     return f"{waiting} of the time in collectives is waiting for other {peers}"
 
 
-def _wire_ns(signals: Signals) -> int:
-    """Exposed time that the collectives' bytes need on the link, where both are known.
-
-    Assumes that the overlapped part of a collective is spent on transfer first.
-    """
-    collectives = collectives_of(signals)
-    needed_ns = wire_bytes(signals) / link_of_group(signals) * NS_PER_S
-    covered_ns = collectives.duration_ns - collectives.exposed_ns
-    exposed_ns = np.clip(np.nan_to_num(needed_ns) - covered_ns, 0, collectives.exposed_ns)
-    return int(exposed_ns.sum())
-
-
-def _hidden(signals: Signals, transfer_share: float) -> Shorten:
+def _hidden(signals: Signals, hidden_share: float) -> Shorten:
     """Shorten every collective by the exposed part of its transfer."""
     collectives = collectives_of(signals)
-    exposed_ns = (collectives.exposed_ns * transfer_share).astype(np.int64)
+    exposed_ns = (collectives.exposed_ns * hidden_share).astype(np.int64)
     return Shorten(collectives.row, collectives.duration_ns - exposed_ns)
-
-
-def _transfer_share(signals: Signals) -> float | None:
-    """Share of collective time that is transfer, weighted by exposure; None if unknown."""
-    collectives = collectives_of(signals)
-    known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
-    weight = collectives.exposed_ns[known].sum()
-    if weight == 0 or weight < 0.9 * collectives.exposed_ns.sum():
-        return None
-    transfer = collectives.transfer_ns[known] / collectives.duration_ns[known]
-    return float((transfer * collectives.exposed_ns[known]).sum() / weight)
-
-
-def _by_operation(signals: Signals) -> Table:
-    collectives = collectives_of(signals)
-    rows: list[tuple[str, int | None, int | None, int, int]] = []
-    for operation in sorted(collectives.operation.texts):
-        is_operation = collectives.of(operation)
-        whole = is_operation & ~collectives.is_start
-        sizes = collectives.size_bytes[whole]
-        rows.append(
-            (
-                operation,
-                event_count(signals.trace, int(whole.sum())),
-                int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
-                int(collectives.duration_ns[is_operation].sum()),
-                int(collectives.exposed_ns[is_operation].sum()),
-            )
-        )
-    ranked = sorted(rows, key=lambda row: -row[4])
-    return Table(
-        "Collectives in the analyzed steps",
-        (
-            Column("operation", "Operation"),
-            Column("count", "Count", "count"),
-            Column("size_bytes", "Bytes", "bytes"),
-            Column("duration_ns", "Duration", "ns"),
-            Column("exposed_ns", "Exposed", "ns"),
-        ),
-        tuple(ranked),
-    )

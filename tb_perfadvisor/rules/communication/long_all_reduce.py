@@ -8,13 +8,13 @@ import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask
+from tb_perfadvisor.signals.ranks.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.signals.ranks.collective_costs import (
     hops,
     link_of_group,
@@ -118,9 +118,7 @@ class LongAllReduce(Rule):
         steps = signals.steps.count
         if size.whole is not None:
             sent, steps = size.whole.collectives, size.whole.steps
-            total_ns = float(
-                np.where(sent.transfer_ns >= 0, sent.transfer_ns, sent.duration_ns).sum()
-            )
+            total_ns = float(sent.without_waiting_ns.sum())
             expected_ns = float(self._expected_ns(signals, sent, sent.size_bytes).sum())
         yield Finding(
             instance=(
@@ -134,19 +132,15 @@ class LongAllReduce(Rule):
                 f" {format_duration(expected_ns / steps)}."
             ),
             saving=saving,
-            evidence=tuple(
-                item
-                for item in (
-                    _by_size(signals, known, size.bytes, expected, excess),
-                    latency_and_bandwidth(signals, ("all-reduce",)),
-                    costliest(
-                        "All-reduces with the largest excess",
-                        signals.worker,
-                        collectives.row[is_long],
-                        excess[is_long],
-                    ),
-                )
-                if item is not None
+            evidence=(
+                _by_size(signals, known, size.bytes, expected, excess),
+                *latency_and_bandwidth(signals, ("all-reduce",)),
+                costliest(
+                    "All-reduces with the largest excess",
+                    signals.worker,
+                    collectives.row[is_long],
+                    excess[is_long],
+                ),
             ),
             remedies=advise(*_changes(signals, is_long)),
         )

@@ -162,4 +162,4 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
     operations = sorted(collectives_of(signals).operation.texts)
     fitted = latency_and_bandwidth(signals, operations)
     longest = most_exposed("Most exposed small collectives", signals, chosen)
-    return (table, longest) if fitted is None else (table, fitted, longest)
+    return (table, *fitted, longest)

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.lateness_causes import changes_for, is_preempted, reason_of
+from tb_perfadvisor.rules.evidence.lateness_causes import (
+    calls_without_core,
+    changes_for,
+    ranks_named,
+    reason_of,
+)
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -19,7 +24,6 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.ranks.stragglers import (
     Excess,
     Lateness,
@@ -101,7 +105,7 @@ class Straggler(Rule):
         waited_ns, saving = _saving(signals, delays, excess)
         if self.is_minor(saving.expected_ns, signals):
             return
-        names = _named(signals, delays.late)
+        names = ranks_named(signals, delays.late)
         why = f", mostly {reason_of(excess, preempted_ns)}" if excess else ""
         verb = "is" if len(delays.late) == 1 else "are"
         times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
@@ -114,7 +118,7 @@ class Straggler(Rule):
             saving=saving,
             evidence=(
                 *_evidence(signals, delays, excess, latest),
-                *_stalled_calls(signals, excess, preempted_ns),
+                *calls_without_core(signals, excess, preempted_ns),
             ),
             remedies=advise(*changes_for(excess, preempted_ns)),
             ranks=tuple(
@@ -151,37 +155,6 @@ def _saving(signals: Signals, delays: Lateness, excess: Sequence[Excess]) -> tup
     return middle, Saving(expected // 2, expected, high, claims, "measured")
 
 
-def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
-    sources = ranks_of(signals).sources
-    has_ranks = all(sources[index].rank is not None for index in late)
-    shown = sorted(late[:most])
-    texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in shown]
-    noun = ("rank" if has_ranks else "host") + ("s" if len(late) > 1 else "")
-    last = f"{len(late) - most} more" if len(late) > most else texts.pop()
-    return f"{noun} {', '.join(texts)} and {last}" if texts else f"{noun} {last}"
-
-
-def _stalled_calls(
-    signals: Signals, excess: Sequence[Excess], preempted_ns: float
-) -> tuple[Evidence, ...]:
-    """For each rank, how long its device idles while its calls have lost their core."""
-    if not is_preempted(excess, preempted_ns):
-        return ()
-    summaries, calls = ranks_of(signals).summaries, preempted_calls(signals)
-    per_step = [summary.preempted_ns // summary.step_count for summary in summaries]
-    order = sorted(range(len(summaries)), key=lambda index: (-per_step[index], index))
-    table = Table(
-        "Idle while the launching thread had no core",
-        (Column("worker", "Rank"), Column("idle_ns", "Per step", "ns")),
-        tuple((_named(signals, (index,)), per_step[index]) for index in order),
-    )
-    if not len(calls):
-        return (table,)
-    name = _named(signals, (signals.worker,))
-    longest = costliest(f"Calls of {name} without a core", signals.worker, calls.row, calls.idle_ns)
-    return table, longest
-
-
 def _evidence(
     signals: Signals, delays: Lateness, excess: Sequence[Excess], latest: int
 ) -> tuple[Evidence, ...]:
@@ -189,7 +162,7 @@ def _evidence(
     order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(delays.late_ns[i]), i))
     rows: list[tuple[Cell, ...]] = [
         (
-            _named(signals, (index,)),
+            ranks_named(signals, (index,)),
             int(delays.times_late[index]),
             int(delays.late_ns[index]) // steps,
             int(delays.waiting_ns[index]) // steps,
@@ -211,7 +184,7 @@ def _evidence(
     if excess:
         tables.append(
             Table(
-                f"Where {_named(signals, (latest,))} spends more time, per step",
+                f"Where {ranks_named(signals, (latest,))} spends more time, per step",
                 (
                     Column("cause", "Activity"),
                     Column("own_ns", "Late rank", "ns"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
@@ -64,7 +65,7 @@ def collective_totals(
     return Table(title, columns, tuple(cells(*group) for group in groups.items()))
 
 
-def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> Table | None:
+def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> tuple[Table, ...]:
     """The fixed cost of a message, and the rate at which large messages move.
 
     Args:
@@ -72,7 +73,8 @@ def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> Table 
         operations: Operations to look at.
 
     Returns:
-        A row for each operation whose sizes differ enough to tell the two apart; None without any.
+        A row for each operation whose sizes differ enough to tell the two apart; no table
+        without any.
     """
     taken_ns, wire = time_without_waiting(signals), wire_bytes(signals)
     fits = [fit_of(collectives_of(signals), taken_ns, wire, name) for name in operations]
@@ -87,8 +89,8 @@ def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> Table 
         if fit is not None
     )
     if not rows:
-        return None
-    return Table(
+        return ()
+    table = Table(
         "Latency and bandwidth, from the fastest message of each size",
         (
             Column("operation", "Operation"),
@@ -97,4 +99,36 @@ def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> Table 
             Column("link", "Link bandwidth", "bytes/s"),
         ),
         rows,
+    )
+    return (table,)
+
+
+def collectives_by_operation(signals: Signals) -> Table:
+    """The collectives of the used window by operation, the most exposed first."""
+    collectives = collectives_of(signals)
+    rows: list[tuple[str, int | None, int | None, int, int]] = []
+    for operation in sorted(collectives.operation.texts):
+        is_operation = collectives.of(operation)
+        whole = is_operation & ~collectives.is_start
+        sizes = collectives.size_bytes[whole]
+        rows.append(
+            (
+                operation,
+                event_count(signals.trace, int(whole.sum())),
+                int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
+                int(collectives.duration_ns[is_operation].sum()),
+                int(collectives.exposed_ns[is_operation].sum()),
+            )
+        )
+    ranked = sorted(rows, key=lambda row: -row[4])
+    return Table(
+        "Collectives in the analyzed steps",
+        (
+            Column("operation", "Operation"),
+            Column("count", "Count", "count"),
+            Column("size_bytes", "Bytes", "bytes"),
+            Column("duration_ns", "Duration", "ns"),
+            Column("exposed_ns", "Exposed", "ns"),
+        ),
+        tuple(ranked),
     )

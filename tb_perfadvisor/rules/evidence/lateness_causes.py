@@ -1,11 +1,13 @@
-"""Why a rank is late, in words, and what to do about it."""
+"""Which ranks are late and why, in words and in a table, and what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.signals import Cause
+from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
+from tb_perfadvisor.signals import Cause, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
+from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.ranks.stragglers import Excess
 from tb_perfadvisor.units import format_duration
 
@@ -21,7 +23,7 @@ _REASONS = {
 }
 
 
-def is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
+def _is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
     """Whether most of the extra time passes while host calls have lost their core.
 
     Args:
@@ -38,7 +40,7 @@ def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
         excess: Where the late rank spends more time than the others, the longest first.
         preempted_ns: What of it passes while its host calls have lost their core, per step.
     """
-    if is_preempted(excess, preempted_ns):
+    if _is_preempted(excess, preempted_ns):
         return (
             "because the operating system took the core from the launching thread (host-preempted:"
             f" {format_duration(preempted_ns)} more idle time per step)"
@@ -59,7 +61,7 @@ def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...
         excess: Where the late rank spends more time than the others, the longest first.
         preempted_ns: What of it passes while its host calls have lost their core, per step.
     """
-    if is_preempted(excess, preempted_ns):
+    if _is_preempted(excess, preempted_ns):
         return OWN_CORES
     first = excess[0].cause if excess else Cause.UNEXPLAINED
     if first is Cause.INPUT:
@@ -69,3 +71,41 @@ def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...
     if first in COMPUTE:
         return ("device-clocks", "even-work", "same-work")
     return ("same-work",)
+
+
+def ranks_named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
+    """Some ranks in words: `ranks 1, 3 and 2 more`.
+
+    Args:
+        signals: The worker's facts.
+        late: Their workers, the worst first.
+        most: How many to name.
+    """
+    sources = ranks_of(signals).sources
+    has_ranks = all(sources[index].rank is not None for index in late)
+    shown = sorted(late[:most])
+    texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in shown]
+    noun = ("rank" if has_ranks else "host") + ("s" if len(late) > 1 else "")
+    last = f"{len(late) - most} more" if len(late) > most else texts.pop()
+    return f"{noun} {', '.join(texts)} and {last}" if texts else f"{noun} {last}"
+
+
+def calls_without_core(
+    signals: Signals, excess: Sequence[Excess], preempted_ns: float
+) -> tuple[Evidence, ...]:
+    """For each rank, how long its device idles while its calls have lost their core."""
+    if not _is_preempted(excess, preempted_ns):
+        return ()
+    summaries, calls = ranks_of(signals).summaries, preempted_calls(signals)
+    per_step = [summary.preempted_ns // summary.step_count for summary in summaries]
+    order = sorted(range(len(summaries)), key=lambda index: (-per_step[index], index))
+    table = Table(
+        "Idle while the launching thread had no core",
+        (Column("worker", "Rank"), Column("idle_ns", "Per step", "ns")),
+        tuple((ranks_named(signals, (index,)), per_step[index]) for index in order),
+    )
+    if not len(calls):
+        return (table,)
+    name = ranks_named(signals, (signals.worker,))
+    longest = costliest(f"Calls of {name} without a core", signals.worker, calls.row, calls.idle_ns)
+    return table, longest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.finding import Cell, Column, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.achievable_time import BOUNDS
@@ -78,14 +78,25 @@ def product_text(sizes: list[int]) -> str:
     return f"{batch} × {text}" if text and batch > 1 else text
 
 
-def kernels_by_type_of_work(title: str, signals: Signals, rows: Int32) -> Table:
-    """Number and total time of kernels by their family, the longest time first.
+def wide_kernels(signals: Signals, products: MatrixKernels, rows: Int32) -> tuple[Evidence, ...]:
+    """32-bit kernels by what they do and use, and the longest of those that multiply.
 
     Args:
-        title: Of the table.
         signals: The worker's facts.
-        rows: Kernels, shape (n,).
+        products: Kernels that multiply 32-bit numbers, shape (n,).
+        rows: These and other 32-bit kernels, shape (m,).
     """
+    return (
+        _by_type_of_work("32-bit kernels by type of work", signals, rows),
+        _by_tensor_core_use("32-bit matrix kernels by use of tensor cores", products),
+        costliest(
+            "Longest 32-bit matrix kernels", signals.worker, products.rows, products.duration_ns
+        ),
+    )
+
+
+def _by_type_of_work(title: str, signals: Signals, rows: Int32) -> Table:
+    """Number and total time of kernels by their family, the longest time first."""
     trace = signals.trace
     duration_ns = trace.events.duration_ns[rows]
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
@@ -98,13 +109,8 @@ def kernels_by_type_of_work(title: str, signals: Signals, rows: Int32) -> Table:
     return Table(title, (Column("family", "Type of work"), *_TOTALS), tuple(cells))
 
 
-def kernels_by_tensor_core_use(title: str, kernels: MatrixKernels) -> Table:
-    """Number and total time of matrix kernels that use tensor cores, do not, or may.
-
-    Args:
-        title: Of the table.
-        kernels: Matrix kernels, shape (n,).
-    """
+def _by_tensor_core_use(title: str, kernels: MatrixKernels) -> Table:
+    """Number and total time of matrix kernels that use tensor cores, do not, or may."""
     use, duration_ns = kernels.tensor_cores, kernels.duration_ns
     return Table(
         title,

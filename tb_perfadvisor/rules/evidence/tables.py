@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_perfadvisor.rules.finding import Column, Series, Table, Unit
+from tb_perfadvisor.rules.finding import Column, Evidence, Series, Table, Unit, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
@@ -88,3 +88,22 @@ def series_by_step(title: str, signals: Signals, values: Int64, *, unit: Unit = 
 def step_time_series(signals: Signals) -> Series:
     """The duration of each used step by its number."""
     return series_by_step("Step times", signals, signals.steps.duration_ns)
+
+
+def executions_by_operation(
+    signals: Signals, rows: Int32, table: str, longest: str
+) -> tuple[Evidence, ...]:
+    """A table of executions of XLA operations by name, and the longest of them.
+
+    Args:
+        signals: The worker's facts.
+        rows: The executions, shape (n,).
+        table: Title of the table.
+        longest: Title of the longest.
+    """
+    now_ns = signals.trace.events.duration_ns[rows]
+    total = ((Column("total_ns", "Time", "ns"), now_ns),)
+    return (
+        events_by_name(table, "Operation", signals.trace, rows, total),
+        costliest(longest, signals.worker, rows, now_ns),
+    )

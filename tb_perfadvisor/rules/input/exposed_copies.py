@@ -13,7 +13,11 @@ from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.device.pageable_copies import host_link, pageable_copies
+from tb_perfadvisor.signals.device.pageable_copies import (
+    host_link,
+    pageable_copies,
+    time_when_pinned_ns,
+)
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
@@ -122,7 +126,7 @@ class ExposedCopies(Rule):
         kept_ns = total_ns(intersect(claims, _time_of(trace, within))) // 2
         # The host waits for copies from pageable memory, so they cannot be hidden: pin them.
         pinned = _pinned(signals)
-        kept_ns += _time_when_pinned_ns(signals, claims) if pinned else 0
+        kept_ns += time_when_pinned_ns(signals, claims) if pinned else 0
         hideable = min(exposed_ns - kept_ns, signals.attribution.window_ns - exposed_ns)
         movable = _movable(trace, rows)
         if pinned:
@@ -185,17 +189,6 @@ def _pinned(signals: Signals) -> tuple[Fix, ...]:
     """What pinned memory changes; nothing without pageable copies or if the link is unknown."""
     copies, link = pageable_copies(signals), host_link(signals)
     return pinning(signals, copies, link) if link is not None and len(copies.rows) else ()
-
-
-def _time_when_pinned_ns(signals: Signals, exposed: Intervals) -> int:
-    """Exposed time that copies from pageable memory would still take from pinned memory."""
-    copies, link, events = pageable_copies(signals), host_link(signals), signals.trace.events
-    if link is None:
-        return 0
-    now_ns = np.maximum(events.duration_ns[copies.rows], 1)
-    share = np.minimum(link.copy_ns(copies.size_bytes) / now_ns, 1.0)
-    start_ns, end_ns = events.start_ns[copies.rows], events.end_ns[copies.rows]
-    return int((overlap_ns(exposed, start_ns, end_ns) * share).sum())
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:

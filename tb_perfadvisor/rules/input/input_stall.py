@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,13 +13,9 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.signals.input.waiting_fetches import ends_in_prefetch, waiting_fetches
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
-
-# An iterator's name lists the chain from the last transformation; tf.data adds a root.
-_LAST_PREFETCH = re.compile(r"Iterator::(?:Root|Model)::Prefetch$")
 
 
 class InputStall(Rule):
@@ -109,17 +104,12 @@ class InputStall(Rule):
         if stall_ns == 0:
             return
         trace = signals.trace
-        rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INFEED_WAIT)
-        idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
-        rows, idle = rows[idle > 0], idle[idle > 0]
-        names = {trace.text(name) for name in distinct(trace.events.name[rows]).tolist()}
-        overlaps_already = any("MultiProcessing" in name for name in names)
+        rows, idle, has_workers, loads_itself = waiting_fetches(signals)
         # A process that loads its own data hands nothing over.
-        loads_itself = bool(names) and all("SingleProcess" in name for name in names)
         hand_over_ns = 0 if loads_itself else int(self.hand_over_ns)
         if not self._is_large_or_recurs(claims, hand_over_ns, signals):
             return
-        if overlaps_already and signals.device.is_host_only:
+        if has_workers and signals.device.is_host_only:
             waits = rows[trace.events.duration_ns[rows] >= self.minimum_wait_ns]
             claims = intersect(
                 claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
@@ -128,7 +118,7 @@ class InputStall(Rule):
             if not self._is_large_or_recurs(claims, hand_over_ns, signals):
                 return
         low_ns = min(stall_ns, attribution.window_ns - stall_ns)
-        if overlaps_already or _prefetches(signals):
+        if has_workers or ends_in_prefetch(signals):
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
         # A recorder's totals do not say where the step waits.
         is_event = len(rows) > 0 and trace.totals is None
@@ -187,13 +177,6 @@ class InputStall(Rule):
 def _fetch(name: str) -> str:
     """The DataLoader whose iterator PyTorch names, or else the name itself."""
     return "DataLoader" if name.startswith("enumerate(DataLoader)") else name
-
-
-def _prefetches(signals: Signals) -> bool:
-    """Whether a pipeline in the recorder's list of stages ends in a prefetch."""
-    totals = signals.trace.totals
-    stages = totals.input_stages if totals is not None else ()
-    return any(_LAST_PREFETCH.match(stage.name) for stage in stages)
 
 
 def _stages(signals: Signals) -> Table | None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import cache
-
-import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
@@ -15,6 +11,7 @@ from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.input.file_calls import file_calls
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
     WorkerBatches,
@@ -22,11 +19,7 @@ from tb_perfadvisor.signals.input.loader_workers import (
     worker_batches,
 )
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import file_reads
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
 
@@ -154,9 +147,7 @@ class SmallFileReads(Rule):
     def _of_this_process(self, signals: Signals) -> Iterable[Finding]:
         trace, window = signals.trace, signals.attribution
         events, stall = trace.events, window.intervals[Cause.INPUT]
-        rows, is_open = _file_calls(signals)
-        is_used = signals.steps.owner[rows] >= 0
-        opened = int((is_open & is_used).sum())
+        rows, opened = file_calls(signals)
         if opened < self.minimum_files * signals.steps.count:
             return
         calls = union(events.start_ns[rows], events.end_ns[rows])
@@ -166,17 +157,14 @@ class SmallFileReads(Rule):
             return
         # Operations that read whole files do not separate opening from reading.
         is_whole = len(tfdata(signals)) > 0
-        opening = (
-            ""
-            if is_whole
-            else f" Opening and closing them alone takes {per_step(opening_ns, signals)}."
-        )
+        alone = f" Opening and closing them alone takes {per_step(opening_ns, signals)}."
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             instance=count_per_step(opened, "file", signals),
             summary=(
                 f"{per_step(total_ns(claims), signals)} is spent waiting while the input pipeline"
-                f" opens and reads {count_per_step(opened, 'file', signals)}.{opening}"
+                f" opens and reads {count_per_step(opened, 'file', signals)}."
+                f"{'' if is_whole else alone}"
             ),
             saving=Saving(
                 0 if is_whole else opening_ns,
@@ -218,36 +206,3 @@ def _used_up(batch_ns: float, step_ns: float) -> str:
         f" They make a batch every {format_duration(batch_ns)}, so these steps of"
         f" {format_duration(step_ns)} use up batches that were ready: later steps wait longer."
     )
-
-
-@cache
-def _open_calls() -> re.Pattern[str]:
-    """Calls into CPython's io and os modules, as the profiler names them."""
-    return re.compile(r"^<built-in function (?P<open>open)>")
-
-
-@cache
-def _companion_calls() -> re.Pattern[str]:
-    """Calls that accompany each file: looking it up and closing it."""
-    return re.compile(
-        r"^<built-in function (?:stat|lstat|getxattr)>"
-        r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
-    )
-
-
-def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Calls inside fetches that open, look up or close files, and which of them open one."""
-    trace = signals.trace
-    if len(tfdata(signals)):
-        rows = file_reads(signals)
-        return rows, np.ones(len(rows), dtype=np.bool_)
-    rows, _ = input_stages(signals).rows_of(Stage.READING)
-    rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
-    names, inverse = unique_inverse(trace.events.name[rows])
-    texts = [trace.strings[name] for name in names.tolist()]
-    is_open = np.array([bool(_open_calls().match(text)) for text in texts], dtype=bool)[inverse]
-    is_companion = np.array([bool(_companion_calls().match(text)) for text in texts], dtype=bool)[
-        inverse
-    ]
-    is_file_call = is_open | is_companion
-    return rows[is_file_call], is_open[is_file_call]

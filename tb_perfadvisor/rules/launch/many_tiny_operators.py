@@ -12,9 +12,8 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
-from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.host.source_lines import place_of
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns
 from tb_perfadvisor.units import format_share
@@ -190,13 +189,13 @@ def _on_device(signals: Signals, loop: OperatorLoop) -> Saving | None:
 def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
     events, whole_ns = signals.trace.events, total_ns(loop.spans)
     steps = max(len(signals.steps), 1)
-    first, _ = loop.passes[0]
-    place = _place(signals, int(loop.rows[first]))
+    place = place_of(signals, int(loop.rows[loop.passes[0][0]]))
+    where = f" in {place}" if place else ""
     duration = events.duration_ns[loop.rows]
     return Finding(
-        instance=f"{len(loop.rows) // steps:,} operators{place}",
+        instance=f"{len(loop.rows) // steps:,} operators{where}",
         summary=(
-            f"{per_step(whole_ns, signals)} goes into {_SUBJECTS[loop.kind]}{place}:"
+            f"{per_step(whole_ns, signals)} goes into {_SUBJECTS[loop.kind]}{where}:"
             f" {len(loop.rows) // steps:,} operators in {loop.iterations:,} iterations."
             f" {format_share(loop.dispatch_ns / whole_ns)} of that is calling them, not computing."
         ),
@@ -216,26 +215,10 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
     )
 
 
-def _place(signals: Signals, row: int) -> str:
-    """` in train.py:12 step`: the line, module or annotation of an operator, if it is known."""
-    forward = int(signals.origins.forward[row])
-    row = forward if forward >= 0 else row
-    place = source_line(signals, row) or signals.origins.module_of(row) or _annotation(signals, row)
-    return f" in {place}" if place else ""
-
-
-def _annotation(signals: Signals, row: int) -> str:
-    """The innermost annotation around an event; empty if there is none."""
-    events = signals.trace.events
-    while row >= 0 and events.kind[row] != EventKind.ANNOTATION:
-        row = int(events.parent[row])
-    return signals.trace.name(row) if row >= 0 else ""
-
-
 def _iterations(signals: Signals, loop: OperatorLoop) -> Table:
     """The operators that each pass of the loop calls in one iteration, in their order."""
     lines = tuple(
-        (number, signals.trace.name(row), _place(signals, row).removeprefix(" in ") or None)
+        (number, signals.trace.name(row), place_of(signals, row) or None)
         for number, (first, period) in enumerate(loop.passes, start=1)
         for row in loop.rows[first : first + period].tolist()
     )

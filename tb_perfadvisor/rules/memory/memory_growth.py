@@ -13,7 +13,13 @@ from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_
 from tb_perfadvisor.rules.evidence.tables import series_by_step
 from tb_perfadvisor.rules.finding import Evidence, Finding, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
+from tb_perfadvisor.signals.device.memory_use import (
+    Allocations,
+    MemoryUse,
+    by_operator,
+    leaked_memory,
+    memory_use,
+)
 from tb_perfadvisor.signals.snapshots.course import Course
 from tb_perfadvisor.signals.snapshots.growth import Growth, growth
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
@@ -100,7 +106,7 @@ class MemoryGrowth(Rule):
             steps_left = max(
                 int((capacity - int(use.allocated_bytes[use.peak])) / per_step_bytes), 0
             )
-        leaked = _leaked(signals, use)
+        leaked = leaked_memory(signals, use)
         holders = sorted(by_operator(signals, leaked), key=lambda holder: -holder.bytes)
         operators = [holder.operator for holder in holders if holder.operator]
         where = f", mostly from {operators[0]}" if operators else ""
@@ -167,19 +173,6 @@ class MemoryGrowth(Rule):
             ),
             remedies=advise("keep-numbers"),
         )
-
-
-def _leaked(signals: Signals, use: MemoryUse) -> Allocations:
-    """What steps before the last one allocated and the last one has not freed."""
-    steps, allocations = signals.steps, use.allocations
-    if allocations is None:
-        none = np.empty(0, dtype=np.int64)
-        return Allocations(none, none, none, none.astype(np.int32))
-    # The first step may allocate what every program keeps, such as state and gradients.
-    inside = (allocations.at_ns >= steps.host_start_ns[1]) & (
-        allocations.at_ns < steps.host_start_ns[-1]
-    )
-    return allocations.select(inside & (allocations.freed_ns > steps.host_end_ns[-1]))
 
 
 def _evidence(

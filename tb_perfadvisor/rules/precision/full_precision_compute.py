@@ -11,34 +11,24 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.matrix_products import (
-    kernels_by_tensor_core_use,
-    kernels_by_type_of_work,
-)
-from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, costliest
+from tb_perfadvisor.rules.evidence.matrix_products import wide_kernels
+from tb_perfadvisor.rules.evidence.tables import executions_by_operation
+from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.core.device import DeviceFacts
-from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
-from tb_perfadvisor.signals.tpu.memory_time import memory_times
+from tb_perfadvisor.signals.device.device_work import exclusive_time
 from tb_perfadvisor.signals.tpu.product_time import products_in_passes
 from tb_perfadvisor.signals.tpu.wide_arrays import wide_arrays
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.work.matrix_kernels import (
-    matrix_kernels,
-    peak_ratio,
-    times_in_format,
+from tb_perfadvisor.signals.work.wide_work import (
+    may_have_matrix_units,
+    wide_rows,
+    work_for_16_bits,
 )
-from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
-from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
-from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
-# Mixed precision keeps these in 32 bits for numerical accuracy.
-_STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 _BFLOAT16 = ("bfloat16", "bfloat16-weights", "bfloat16-if-possible")
 _FLOAT16 = ("float16",)
 
@@ -123,78 +113,50 @@ class FullPrecisionCompute(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit matrix kernels take a good part of the step."""
-        facts = signals.device_facts
         if has_tiled_layouts(signals):
             yield from self._on_tpu(signals)
             yield from self._wide_arrays(signals)
             return
-        peaks = facts.peaks if facts else None
-        narrow = _narrow_format(peaks)
-        if facts is not None and narrow is None:
-            yield from self._on_unknown_device(signals, facts)
-        if facts is None or peaks is None or narrow is None:
+        work = work_for_16_bits(signals, self.minimum_ratio)
+        if work is None:
+            yield from self._on_unknown_device(signals)
             return
-        kernels = matrix_kernels(signals)
-        wide = kernels.select(kernels.precision == Precision.BITS_32)
-        ratio = peak_ratio(signals, wide, narrow, peaks)
-        wide = wide.select(ratio >= self.minimum_ratio)
+        products = work.products
         # Cheap check first: exclusive time cannot exceed the total duration.
-        if self.is_minor(int(wide.duration_ns.sum()), signals):
+        if self.is_minor(int(products.duration_ns.sum()), signals):
             return
-        exposed_ns = total_ns(exclusive_time(signals, wide.rows))
+        exposed_ns = total_ns(exclusive_time(signals, products.rows))
         if self.is_minor(exposed_ns, signals):
             return
-        times = times_in_format(signals, wide, narrow, peaks)
-        lighter = _lighter(signals)
-        lighter_ns = signals.trace.events.duration_ns[lighter]
-        rows = np.concatenate((wide.rows, lighter))
-        order = np.argsort(rows)
         saving = faster_device_work(
             signals,
-            rows[order],
-            np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],
+            work.rows,
+            work.expected_ns,
             basis="modeled",
-            least_then_ns=np.concatenate((times.best_ns, lighter_ns // 2))[order],
-            most_then_ns=np.concatenate((times.worst_ns, lighter_ns))[order],
+            least_then_ns=work.best_ns,
+            most_then_ns=work.worst_ns,
         )
         whole = "each step" if len(signals.steps) else "the profile"
         exposed_share = share_of_window(exposed_ns, signals)
         total_32_ns = total_ns(signals.attribution.intervals[Cause.COMPUTE_32])
-        peak = peaks.flop_per_s(narrow) or 0.0
         yield Finding(
             instance=f"{format_share(exposed_share)} of {whole} multiplies 32-bit numbers",
             summary=(
                 f"{per_step(total_32_ns, signals)} is 32-bit compute; 32-bit matrix kernels take"
-                f" {format_share(_eligible_share(signals, wide.duration_ns))} of kernel time, and"
-                f" {facts.name or 'the device'} reaches {peak / 1e12:.0f} TFLOP/s in 16 bits."
+                f" {format_share(work.share_of_kernels)} of kernel time, and"
+                f" {work.device or 'the device'} reaches {work.flop_per_s / 1e12:.0f} TFLOP/s in 16"
+                " bits."
             ),
             saving=saving,
-            evidence=(
-                kernels_by_type_of_work("32-bit kernels by type of work", signals, np.sort(rows)),
-                kernels_by_tensor_core_use("32-bit matrix kernels by use of tensor cores", wide),
-                costliest(
-                    "Longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
-                ),
-            ),
-            remedies=advise(*_changes(peaks)),
+            evidence=wide_kernels(signals, products, work.rows),
+            remedies=advise(*_changes(work.peaks)),
         )
 
     def _on_tpu(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the matrix unit multiplies 32-bit numbers in several passes."""
-        rows, passes, one_pass_ns = products_in_passes(signals)
-        now_ns = signals.trace.events.duration_ns[rows]
-        memory_ns = np.nan_to_num(memory_times(signals)[signals.trace.operations(rows)])
-        best_ns = np.minimum(np.maximum(now_ns / passes, memory_ns), now_ns).astype(np.int64)
-        # Other work in the same fusion takes as long as now.
-        kept_ns = np.nan_to_num(now_ns - (passes - 1) * one_pass_ns)
-        then_ns = np.maximum(best_ns, kept_ns.astype(np.int64))
+        rows, passes, best_ns, then_ns, worst_ns = products_in_passes(signals)
         saving = faster_device_work(
-            signals,
-            rows,
-            then_ns,
-            basis="modeled",
-            least_then_ns=best_ns,
-            most_then_ns=(then_ns + now_ns) // 2,
+            signals, rows, then_ns, basis="modeled", least_then_ns=best_ns, most_then_ns=worst_ns
         )
         if self.is_minor(saving.claimed_ns, signals):
             return
@@ -206,15 +168,8 @@ class FullPrecisionCompute(Rule):
                 " a TPU multiplies them in one pass, rounded to bfloat16."
             ),
             saving=saving,
-            evidence=(
-                events_by_name(
-                    "Products in several passes",
-                    "Operation",
-                    signals.trace,
-                    rows,
-                    ((Column("total_ns", "Time", "ns"), now_ns),),
-                ),
-                costliest("Longest products in several passes", signals.worker, rows, now_ns),
+            evidence=executions_by_operation(
+                signals, rows, "Products in several passes", "Longest products in several passes"
             ),
             remedies=advise("one-pass-products"),
         )
@@ -224,11 +179,7 @@ class FullPrecisionCompute(Rule):
         rows, half_ns, best_ns = wide_arrays(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         saving = faster_device_work(
-            signals,
-            rows,
-            (now_ns + half_ns) // 2,
-            basis="modeled",
-            least_then_ns=best_ns,
+            signals, rows, (now_ns + half_ns) // 2, basis="modeled", least_then_ns=best_ns
         )
         if self.is_minor(saving.expected_ns, signals):
             return
@@ -239,24 +190,21 @@ class FullPrecisionCompute(Rule):
                 " memory to read and write 32-bit arrays. In 16 bits, these have half of the bytes."
             ),
             saving=saving,
-            evidence=(
-                events_by_name(
-                    "Operations that wait for 32-bit arrays",
-                    "Operation",
-                    signals.trace,
-                    rows,
-                    ((Column("total_ns", "Time", "ns"), now_ns),),
-                ),
-                costliest("Longest waits for 32-bit arrays", signals.worker, rows, now_ns),
+            evidence=executions_by_operation(
+                signals,
+                rows,
+                "Operations that wait for 32-bit arrays",
+                "Longest waits for 32-bit arrays",
             ),
             remedies=advise(*_BFLOAT16),
         )
 
-    def _on_unknown_device(self, signals: Signals, facts: DeviceFacts) -> Iterable[Finding]:
+    def _on_unknown_device(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding from a rule of thumb, if the device may be faster in 16 bits."""
-        if not _may_be_faster(facts):
+        facts = signals.device_facts
+        if facts is None or not may_have_matrix_units(facts):
             return
-        rows = _wide_rows(signals)
+        rows = wide_rows(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         saving = faster_device_work(
             signals, rows, now_ns * 3 // 4, basis="heuristic", least_then_ns=now_ns // 2
@@ -283,54 +231,6 @@ def _listed(passes: Int64) -> str:
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.
 _BEFORE_BFLOAT16 = re.compile("Volta|Turing")
-_BEFORE_MATRIX_UNITS = re.compile("Fermi|Kepler|Maxwell|Pascal")
-_VOLTA = (7, 0)
-
-
-def _may_be_faster(facts: DeviceFacts) -> bool:
-    """Whether a device of unknown 16-bit rate may be a GPU with matrix units."""
-    is_known = facts.peaks is not None and not facts.candidates
-    if facts.kind != "gpu" or is_known or _BEFORE_MATRIX_UNITS.search(facts.name):
-        return False
-    if facts.vendor != "nvidia" or not facts.compute_capability:
-        return True
-    major, minor = map(int, facts.compute_capability.split("."))
-    return (major, minor) >= _VOLTA
-
-
-def _wide_rows(signals: Signals) -> Int32:
-    """32-bit matrix kernels, or the sums of 32-bit compute of a recorder that only sums up."""
-    if signals.trace.totals is not None:
-        is_wide = signals.precision == Precision.BITS_32
-        sums: Int32 = signals.device.rows[is_wide]
-        return sums
-    kernels = matrix_kernels(signals)
-    return kernels.select(kernels.precision == Precision.BITS_32).rows
-
-
-def _narrow_format(peaks: Peaks | None) -> str | None:
-    """The 16-bit type that the device supports: bfloat16, else float16."""
-    known = (form for form in ("bf16", "fp16") if peaks and peaks.flop_per_s(form))
-    return next(known, None)
-
-
-def _lighter(signals: Signals) -> Int32:
-    """32-bit kernels whose traffic halves with 16-bit activations."""
-    trace, rows = signals.trace, work_rows(signals)
-    precision = np.zeros(len(trace.events), dtype=np.uint8)
-    precision[signals.device.rows] = signals.precision
-    stays = is_in(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
-    is_kernel = trace.events.kind[rows] == EventKind.KERNEL
-    lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
-    return lighter
-
-
-def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
-    """Share of total kernel time that 32-bit matrix kernels take."""
-    rows = work_rows(signals)
-    is_kernel = signals.trace.events.kind[rows] == EventKind.KERNEL
-    all_ns = int(signals.trace.events.duration_ns[rows[is_kernel]].sum())
-    return int(duration_ns.sum()) / all_ns if all_ns else 0.0
 
 
 def _changes(peaks: Peaks) -> tuple[str, ...]:

@@ -15,9 +15,7 @@ from tb_perfadvisor.whatif import Shorten
 
 def time_without_waiting(signals: Signals) -> Int64:
     """The time of each collective in ns, without waiting for other ranks where that is known."""
-    collectives = collectives_of(signals)
-    is_known = collectives.transfer_ns >= 0
-    return np.where(is_known, collectives.transfer_ns, collectives.duration_ns)
+    return collectives_of(signals).without_waiting_ns
 
 
 def faster_collectives(

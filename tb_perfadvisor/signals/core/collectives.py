@@ -52,6 +52,11 @@ class Collectives(Struct, frozen=True):
         return len(self.row)
 
     @property
+    def without_waiting_ns(self) -> Int64:
+        """The time of each, without waiting for other ranks where that is known; shape (n,)."""
+        return np.where(self.transfer_ns >= 0, self.transfer_ns, self.duration_ns)
+
+    @property
     def count(self) -> int:
         """Number of collectives."""
         return len(self) - int(self.is_start.sum())

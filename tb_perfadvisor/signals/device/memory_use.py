@@ -263,3 +263,16 @@ def by_operator(signals: Signals, allocations: Allocations) -> tuple[Holder, ...
             *keys.tolist(), count.tolist(), total.tolist(), strict=True
         )
     )
+
+
+def leaked_memory(signals: Signals, use: MemoryUse) -> Allocations:
+    """What steps before the last one allocated and the last one has not freed."""
+    steps, allocations = signals.steps, use.allocations
+    if allocations is None:
+        none = np.empty(0, dtype=np.int64)
+        return Allocations(none, none, none, none.astype(np.int32))
+    # The first step may allocate what every program keeps, such as state and gradients.
+    inside = (allocations.at_ns >= steps.host_start_ns[1]) & (
+        allocations.at_ns < steps.host_start_ns[-1]
+    )
+    return allocations.select(inside & (allocations.freed_ns > steps.host_end_ns[-1]))

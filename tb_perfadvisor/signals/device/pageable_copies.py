@@ -11,6 +11,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, row_mask
+from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -78,3 +79,14 @@ def host_link(signals: Signals) -> HostLink | None:
     if facts is None or facts.host_link_bandwidth_bytes_per_s is None:
         return None
     return HostLink(facts.host_link, facts.host_link_bandwidth_bytes_per_s)
+
+
+def time_when_pinned_ns(signals: Signals, exposed: Intervals) -> int:
+    """Exposed time that copies from pageable memory would still take from pinned memory."""
+    copies, link, events = pageable_copies(signals), host_link(signals), signals.trace.events
+    if link is None:
+        return 0
+    now_ns = np.maximum(events.duration_ns[copies.rows], 1)
+    share = np.minimum(link.copy_ns(copies.size_bytes) / now_ns, 1.0)
+    start_ns, end_ns = events.start_ns[copies.rows], events.end_ns[copies.rows]
+    return int((overlap_ns(exposed, start_ns, end_ns) * share).sum())

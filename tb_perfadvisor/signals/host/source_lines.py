@@ -34,6 +34,26 @@ def source_line(signals: Signals, row: int) -> str | None:
     return _user_frame(trace, host_row)
 
 
+def place_of(signals: Signals, row: int) -> str:
+    """The line, module or annotation of an operator, if any is known: `train.py:12 step`.
+
+    Args:
+        signals: The rank.
+        row: The operator; a backward operator has the place of its forward operator.
+    """
+    forward = int(signals.origins.forward[row])
+    row = forward if forward >= 0 else row
+    return source_line(signals, row) or signals.origins.module_of(row) or _annotation(signals, row)
+
+
+def _annotation(signals: Signals, row: int) -> str:
+    """The innermost annotation around an event; empty if there is none."""
+    events = signals.trace.events
+    while row >= 0 and events.kind[row] != EventKind.ANNOTATION:
+        row = int(events.parent[row])
+    return signals.trace.name(row) if row >= 0 else ""
+
+
 def _slot(rows: Int32, row: int | np.integer) -> int:
     """Index of a row among sorted rows; -1 if it is not there."""
     # With the dtype of `rows`; otherwise numpy converts all of them for each look-up.

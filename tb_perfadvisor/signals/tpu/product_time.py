@@ -15,10 +15,11 @@ import numpy as np
 
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
+from tb_perfadvisor.signals.tpu.memory_time import memory_times
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.trace.hlo_text import Instruction
-from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
 _PASSES = {"high": 3, "highest": 6}
@@ -46,8 +47,12 @@ class ProductsInPasses(NamedTuple):
     rows: Int32
     passes: Int64
     """How many products of 16-bit numbers each takes."""
-    one_pass_ns: Float64
-    """The expected time of one pass inside a fusion that does other work, too; else NaN."""
+    best_ns: Int64
+    """What each takes in one pass at best: no less than its bytes need."""
+    expected_ns: Int64
+    """The same if other work in the fusion takes as long as now."""
+    worst_ns: Int64
+    """Halfway from that to what it takes now."""
 
 
 def products_in_passes(signals: Signals) -> ProductsInPasses:
@@ -64,7 +69,14 @@ def products_in_passes(signals: Signals) -> ProductsInPasses:
                 one_pass_ns[operation.op] = time_ns
     rows = executions(signals, operations)
     op = signals.trace.operations(rows)
-    return ProductsInPasses(rows, passes[op], one_pass_ns[op])
+    now_ns = signals.trace.events.duration_ns[rows]
+    memory_ns = np.nan_to_num(memory_times(signals)[op])
+    best_ns = np.minimum(np.maximum(now_ns / passes[op], memory_ns), now_ns).astype(np.int64)
+    # What is unknown belongs to the product.
+    kept_ns = np.nan_to_num(now_ns - (passes[op] - 1) * one_pass_ns[op])
+    expected_ns = np.maximum(best_ns, kept_ns.astype(np.int64))
+    worst_ns = (expected_ns + now_ns) // 2
+    return ProductsInPasses(rows, passes[op], best_ns, expected_ns, worst_ns)
 
 
 def product_flop(product: Instruction) -> float | None:

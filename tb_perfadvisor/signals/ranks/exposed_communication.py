@@ -1,4 +1,4 @@
-"""What exposed communication goes into: by purpose, and the one collective that dominates it."""
+"""What exposed communication goes into, and what of it is transfer that compute could hide."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.ranks.step_messages import step_messages
-from tb_perfadvisor.signals.ranks.window_roles import window_roles
+from tb_perfadvisor.signals.ranks.window_roles import has_role, window_roles
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import EventKind, Precision
+from tb_perfadvisor.units import NS_PER_S
 
 DOMINANT: Final = 0.5
 """A collective that takes less than half of the exposed time is one of several."""
+GOOD_PART: Final = 0.2
+"""Collectives that take less of the exposed time get no advice of their own."""
 FEWEST_IN_STEP: Final = 4
 """Among fewer collectives, one that takes half of the time is no surprise."""
+_MOSTLY: Final = 0.5
+"""Of the compute. A program that computes less in 16 bits is not a 16-bit program."""
 _CALL: Final = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b")
 
 
@@ -110,3 +117,44 @@ def gradient_messages(signals: Signals) -> GradientMessages | None:
     is_gradient = collective_roles(signals).is_for(Role.GRADIENTS)[slot]
     size_bytes = int(messages.collectives.size_bytes[is_gradient].sum())
     return GradientMessages(is_gradient.sum() / messages.steps, size_bytes // messages.steps)
+
+
+def transfer_share(signals: Signals) -> float | None:
+    """Share of collective time that is transfer, weighted by exposure; None if unknown."""
+    collectives = collectives_of(signals)
+    known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
+    weight = collectives.exposed_ns[known].sum()
+    if weight == 0 or weight < 0.9 * collectives.exposed_ns.sum():
+        return None
+    transfer = collectives.transfer_ns[known] / collectives.duration_ns[known]
+    return float((transfer * collectives.exposed_ns[known]).sum() / weight)
+
+
+def needed_transfer_ns(signals: Signals) -> int:
+    """Exposed time that the collectives' bytes need on the link, where both are known.
+
+    Assumes that the overlapped part of a collective is spent on transfer first.
+    """
+    collectives = collectives_of(signals)
+    needed_ns = wire_bytes(signals) / link_of_group(signals) * NS_PER_S
+    covered_ns = collectives.duration_ns - collectives.exposed_ns
+    exposed_ns = np.clip(np.nan_to_num(needed_ns) - covered_ns, 0, collectives.exposed_ns)
+    return int(exposed_ns.sum())
+
+
+def free_compute_ns(signals: Signals) -> int:
+    """Compute that no collective overlaps yet: as long as it takes, communication can hide."""
+    collectives = collectives_of(signals)
+    compute_ns = signals.attribution.total_ns(*COMPUTE, Cause.HOST_COMPUTE)
+    overlapped_ns = int((collectives.duration_ns - collectives.exposed_ns).sum())
+    return max(compute_ns - overlapped_ns, 0)
+
+
+def sends_wide_sums(signals: Signals) -> bool:
+    """Whether 32-bit sums that are no gradients take a good part, and most compute is 16-bit."""
+    collectives, shares = collectives_of(signals), signals.compute_shares
+    wide = collectives.of("all-reduce", "reduce-scatter") & collectives.is_32_bit
+    wide &= has_role(signals, Role.TENSOR, Role.UNKNOWN)
+    exposed_ns = collectives.exposed_ns
+    is_much = exposed_ns[wide].sum() >= GOOD_PART * exposed_ns.sum() > 0
+    return bool(is_much) and (shares or {}).get(Precision.BITS_16, 0.0) >= _MOSTLY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.collective_uses import (
+from tb_perfadvisor.signals.ranks.exposed_communication import (
     dominant_collective,
     exposed_by_role,
     gradient_messages,

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.ranks.step_messages import StepMessages, step_messages
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_bytes
