@@ -11,10 +11,13 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
-from tb_perfadvisor.rules.savings.fused_attention import fused_attention_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.device.unfused_attention import AttentionLayers, unfused_attention
+from tb_perfadvisor.signals.device.unfused_attention import (
+    AttentionLayers,
+    fused_attention_ns,
+    unfused_attention,
+)
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 

@@ -3,7 +3,7 @@
 The scores are the output of one batched product, the input of a softmax, and an operand of another
 batched product: the same shape three times on one thread. Operators between them on a matrix of
 this size (scale, mask, dropout, casts) belong to the attention layer, and so does the backward work
-that autograd links to the forward operators.
+that autograd links to the forward operators. A model tells how long a fused kernel would take.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals.core.operator_shapes import (
     Shape,
     largest_input,
     parse_shapes,
     shapes_of,
 )
+from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
@@ -33,10 +35,20 @@ from tb_perfadvisor.trace.integer_groups import (
     unique_inverse,
 )
 from tb_perfadvisor.trace.nesting import nearest
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
+_BACKWARD_FLOP = 2.5
+"""Relative to forward: five products instead of two, since the scores are recomputed."""
+_BACKWARD_TRAFFIC = 2.0
+"""Relative to forward: reads inputs, output and its gradient, and writes three gradients."""
+_PEAKS = {
+    Precision.BITS_16: ("bf16", "fp16"),
+    # Unless TF32 is allowed, fused kernels multiply 32-bit numbers on the vector units.
+    Precision.BITS_32: ("fp32",),
+}
+_ITEM_BYTES = {Precision.BITS_16: 2, Precision.BITS_32: 4}
 
 
 class AttentionLayers(Struct, frozen=True):
@@ -195,3 +207,46 @@ def _backward_node(trace: Trace, operators: Int32) -> Int32:
     events = trace.events
     around = nearest(events.parent, events.forward >= 0)
     return np.where(operators >= 0, around[operators], np.int32(-1))
+
+
+def fused_attention_ns(
+    signals: Signals, attention: AttentionLayers, peaks: Peaks, efficiency: float
+) -> Float64:
+    """Time of a fused kernel, forward and backward of each layer in turn; NaN if unknown.
+
+    Args:
+        signals: The worker's facts.
+        attention: The attention layers that are computed operator by operator.
+        peaks: Of the device.
+        efficiency: The share of the peak rate that the kernel reaches.
+    """
+    heads, queries, keys, size, value = attention.sizes.astype(np.float64).T
+    flop = 2 * heads * queries * keys * (size + value)
+    elements = heads * (queries + keys) * (size + value)
+    rate, item_bytes = _rates_and_sizes(signals, attention, peaks)
+    bandwidth = peaks.memory_bandwidth_bytes_per_s or np.nan
+    forward = np.fmax(
+        flop / (rate * efficiency), elements * item_bytes / (bandwidth * peaks.achievable)
+    )
+    backward = np.fmax(
+        _BACKWARD_FLOP * flop / (rate * efficiency),
+        _BACKWARD_TRAFFIC * elements * item_bytes / (bandwidth * peaks.achievable),
+    )
+    fused: Float64 = np.column_stack((forward, backward)).ravel() * 1e9
+    fused[np.isnan(np.repeat(rate, 2))] = np.nan
+    return fused
+
+
+def _rates_and_sizes(
+    signals: Signals, attention: AttentionLayers, peaks: Peaks
+) -> tuple[Float64, Float64]:
+    """Peak rate and bytes per element of each layer's data type; NaN where unknown."""
+    table = signals.trace.operators
+    types = signals.trace.by_event(table.row, table.dtypes, -1)[attention.first]
+    rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
+    for text in distinct(types).tolist():
+        width = width_of_types(signals.trace.text(text))
+        known = (peaks.flop_per_s(name, tensor=name != "fp32") for name in _PEAKS.get(width, ()))
+        rate[types == text] = next((peak for peak in known if peak is not None), np.nan)
+        item_bytes[types == text] = _ITEM_BYTES.get(width, np.nan)
+    return rate, item_bytes

@@ -1,8 +1,9 @@
-"""Tokens and samples per step, from the shapes of embeddings and convolutions."""
+"""Tokens and samples per step, from the shapes of embeddings, convolutions and look-ups."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import prod
 
 import numpy as np
@@ -10,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
+from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.recomputation import recomputes
-from tb_perfadvisor.signals.efficiency.looked_up_tokens import looked_up_tokens
 from tb_perfadvisor.signals.efficiency.product_flop import launches_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.hints import hint_for
@@ -22,9 +23,9 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.signals.work.batch_size import batch_size
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
-from tb_perfadvisor.signals.work.samples import samples_per_step
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace import EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
 
 _EMBEDDING = re.compile(r"aten::embedding$")
@@ -32,6 +33,13 @@ _IMAGE_CONVOLUTION = re.compile(r"aten::(?:conv[23]d|convolution|_convolution)$"
 _ATTENTION = re.compile(r"aten::_?scaled_dot_product_|\w*[Ff]lash_?[Aa]tt")
 _IMAGE_RANK = 4
 """Dimensions of a batch of images: samples, channels, height, width. Videos have one more."""
+_LOSS = re.compile(
+    r"^aten::(cross_entropy_loss|nll_loss_nd|mse_loss|l1_loss|smooth_l1_loss|huber_loss"
+    r"|binary_cross_entropy|binary_cross_entropy_with_logits)$"
+)
+"""Loss functions (aten/src/ATen/native/native_functions.yaml)."""
+_PRODUCT = re.compile(r" (?:dot|convolution)\(|gemm|matmul")
+_MATRIX = re.compile(r"\[(\d{1,15}),(\d{1,15})\]")
 
 
 class Throughput(Struct, frozen=True):
@@ -76,7 +84,7 @@ def _of_server(signals: Signals) -> Throughput | None:
 
 
 def _from_shapes(signals: Signals) -> Throughput:
-    tokens = looked_up_tokens(signals)
+    tokens = _looked_up_tokens(signals)
     if tokens is not None and len(used_devices(signals.trace)) > 1:
         return Throughput(
             None,
@@ -188,3 +196,79 @@ def _uses(signals: Signals, pattern: re.Pattern[str]) -> list[_Use]:
         if len(tensors) >= 2 and tensors[0] is not None and tensors[1] is not None:
             uses.append(_Use(tensors[0].shape, tensors[1].shape, count))
     return uses
+
+
+@memoized
+def samples_per_step(signals: Signals) -> int | None:
+    """Samples that one rank processes in each used step; None if the profile does not tell.
+
+    The batch size is that of one forward pass, so each step must have exactly one: it fetches one
+    batch, or computes one loss.
+    """
+    if not len(signals.steps):
+        return None
+    batch = batch_size(signals)
+    is_single = _runs_once_per_step(signals, (EventKind.INPUT_WAIT,)) or _runs_once_per_step(
+        signals, (EventKind.OPERATOR,), _LOSS
+    )
+    return batch if is_single else None
+
+
+def _runs_once_per_step(
+    signals: Signals, kinds: tuple[EventKind, ...], pattern: re.Pattern[str] | None = None
+) -> bool:
+    """Whether as many such events as steps start in the used window."""
+    trace = signals.trace
+    rows = trace.rows(*kinds)
+    rows = signals.steps.own(rows)
+    if pattern is not None:
+        rows = rows[named(trace, rows, pattern)]
+    return len(rows) == len(signals.steps)
+
+
+def _looked_up_tokens(signals: Signals) -> float | None:
+    """Tokens per step of an XLA program on the profile's device; None if unknown.
+
+    They are the rows that the vocabulary's embedding looks up. Other tables, such as the nodes of a
+    graph or the items of a recommender, look the same. But a vocabulary has an output layer as
+    well: a product with a matrix of the table's size.
+    """
+    if not signals.trace.lookups or signals.device.index is None:
+        return None
+    multiplied, executions = _multiplied_matrices(signals), _executions(signals)
+    tokens: Counter[tuple[int, int]] = Counter()
+    for lookup in signals.trace.lookups:
+        table = (lookup.rows, lookup.width)
+        if table in multiplied:
+            tokens[table] += lookup.count * executions[lookup.module, lookup.operation]
+    return max(tokens.values(), default=0) / signals.steps.count or None
+
+
+def _multiplied_matrices(signals: Signals) -> set[tuple[int, int]]:
+    """The sizes of the matrices that products read or write, in either order of dimensions."""
+    hlo = signals.trace.hlo
+    texts = signals.trace.texts(distinct(np.concatenate((hlo.product, hlo.text))))
+    sizes = {
+        (int(rows), int(columns))
+        for text in texts
+        if _PRODUCT.search(text)
+        for rows, columns in _MATRIX.findall(text)
+    }
+    return sizes | {(columns, rows) for rows, columns in sizes}
+
+
+def _executions(signals: Signals) -> Counter[tuple[str, str]]:
+    """How often the device runs each operation in the used steps, by module and name."""
+    trace = signals.trace
+    links = trace.hlo_events
+    track = trace.events.track[links.row]
+    is_counted = links.op >= 0
+    is_counted &= trace.tracks.kind[track] == TrackKind.DEVICE_STREAM
+    is_counted &= trace.tracks.device[track] == signals.device.index
+    is_counted &= signals.steps.owner[links.row] >= 0
+    count = np.bincount(links.op[is_counted])
+    executions: Counter[tuple[str, str]] = Counter()
+    for op in np.flatnonzero(count).tolist():
+        name = trace.text(int(trace.hlo.name[op])).lstrip("%")
+        executions[trace.text(int(trace.hlo.module[op])), name] += int(count[op])
+    return executions

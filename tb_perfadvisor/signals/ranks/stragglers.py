@@ -59,8 +59,6 @@ class Lateness(Struct, frozen=True):
     (n,)."""
     own_middle_ns: Int64
     """The wait of the median rank; shape (n,)."""
-    own_high_ns: Int64
-    """The longest wait; shape (n,)."""
     own_waiting_ns: Int64
     """This worker's own wait without compute; shape (n,)."""
 
@@ -76,7 +74,7 @@ def lateness(signals: Signals) -> Lateness | None:
     if len(matched) == 0 or not leaves_together[matched.stream].any():
         return None
     waits = uncovered_waits(ranks)
-    middle, low, high = _waits_of(matched, waits)
+    middle, low = _waits_of(matched, waits)
     step = steps_of(ranks)
     counted = leaves_together[matched.stream] & (step >= 0)
     of_row = matched.collective
@@ -119,7 +117,6 @@ def lateness(signals: Signals) -> Lateness | None:
         own_row=row[order],
         own_low_ns=low[of_row[matched_row]],
         own_middle_ns=middle[of_row[matched_row]],
-        own_high_ns=high[of_row[matched_row]],
         own_waiting_ns=waits[matched_row],
     )
 
@@ -366,8 +363,8 @@ def _is_steady(by_step: Float64) -> bool:
     return bool(by_step.mean() > _ONE_SIDED_T[min(count - 1, len(_ONE_SIDED_T)) - 1] * error)
 
 
-def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
-    """Waits in each collective: of the median rank, the shortest of those in time, the longest."""
+def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64]:
+    """Waits in each collective: of the median rank, and the shortest of those in time."""
     order = np.lexsort((waits, matched.collective))
     ordered = waits[order]
     members = np.diff(np.append(matched.first, len(waits)))
@@ -376,7 +373,7 @@ def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
     in_time = ordered > LATE_SHARE * middle[matched.collective]
     least = np.where(in_time, ordered, np.iinfo(np.int64).max)
     low = np.minimum.reduceat(least, matched.first)
-    return middle, np.minimum(low, middle), ordered[matched.first + members - 1]
+    return middle, np.minimum(low, middle)
 
 
 def _longest_waits(matched: Matched) -> Int64:
