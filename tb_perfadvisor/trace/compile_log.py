@@ -46,8 +46,6 @@ class Compilation(Struct, frozen=True):
     """Without the backward graph, if that was compiled at its first use."""
     backend_ns: int | None = None
     """The part of `total_ns` after tracing: AOTAutograd and the backend."""
-    inductor_ns: int | None = None
-    """The part of `backend_ns` in Inductor."""
     backward_ns: int | None = None
     """Compiling the backward graph at its first use, later than `total_ns`."""
     failed_guards: tuple[str, ...] = ()

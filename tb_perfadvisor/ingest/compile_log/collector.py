@@ -239,9 +239,6 @@ class LogCollector:
             backend_ns=_time_ns(
                 metrics, "aot_autograd_cumulative_compile_time_us", "backend_compile_time_s"
             ),
-            inductor_ns=_time_ns(
-                metrics, "inductor_cumulative_compile_time_us", "inductor_compile_time_s"
-            ),
             failed_guards=guards,
             failure=failure,
             reached_limit=is_recompile_limit(failure),

@@ -18,7 +18,6 @@ class Memory(Struct, frozen=True):
     """Allocated after each change; -1 if unknown."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
-    peak_at_ns: int | None
     capacity_bytes: int | None
 
 
@@ -42,21 +41,18 @@ def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) ->
     if trace.totals is not None:
         peak = trace.totals.peak_allocated_bytes
         none = np.empty(0, dtype=np.int64)
-        return None if peak is None else Memory(none, none, peak, None, None, capacity_bytes)
+        return None if peak is None else Memory(none, none, peak, None, capacity_bytes)
     table = trace.memory
     on_device = table.device == device
     if not on_device.any():
         return None
     allocated, reserved = table.allocated_bytes[on_device], table.reserved_bytes[on_device]
-    at = table.at_ns[on_device]
     has_totals = bool((allocated >= 0).any())
-    peak_row = int(np.argmax(allocated))
     has_reserved = bool((reserved > 0).any())
     return Memory(
-        at_ns=at,
+        at_ns=table.at_ns[on_device],
         allocated_bytes=allocated,
-        peak_allocated_bytes=int(allocated[peak_row]) if has_totals else None,
+        peak_allocated_bytes=int(allocated.max()) if has_totals else None,
         peak_reserved_bytes=int(reserved.max()) if has_reserved else None,
-        peak_at_ns=int(at[peak_row]) if has_totals else None,
         capacity_bytes=capacity_bytes,
     )

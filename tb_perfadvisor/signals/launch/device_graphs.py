@@ -21,7 +21,6 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
-    total_ns,
     union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -43,8 +42,6 @@ class GraphReplays(Struct, frozen=True):
     """The launch call."""
     event_count: Int64
     """Number of device events that each launched."""
-    busy_share: float | None
-    """Share of the device's busy time in the window that replays take; None if it is never busy."""
 
     def __len__(self) -> int:
         """Number of replays."""
@@ -85,13 +82,7 @@ def graph_replays(signals: Signals) -> GraphReplays:
     rows = rows[in_graphs(signals.trace, rows)]
     rows = rows[(events.end_ns[rows] > start_ns) & (events.start_ns[rows] < end_ns)]
     launch, of_row = unique_inverse(events.launched_by[rows])
-    replaying = clip(union(events.start_ns[rows], events.end_ns[rows]), start_ns, end_ns)
-    busy_ns = total_ns(clip(signals.device.busy, start_ns, end_ns))
-    return GraphReplays(
-        row=launch,
-        event_count=np.bincount(of_row, minlength=len(launch)),
-        busy_share=total_ns(replaying) / busy_ns if busy_ns else None,
-    )
+    return GraphReplays(row=launch, event_count=np.bincount(of_row, minlength=len(launch)))
 
 
 def runs_graphs(signals: Signals) -> bool:

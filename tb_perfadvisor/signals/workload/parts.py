@@ -43,7 +43,6 @@ class Part(Enum):
     SGLANG = ("SGLang", Aspect.FRAMEWORK)
     TENSORRT_LLM = ("TensorRT-LLM", Aspect.FRAMEWORK)
     KERAS = ("Keras", Aspect.FRAMEWORK)
-    TF_LOOP = ("TensorFlow loop", Aspect.FRAMEWORK)
     FLAX = ("Flax", Aspect.FRAMEWORK)
 
     DATA_PARALLEL = ("DataParallel", Aspect.PARALLELISM)

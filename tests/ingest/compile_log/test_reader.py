@@ -51,11 +51,7 @@ def test_compilations_breaks_and_caches_are_read() -> None:
     first, second = log.compilations
     assert (first.id, first.function, str(first.place)) == ("0/0", "forward", "project/train.py:9")
     # 2 s in all: 0.4 s of tracing, 0.2 s of AOTAutograd, 1.4 s of Inductor; backward 1.5 s later.
-    assert (first.total_ns, first.backend_ns, first.inductor_ns) == (
-        2 * 10**9,
-        16 * 10**8,
-        14 * 10**8,
-    )
+    assert (first.total_ns, first.backend_ns) == (2 * 10**9, 16 * 10**8)
     assert (first.backward_ns, first.known_ns) == (15 * 10**8, 35 * 10**8)
     assert not first.is_recompilation
     assert second.failed_guards == ("tensor 'x' size mismatch at index 0. expected 16, actual 17",)

@@ -17,7 +17,7 @@ def test_peaks_of_the_device_with_their_time() -> None:
     builder.memory(ms(4), 1, allocated_bytes=200 * GIB, device=-1)  # the host's own
     memory = Signals(run_of(builder.build())).memory
     assert memory is not None
-    assert (memory.peak_allocated_bytes, memory.peak_at_ns) == (60 * GIB, ms(2))
+    assert memory.peak_allocated_bytes == 60 * GIB
     assert (memory.peak_reserved_bytes, memory.capacity_bytes) == (72 * GIB, 80 * GIB)
 
 
@@ -25,7 +25,6 @@ def test_changes_without_totals_have_no_peak() -> None:
     memory = Signals(run_of(builder_with_a_kernel().memory(ms(1), 512).build())).memory
     assert memory is not None
     assert (memory.peak_allocated_bytes, memory.peak_reserved_bytes) == (None, None)
-    assert memory.peak_at_ns is None
 
 
 def test_host_memory_is_not_device_memory() -> None:

@@ -11,7 +11,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns
 
 
-def test_replays_count_their_events_and_share_of_the_device() -> None:
+def test_replays_count_their_events() -> None:
     builder = TraceBuilder()
     builder.launch(0, us(10), key="single")
     builder.kernel("gemm", us(10), us(40), launched_by="single")
@@ -23,8 +23,6 @@ def test_replays_count_their_events_and_share_of_the_device() -> None:
             builder.kernel("gemm", start, start + us(9), launched_by=f"graph {index}")
     replays = graph_replays(Signals(run_of(builder.build())))
     assert replays.event_count.tolist() == [5, 5]
-    # 2 × 45 of 120 µs.
-    assert replays.busy_share == 0.75
 
 
 def test_a_program_without_graphs_has_no_replays() -> None:
