@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_perfadvisor.rules.finding import Column, Evidence, Series, Table, Unit, costliest
+from tb_perfadvisor.rules.finding import Column, Events, Series, Table, Unit, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
@@ -92,7 +92,7 @@ def step_time_series(signals: Signals) -> Series:
 
 def executions_by_operation(
     signals: Signals, rows: Int32, table: str, longest: str
-) -> tuple[Evidence, ...]:
+) -> tuple[Table, Events]:
     """A table of executions of XLA operations by name, and the longest of them.
 
     Args:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import executions_by_operation
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.host_callbacks import HostCallbacks, host_callbacks
+from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.trace.intervals import total_ns
 
 
@@ -65,7 +65,9 @@ class HostCallback(Rule):
         waited_ns = total_ns(callbacks.waits)
         if self.is_minor(waited_ns, signals):
             return
-        evidence = _evidence(signals, callbacks)
+        evidence = executions_by_operation(
+            signals, callbacks.rows, "Calls of Python in the step", "Longest calls"
+        )
         subject = "No other operator runs" if signals.device.is_host_only else "The device waits"
         yield Finding(
             instance=f"{evidence[0].rows[0][0]}",
@@ -78,18 +80,3 @@ class HostCallback(Rule):
             evidence=evidence,
             remedies=advise("no-callback", "print-outside"),
         )
-
-
-def _evidence(signals: Signals, callbacks: HostCallbacks) -> tuple[Table, Evidence]:
-    trace, rows = signals.trace, callbacks.rows
-    duration = trace.events.duration_ns[rows]
-    return (
-        events_by_name(
-            "Calls of Python in the step",
-            "Operation",
-            trace,
-            rows,
-            ((Column("total_ns", "Time", "ns"), duration),),
-        ),
-        costliest("Longest calls", signals.worker, rows, duration),
-    )

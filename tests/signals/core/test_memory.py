@@ -10,7 +10,7 @@ def builder_with_a_kernel() -> TraceBuilder:
     return TraceBuilder().device("NVIDIA A100-SXM4-80GB", memory_bytes=80 * GIB).kernel("a", 0, 1)
 
 
-def test_peaks_of_the_device_with_their_time() -> None:
+def test_peaks_of_the_device() -> None:
     builder = builder_with_a_kernel()
     for at, allocated, reserved in ((1, 10, 20), (2, 60, 70), (3, 30, 72)):
         builder.memory(ms(at), 1, allocated_bytes=allocated * GIB, reserved_bytes=reserved * GIB)
