@@ -21,10 +21,10 @@ from tb_perfadvisor.signals.core.causes import OF_PRECISION, Cause
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_states import (
     first_fetches,
-    host_work,
     judge,
     running_programs,
 )
+from tb_perfadvisor.signals.core.host_work import host_work
 from tb_perfadvisor.signals.core.idle_gaps import Idle, device_gaps, unlaunched_gaps
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace

@@ -26,6 +26,8 @@ _LONGER = 1.25
 """Steps of a longer kind hold at least this much more work than the longest of the others."""
 _FEWEST = 2
 """A single step that differs may be an outlier, or cut off."""
+_FEWEST_LONGER = 3
+"""With nothing but their work to tell steps apart, every second of four may be longer by chance."""
 
 Mask = NDArray[np.bool_]
 
@@ -88,9 +90,10 @@ def _period(is_second: Mask) -> int:
 def _longer(work_ns: Int64) -> Mask:
     """The steps above the widest gap in the amounts of work, if that is wide."""
     ordered = np.sort(work_ns)
-    if len(ordered) < 2 * _FEWEST or ordered[0] <= 0:
-        return np.zeros(len(work_ns), dtype=bool)
+    none = np.zeros(len(work_ns), dtype=bool)
+    if len(ordered) <= _FEWEST_LONGER or ordered[0] <= 0:
+        return none
     ratio = ordered[1:] / ordered[:-1]
     widest = int(ratio.argmax())
     longer: Mask = (work_ns > ordered[widest]) & (ratio[widest] >= _LONGER)
-    return longer
+    return longer if longer.sum() >= _FEWEST_LONGER else none

@@ -17,10 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.host_work import host_work
 from tb_perfadvisor.signals.core.idle_gaps import device_gaps
 from tb_perfadvisor.signals.core.steps.launched_work import LaunchedWork, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int64
 
 AGREE_SHARE = 0.05
@@ -46,7 +48,8 @@ class Windows(Struct, frozen=True):
     is_linked: bool
     """Whether the host's and the device's windows are both known."""
     work_ns: Int64
-    """Time of the work that each step launched; 0 for all where that is not known."""
+    """Time of the work that each step launched, or of its operators on a CPU without XLA; 0 for all
+    where that is not known."""
     head_ns: int = 0
     """Where the first step begins on a device that the host runs ahead of: without work before it,
     with its own first work, because in a steady state the work before would have ended there."""
@@ -76,6 +79,9 @@ def windows_of(
     end_ns = np.append(start_ns[1:], last_ns[-1])
     if markers.is_on_device:
         return _launched_by_host(trace, timeline, start_ns, end_ns, work)
+    if timeline.is_host_only and not len(work.rows):
+        work_ns = overlap_ns(host_work(trace, markers.track), start_ns, end_ns)
+        return Windows(start_ns, end_ns, start_ns, end_ns, False, work_ns)
     return _executed_by_device(trace, start_ns, end_ns, work)
 
 

@@ -208,6 +208,27 @@ def test_every_third_step_is_longer() -> None:
     assert (steps.period, steps.kind.tolist()) == (3, [0, 0, 1] * 3)
 
 
+def on_the_cpu(*work_ms: float, marked_ms: float = 0) -> Steps:
+    """PyTorch steps that compute for these times, each with 1 ms of other code."""
+    builder, at = TraceBuilder(), 0
+    for number, work in enumerate(work_ms):
+        end = at + ms(work)
+        builder.step(number, at, end + ms(1)).operator("aten::mm", at, end, launches=False)
+        at = end + ms(1)
+    if marked_ms:
+        builder.step(len(work_ms), at, at + ms(marked_ms))
+    return Signals(run_of(builder.build())).steps
+
+
+def test_on_the_cpu_the_work_of_a_step_is_its_operators() -> None:
+    steps = on_the_cpu(10, 10, 40, 10, 10, 40, 10, 10, 40)
+    assert (steps.period, steps.kind.tolist()) == (3, [0, 0, 1] * 3)
+    assert on_the_cpu(10, 13, 10, 13).period == 0, "two longer ones may be chance"
+    cut_off = on_the_cpu(10, 10, 10, marked_ms=0.02)
+    assert cut_off.number.tolist() == [0, 1, 2]
+    assert [step.reason for step in cut_off.excluded] == ["partial: no work was recorded in it"]
+
+
 def test_equal_steps_are_of_one_kind() -> None:
     assert steps_of(torch_steps(8, 8.1, 7.9, 8, 8.2, 8)).kind_names == ("",)
 
