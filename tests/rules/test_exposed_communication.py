@@ -6,8 +6,8 @@ import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
-from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of
+from tb_perfadvisor.signals import Cause, Options, Signals
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective, host, operator
 from tb_perfadvisor.trace import Precision
 
@@ -201,3 +201,16 @@ def test_nccl_is_not_suggested_on_a_tpu() -> None:
     assert "NcclAllReduce" in remedies("gpu")
     assert "NcclAllReduce" not in remedies("tpu")
     assert "batch_per_replica" in remedies("tpu")
+
+
+def test_what_was_launched_before_the_steps_is_not_theirs() -> None:
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3").launch(0, us(10), key="before")
+    builder.collective("all_reduce", ms(1), ms(8), launched_by="before", stream=13)
+    for number in range(3):
+        begin = ms(1 + 10 * number)
+        builder.step(number, begin, begin + ms(10)).launch(begin, begin + us(10), key=str(number))
+        builder.kernel("gemm", begin + ms(7), begin + ms(9), launched_by=str(number))
+        builder.synchronize(begin + us(10), begin + ms(10))
+    signals = Signals(run_of(builder.build()))
+    assert signals.attribution.total_ns(Cause.COMMUNICATION) > 0
+    assert find(ExposedCommunication, signals.trace) == ()

@@ -110,7 +110,8 @@ class ExposedCommunication(Rule):
         attribution, collectives = signals.attribution, collectives_of(signals)
         claims = attribution.intervals[Cause.COMMUNICATION]
         exposed_ns = total_ns(claims)
-        if self.is_minor(exposed_ns, signals):
+        # What earlier steps launched may still communicate in these.
+        if not len(collectives) or self.is_minor(exposed_ns, signals):
             return
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
