@@ -41,14 +41,15 @@ def drawn(*, far_us: float) -> Trace:
         event(f"ProfilerStep#{step}", 10_000 * step, 10_000, cat="user_annotation")
         for step in (0, 1)
     ]
-    return read(to_bytes([*steps, event("aten::mm", 0, 4_000), event("aten::mm", far_us, 10)]))
+    work = [event("aten::mm", start, 2_000) for start in (0, 10_000)]
+    return read(to_bytes([*steps, *work, event("aten::mm", far_us, 10)]))
 
 
 def test_a_wrong_time_does_not_move_the_others() -> None:
     for far_us in (9.1e15, -9.1e15, 3e12):  # the last is 34 days
         trace = drawn(far_us=far_us)
         assert [note.id for note in trace.notes] == ["impossible-times"]
-        assert len(trace.events) == 3
+        assert len(trace.events) == 4
         assert trace.duration_ns == 20_000_000
         report = analyze(trace)
         # 4 of 20 ms are work, whatever the damaged event says.
