@@ -151,7 +151,7 @@ def run_action(
 def test_the_action_and_the_job(project: Path, python: Path, server: Server) -> None:
     record = "perfadvisor run --logdir runs/{} -- python train.py --steps 30 --wait {}"
     inputs = {
-        "command": f"{record.format('base', 0)} && {record.format('new', 0.1)}",
+        "command": f"{record.format('base', 0.02)} && {record.format('new', 0.1)}",
         "base": "runs/base",
         "profile": "runs/new",
         "fail-on-regression": "5",
@@ -160,7 +160,7 @@ def test_the_action_and_the_job(project: Path, python: Path, server: Server) -> 
     status, said = run_action(project / "tb_perfadvisor", inputs, project, python, runner)
     assert list(said) == ["Install Perf Advisor", "Record", "Analyze, compare and comment"], said
     assert said["Record"].count("1 recording kept in ") == 2
-    # 100 ms of sleep are many times the whole step.
+    # A step sleeps for 100 ms instead of 20, and in the job below not at all.
     assert status == 1, said
     assert [method for method, _, _ in server.requests] == ["GET", "POST"]
     assert "times as long" in str(server.comments[1]["body"]), server.comments[1]

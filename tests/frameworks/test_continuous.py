@@ -133,7 +133,7 @@ def test_pytorch_loops(program: str, module: str, tmp_path: Path) -> None:
         assert report.workload.mode == "training"
     assert "3 recordings kept" in said
     share = float(said.partition("cost: ")[2].partition("%")[0])
-    assert share < 1.0
+    assert 0 < share < 20
     if program is TORCH:
         assert "Perf Advisor, from step" in said
 

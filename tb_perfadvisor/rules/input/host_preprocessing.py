@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.input.waiting_fetches import workers_to_keep_up
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_share
@@ -148,7 +149,9 @@ class HostPreprocessing(Rule):
                 ),
                 calls,
             ),
-            remedies=advise(*(_TFDATA if len(tfdata(signals)) else _ADVICE)[worst]),
+            remedies=advise(*_TFDATA[worst])
+            if len(tfdata(signals))
+            else advise(*_ADVICE[worst], workers=workers_to_keep_up(signals)),
         )
 
 

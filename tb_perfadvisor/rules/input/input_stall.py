@@ -13,7 +13,11 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input.waiting_fetches import ends_in_prefetch, waiting_fetches
+from tb_perfadvisor.signals.input.waiting_fetches import (
+    ends_in_prefetch,
+    waiting_fetches,
+    workers_to_keep_up,
+)
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
@@ -156,6 +160,7 @@ class InputStall(Rule):
                 "overlapped-input",
                 "more-service-workers",
                 "grain-workers",
+                workers=workers_to_keep_up(signals),
             ),
         )
 

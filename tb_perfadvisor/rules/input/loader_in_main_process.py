@@ -11,18 +11,13 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.signals.input.waiting_fetches import (
+    fetches_without_workers,
+    workers_to_keep_up,
+)
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
-
-_SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
-"""torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
-_FEWEST_WORKERS = 4
-"""Two to four for each device are usual, and batches take unequal time."""
-_MOST_WORKERS = 16
-"""More than this seldom pays: each takes memory and a share of the cores."""
 
 
 class LoaderInMainProcess(Rule):
@@ -80,12 +75,7 @@ class LoaderInMainProcess(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for a loader without workers."""
-        trace = signals.trace
-        events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
-        rows = rows[events.track[rows] == signals.step_track]
-        names, place = unique_inverse(events.name[rows])
-        is_single = [_SINGLE_PROCESS in trace.strings[name] for name in names.tolist()]
-        rows = rows[np.array(is_single, dtype=bool)[place]]
+        events, rows = signals.trace.events, fetches_without_workers(signals)
         usual_ns = float(np.median(events.duration_ns[rows])) if len(rows) else 0.0
         if len(rows) == 0 or usual_ns < self.minimum_fetch_ns:
             return
@@ -111,16 +101,6 @@ class LoaderInMainProcess(Rule):
             remedies=advise(
                 "loader-workers",
                 "data-in-memory",
-                workers=_workers(total_ns(fetches), signals.attribution.window_ns - stall_ns),
+                workers=workers_to_keep_up(signals),
             ),
         )
-
-
-def _workers(loading_ns: int, others_ns: int) -> int:
-    """As many workers as load in the time of everything else what one thread loads now.
-
-    Args:
-        loading_ns: The time of all fetches.
-        others_ns: The time in which nothing waits for them.
-    """
-    return min(max(-(-loading_ns // max(others_ns, 1)), _FEWEST_WORKERS), _MOST_WORKERS)

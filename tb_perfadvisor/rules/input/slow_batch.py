@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.input.waiting_fetches import workers_to_keep_up
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
@@ -153,6 +154,7 @@ class SlowBatch(Rule):
                 "loader-workers",
                 "load-ahead",
                 "batches-ready",
+                workers=workers_to_keep_up(signals),
             ),
         )
 
