@@ -27,6 +27,15 @@ def format_duration(duration_ns: float | None) -> str:
     return f"{duration_ns:.0f} ns"
 
 
+def format_duration_range(low_ns: float, high_ns: float) -> str:
+    """Format a range of durations: `10.0–30.0 ms`, `950 µs–1.20 ms`, `0–3.00 ms`."""
+    low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
+    if low == high:
+        return high
+    value, _, unit = low.rpartition(" ")
+    return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
+
+
 def format_elapsed(elapsed_ns: float) -> str:
     """Format the length of a run: like `format_duration`, but with minutes, hours and days."""
     for size_s, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):

@@ -940,6 +940,8 @@ export interface FindingChange {
   causes: string[];
   achieved_ns: number | null;
   is_in_range: boolean | null;
+  outcome: string;
+  summary: string;
 }
 /**
  * What a finding expects its remedy to save.

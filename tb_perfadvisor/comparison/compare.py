@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.comparison.differences import differences, incomparable
 from tb_perfadvisor.comparison.explanation import explanation
 from tb_perfadvisor.comparison.finding_changes import finding_changes
+from tb_perfadvisor.comparison.finding_wording import outcome_of, summary_of
 from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.comparison.memory_changes import memory_changes, memory_headline
 from tb_perfadvisor.comparison.operation_changes import StepCounts, operation_changes
@@ -23,6 +25,9 @@ from tb_perfadvisor.comparison.scaling import (
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration
+
+_STRIKING = 0.05
+"""The change of a median that a reader would ask about even if it may be chance."""
 
 
 def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
@@ -91,7 +96,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
         verdict="no_steps",
         headline="",
         per="step" if has_steps else "window",
-        change=change,
+        change=change if has_steps else _without_speed(change),
         causes=causes,
         findings=[],
         kernels=None,
@@ -104,7 +109,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
             verdict="not_comparable",
             causes=[],
             headline=f"Not comparable: {obstacle}",
-            change=replace(change, speed_up=None),
+            change=_without_speed(change),
         )
     compared = replace(compared, memory=memory_changes(base.memory, target.memory))
     if (
@@ -119,7 +124,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
             verdict="memory",
             headline=memory_headline(compared.memory),
             warnings=[warning for warning in compared.warnings if warning.id != "no-steps"],
-            findings=finding_changes(base, target, counts, {}),
+            findings=_findings(base, target, counts, "memory", []),
         )
     scaling = find_scaling(base, target, change, causes) if has_steps else None
     if scaling is not None:
@@ -136,11 +141,31 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
         warnings=_warnings(compared.warnings, scaling),
         headline=headline,
         explanation=reason,
-        findings=finding_changes(
-            base, target, counts, {cause.cause: cause.change_ns for cause in causes}
-        ),
+        findings=_findings(base, target, counts, verdict, causes),
         kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
         operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
+    )
+
+
+def _findings(
+    base: RunFacts,
+    target: RunFacts,
+    counts: StepCounts,
+    verdict: model.Verdict,
+    causes: Sequence[model.CauseChange],
+) -> list[model.FindingChange]:
+    change_ns = {cause.cause: cause.change_ns for cause in causes}
+    changes = finding_changes(base, target, counts, change_ns)
+    return [
+        replace(change, outcome=outcome_of(change, verdict), summary=summary_of(change, verdict))
+        for change in changes
+    ]
+
+
+def _without_speed(change: model.TimeChange) -> model.TimeChange:
+    """Without what only comparable steps can say."""
+    return replace(
+        change, speed_up=None, low_ns=None, high_ns=None, low_share=None, high_share=None
     )
 
 
@@ -222,6 +247,13 @@ def _headline(
     if change.low_ns is None:
         side = "base" if base.steps == 1 else "target"
         return f"Step of {now} instead of {was}, but a single step of the {side} proves nothing"
+    if change.speed_up is not None and abs(log(change.speed_up)) > _STRIKING:
+        ratio = change.speed_up
+        guess = f"{ratio:.2f} times as fast" if ratio > 1 else f"{1 / ratio:.2f} times as long"
+        return (
+            f"Perhaps {guess}: median step of {now} instead of {was}, but the steps vary too much "
+            "to be sure"
+        )
     return f"No clear change: median step of {now}, {was} before"
 
 

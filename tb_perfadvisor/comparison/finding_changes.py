@@ -46,12 +46,13 @@ def finding_changes(
         )
         for rule_id in dict.fromkeys((*before, *after))
     ]
-    # If the rule could not check the target, its causes may not be visible there either.
+    # Nobody acted on what is unchanged. If the rule could not check the target, its causes may not
+    # be visible there either.
     known = [
         _claim(change, change.predicted)
         for change in changes
         if change.predicted is not None and change.causes
-        if change.status != "unknown" and change.refines is None
+        if change.status in ("fixed", "changed") and change.refines is None
     ]
     achieved = credit(known, change_ns)
     return [
@@ -118,6 +119,8 @@ def _finding_change(
         causes=compared_causes(_claimed(before)),
         achieved_ns=None,
         is_in_range=None,
+        outcome="",
+        summary="",
     )
 
 

@@ -21,7 +21,7 @@ import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { captureName } from "./capture-name";
-import { VERDICTS, describeFinding } from "./run-changes";
+import { VERDICTS } from "./run-changes";
 
 /** With more recordings, savings do not fit into the cells of the table of findings. */
 const MOST_WITH_SAVINGS = 8;
@@ -328,13 +328,12 @@ export function describeOccurrence({ absent_before: absent, first, gone }: Occur
 }
 
 function OccurrenceText({ occurrence, recordings }: { occurrence: Occurrence; recordings: Recording[] }): JSX.Element {
-  const { last, gone, change, verdict } = occurrence;
+  const { last, gone, change } = occurrence;
   const [before, after] = [recordings[last], gone === null ? undefined : recordings[gone]];
-  const outcome = change && describeFinding(change, verdict === "scaled" ? null : verdict === "faster");
   return (
     <>
       {describeOccurrence(occurrence)}
-      {outcome && `: ${outcome}`}
+      {change && `: ${change.summary}`}
       {before && after && (
         <>
           {" "}

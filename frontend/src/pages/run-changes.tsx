@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useCallback } from "preact/hooks";
 import { drawCauses, drawRuns } from "../charts/change-charts";
 import { PlotFigure } from "../charts/plot-figure";
-import { formatBytes, formatChange, formatDuration, formatDurationRange, formatShare } from "../format";
+import { formatBytes, formatChange, formatDuration, formatShare } from "../format";
 import type {
   ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling, LineChange, MemoryChanges,
 } from "../report";
@@ -21,13 +21,6 @@ export const VERDICTS: Record<ComparedTarget["verdict"], string> = {
   no_steps: "No steps to compare",
   memory: "Memory",
   not_comparable: "Not comparable",
-};
-const STATUS: Record<FindingChange["status"], string> = {
-  fixed: "Fixed",
-  new: "New",
-  changed: "Changed",
-  unchanged: "Unchanged",
-  unknown: "Unknown",
 };
 const OPERATION_STATUS: Record<OperationChange["status"], string> = {
   added: "new",
@@ -66,9 +59,9 @@ function StepTimes({ base, targets }: Comparison): JSX.Element {
 const MEASURE = { step: "per step", window: "over the whole recording" };
 
 /** `−45.2 ms per step (−39.1 %); a typical step: −49.5 ms to −39.2 ms (95 % confidence)`. */
-function describeChange({ change, per }: ComparedTarget): string {
+function describeChange({ change }: ComparedTarget): string {
   const share = change.change_share === null ? "" : ` (${signedShare(change.change_share)})`;
-  const text = `${formatChange(change.change_ns)} ${MEASURE[per]}${share}`;
+  const text = `${formatChange(change.change_ns)} per step${share}`;
   if (change.low_ns === null || change.high_ns === null) return text;
   const confidence = formatShare(change.confidence).replace(".0 %", " %");
   const ends = `${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
@@ -103,7 +96,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
             {run.name} vs. {base.name}
           </span>
           {target.scaling && <span>{describeEfficiency(target.scaling)}</span>}
-          {target.verdict !== "not_comparable" && target.verdict !== "memory" && <span>{describeChange(target)}</span>}
+          {target.per === "step" && target.verdict !== "not_comparable" && <span>{describeChange(target)}</span>}
         </p>
         {target.explanation && (
           <p>
@@ -139,7 +132,7 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
           <PlotFigure label={describeCauses(changed)} draw={draw} />
         </section>
       )}
-      <FindingChanges findings={target.findings} isFaster={target.scaling ? null : target.verdict === "faster"} />
+      <FindingChanges findings={target.findings} />
       {target.memory && target.memory.rows.length > 0 && <MemoryTable changes={target.memory} isOpen={isOnly} />}
       {(kernels !== null || operators !== null) && (
         <div class="card folds">
@@ -158,8 +151,7 @@ const describeCauses = (causes: ComparedTarget["causes"]): string =>
     .map(({ label, change_ns: ns }) => `${label} ${formatChange(ns)}`)
     .join(", ")}.`;
 
-function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean | null }): JSX.Element | null {
-  const { findings, isFaster } = props;
+function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Element | null {
   if (findings.length === 0) return null;
   return (
     <section class="card" aria-label="Findings">
@@ -170,20 +162,16 @@ function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean | 
       <ul class="finding-changes">
         {findings.map((finding) => (
           <li key={finding.rule_id}>
-            {finding.status === "fixed" && !isFaster ? (
-              <span class="outcome">Gone</span>
-            ) : (
-              <span class={`outcome outcome-${finding.status}`}>
-                {finding.status === "fixed" && <CheckIcon />}
-                {STATUS[finding.status]}
-              </span>
-            )}
+            <span class={`outcome outcome-${finding.outcome.toLowerCase()}`}>
+              {finding.outcome === "Fixed" && <CheckIcon />}
+              {finding.outcome}
+            </span>
             <div>
               <p>
                 <Prose text={finding.title} />
               </p>
               <p class="muted">
-                <Prose text={describeFinding(finding, isFaster)} />
+                <Prose text={finding.summary} />
               </p>
             </div>
           </li>
@@ -191,31 +179,6 @@ function FindingChanges(props: { findings: FindingChange[]; isFaster: boolean | 
       </ul>
     </section>
   );
-}
-
-/**
- * The predicted and the achieved change, in words. What is gone is no success if the step did not get
- * faster. On another number of devices (null), the step says nothing about it.
- */
-export function describeFinding(finding: FindingChange, isFaster: boolean | null): string {
-  const { predicted, achieved_ns: achieved, is_in_range: isInRange, remaining, reason } = finding;
-  const parts: string[] = [];
-  if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
-  if (achieved !== null) {
-    const isMore = predicted !== null && achieved > predicted.high_ns;
-    // Two recordings of the same program differ by a few percent.
-    const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
-    const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", less than predicted";
-    const asPredicted = isInRange ? ", as predicted" : outside;
-    const verdict = isInRange === null || isFaster === null ? "" : isFaster ? asPredicted : ", but the step did not get faster";
-    const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
-    parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
-  } else if (finding.status === "fixed" && finding.refines !== null) {
-    parts.push("achieved time counted above");
-  }
-  if (remaining) parts.push(`${formatDurationRange(remaining.low_ns, remaining.high_ns)} left to save`);
-  if (reason) parts.push(reason);
-  return parts.join("; ");
 }
 
 const OPERATION_COLUMNS: Column<OperationChange>[] = [
@@ -347,7 +310,8 @@ const RUN_COLUMNS: Column<RunRow>[] = [
     value: ({ target }) => speedUp(target),
     render: ({ target }) => {
       const value = speedUp(target);
-      return value === null ? "–" : `${value.toFixed(2)}×`;
+      if (value === null) return "–";
+      return `${target?.verdict === "inconclusive" ? "≈ " : ""}${value.toFixed(2)}×`;
     },
   },
   {

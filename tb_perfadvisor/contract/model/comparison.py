@@ -79,8 +79,8 @@ class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
     """The median step, which decides; null if a run has no steps. Of several kinds of steps, the
     mean of their medians, by how often the base has them."""
     speed_up: float | None
-    """The base's median over the target's, without steps the base's time over the target's; null
-    if the runs are not comparable."""
+    """The base's median over the target's; null without steps, or if the runs are not
+    comparable, as are the ends of the interval."""
     confidence: float
     """Of the interval: 0.95."""
     low_ns: int | None
@@ -177,10 +177,14 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """The causes that hold what the base's finding claims."""
     achieved_ns: int | None
     """How much less time those causes take now, for any reason. What several findings claim is
-    divided among them. Null if the finding claims no time or is a part of another one, or if the
-    rule could not check the target."""
+    divided among them. Null if the finding claims no time, is a part of another one or still
+    expects as much, or if the rule could not check the target."""
     is_in_range: bool | None
     """Whether that lies between the prediction's ends."""
+    outcome: str
+    """What became of it, in a word: *Fixed*, or *Gone* if the step did not get faster."""
+    summary: str
+    """What was predicted, achieved and is left, in words."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,10 +126,8 @@ def _findings_table(history: History) -> _Table:
             came = "" if occurrence.absent_before is not None else "by "
             came += str(occurrence.first + 1)
             gone = UNKNOWN if occurrence.gone is None else str(occurrence.gone + 1)
-            if occurrence.change is not None and occurrence.verdict is not None:
-                _, predicted, _, achieved, state = finding_cells(
-                    occurrence.change, occurrence.verdict
-                )
+            if occurrence.change is not None:
+                _, predicted, _, achieved, state = finding_cells(occurrence.change)
             else:
                 saving, achieved = occurrence.saving, UNKNOWN
                 predicted = UNKNOWN if saving is None else format_duration(saving.expected_ns)

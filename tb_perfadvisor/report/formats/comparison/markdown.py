@@ -67,7 +67,7 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
     if target.causes:
         blocks.append(_causes(target))
     if target.findings:
-        rows = [finding_cells(finding, target.verdict) for finding in target.findings]
+        rows = [finding_cells(finding) for finding in target.findings]
         blocks.append(grid(("Finding", "Predicted", "Range", "Achieved", "Now"), rows))
         blocks.append(ACHIEVED_MEANS)
         reasons = [

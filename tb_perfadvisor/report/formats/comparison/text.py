@@ -213,9 +213,9 @@ def _findings(target: model.ComparedTarget) -> RenderableType:
     findings = target.findings
     table = _grid("Finding", "Predicted", "Range", "Achieved", "Now")
     for finding in findings:
-        *cells, now = finding_cells(finding, target.verdict)
+        *cells, now = finding_cells(finding)
         style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
-        if finding.status == "fixed" and target.verdict != "faster":
+        if finding.outcome == "Gone":
             style = ""
         table.add_row(*map(WrappedText, cells), WrappedText(now, style=style))
     reasons = [

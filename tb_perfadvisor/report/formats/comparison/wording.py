@@ -9,7 +9,12 @@ from msgspec import Struct
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.trace.operation_names import short_name
-from tb_perfadvisor.units import format_bytes, format_duration, format_share
+from tb_perfadvisor.units import (
+    format_bytes,
+    format_duration,
+    format_duration_range,
+    format_share,
+)
 
 UNKNOWN = "–"
 SMALL_SHARE = 0.001
@@ -31,23 +36,20 @@ def less_or_more(change_ns: int) -> str:
 
 
 def change_text(target: model.ComparedTarget) -> str:
-    """The change of the mean; empty if the runs are not comparable."""
+    """The change of the mean step; empty if there are no steps to compare."""
     change = target.change
-    if target.verdict in ("not_comparable", "memory"):
+    if target.verdict in ("no_steps", "not_comparable", "memory"):
         return ""
     if change.change_share is None:
         return "the base contains no work"
-    per = "per step" if target.per == "step" else "in total"
     if not change.change_ns:
         return "as long as before"
-    return f"{less_or_more(change.change_ns)} {per} ({format_share(abs(change.change_share))})"
+    return f"{less_or_more(change.change_ns)} per step ({format_share(abs(change.change_share))})"
 
 
 def interval_text(target: model.ComparedTarget) -> str:
     """How certain the change of a typical step is; empty if that is unknown."""
     change = target.change
-    if target.verdict in ("not_comparable", "memory"):
-        return ""
     if change.low_ns is None or change.high_ns is None:
         return ""
     between = _between(change.low_ns, change.high_ns)
@@ -102,20 +104,14 @@ def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
     return rows
 
 
-def finding_cells(
-    finding: model.FindingChange, verdict: model.Verdict
-) -> tuple[str, str, str, str, str]:
-    """Rule, predicted saving, its range, achieved saving, and current state.
-
-    What is gone counts as fixed only if the step got faster.
-    """
-    is_faster = verdict == "faster"
+def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str]:
+    """Rule, predicted saving, its range, achieved saving, and current state."""
     predicted, remaining = finding.predicted, finding.remaining
     expected = achieved = span = UNKNOWN
     if predicted is not None:
         expected = format_duration(predicted.expected_ns)
         if predicted.low_ns != predicted.high_ns:
-            span = _range(predicted.low_ns, predicted.high_ns)
+            span = format_duration_range(predicted.low_ns, predicted.high_ns)
         if finding.refines is not None:
             achieved = "counted above"
         if finding.achieved_ns is not None:
@@ -124,19 +120,13 @@ def finding_cells(
                 achieved += f" ({finding.achieved_ns / predicted.expected_ns * 100:.0f} %)"
     left = format_duration(remaining.expected_ns) if remaining is not None else ""
     state = {
-        "fixed": "fixed" if is_faster else "gone",
+        "fixed": finding.outcome.lower(),
         "unknown": f"{left} left" if left else "unknown",
         "new": f"new: {left}" if left else "new",
         "changed": f"{left} left" if left else "changed",
         "unchanged": f"{left} left" if left else "unchanged",
     }[finding.status]
     return finding.rule_id, expected, span, achieved, state
-
-
-def _range(low_ns: int, high_ns: int) -> str:
-    low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
-    value, _, unit = low.rpartition(" ")
-    return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
 
 
 def operation_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
@@ -252,7 +242,7 @@ def speed_up(target: model.ComparedTarget) -> str:
     """
     if target.scaling is not None:
         return f"{target.scaling.throughput_ratio:.2f}×"
-    if target.change.speed_up is None or target.verdict in ("no_steps", "memory", "not_comparable"):
+    if target.change.speed_up is None:
         return UNKNOWN
     approximately = "" if target.verdict in ("faster", "slower") else "≈ "
     return f"{approximately}{target.change.speed_up:.2f}×"
