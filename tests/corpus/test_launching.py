@@ -94,3 +94,16 @@ def test_recording_a_graph_is_not_steady_state(corpus: Path) -> None:
     for owner, idle in idle_owners(signals).items():
         if owner not in (IdleOwner.GRAPH_CAPTURE, IdleOwner.PREEMPTION):
             assert total_ns(intersect(idle, set_up)) == 0, owner
+
+
+def test_an_allocator_that_is_off_is_turned_on(corpus: Path) -> None:
+    # Read from the file: 815 calls of aten::empty and aten::empty_strided, each around a
+    # hipMalloc; 210 changes of memory, all of the host; no frame of empty_cache.
+    (run,) = load(corpus / "tracelens/mi300/ddp_resnet18_no_pool")
+    trace = run.traces[0]
+    assert set(trace.memory.device.tolist()) == {-1}
+    assert len(trace.memory.at_ns) == 210
+    first = analyze(corpus / "tracelens/mi300/ddp_resnet18_no_pool").findings[0]
+    assert first.rule_id == "allocator-churn"
+    assert [remedy.change for remedy in first.remedies] == ["caching-allocator"]
+    assert "PYTORCH_NO_HIP_MEMORY_CACHING" in first.remedies[0].snippet

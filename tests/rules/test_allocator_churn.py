@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.launch.allocator_churn import AllocatorChurn
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, us
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace
 from tests.support.memory_snapshots import Snapshot, frames
@@ -65,6 +65,64 @@ def test_the_remedy_fits_the_calls() -> None:
     pinned = {"A": host("cudaHostAlloc", EventKind.ALLOCATE)}
     (finding,) = find(AllocatorChurn, SLOW, legend=pinned) or ()
     assert "pin_memory" in finding.remedies[0].snippet
+
+
+def allocating(
+    *, direct: int = 10, frame: str = "", host_memory: bool = False, reserved: tuple[int, ...] = ()
+) -> Trace:
+    """Steps of 40 ms: ten tensors, some of them from the driver, and a kernel of 10 ms."""
+    builder = TraceBuilder(has_memory=host_memory)
+    for number in range(3):
+        at = 40 * number
+        builder.step(number, ms(at), ms(at + 40))
+        if frame:
+            builder.host(EventKind.PYTHON, frame, ms(at), ms(at) + us(10))
+        for tensor in range(10):
+            start = ms(at + 2 * tensor) + us(20)
+            builder.operator("aten::empty", start, start + ms(1), launches=False)
+            if tensor < direct:
+                builder.host(EventKind.ALLOCATE, "cudaMalloc", start, start + ms(1))
+        if host_memory:
+            builder.memory(ms(at + 5), 64, device=-1)
+        for place, size in enumerate(reserved):
+            builder.memory(ms(at + 5 + place), 64, reserved_bytes=size)
+        builder.operator("aten::mm", ms(at + 25), ms(at + 26))
+        builder.kernel("sgemm", ms(at + 26), ms(at + 36))
+    return builder.build()
+
+
+def changes(trace: Trace) -> list[str]:
+    (finding,) = find(AllocatorChurn, trace) or ()
+    return [remedy.change for remedy in finding.remedies if remedy.framework == "pytorch"]
+
+
+def test_an_allocator_that_asks_the_driver_for_each_tensor_is_off() -> None:
+    checked = check_rule(AllocatorChurn, slow=allocating(), fixed=allocating(direct=0))
+    (finding,) = checked.findings
+    assert finding.title == "Turn PyTorch's caching allocator on"
+    assert finding.summary.endswith(
+        "PyTorch's caching allocator is off: all 30 calls of aten::empty ask the driver."
+    )
+    assert changes(allocating()) == ["caching-allocator"]
+    # A cache serves some of the tensors: the calls have another reason.
+    assert "caching-allocator" in changes(allocating(direct=9))  # 90 %
+    assert "caching-allocator" not in changes(allocating(direct=8))
+
+
+def test_an_allocator_that_reports_memory_of_the_host_only_is_off() -> None:
+    (finding,) = find(AllocatorChurn, allocating(direct=3, host_memory=True)) or ()
+    assert finding.summary.endswith(
+        "it reported 3 changes of memory on the host and none on the device."
+    )
+    assert "caching-allocator" not in changes(
+        allocating(direct=3, host_memory=True, reserved=(100, 100))
+    )
+
+
+def test_a_cache_that_is_emptied_is_not_off() -> None:
+    frame = "torch/cuda/memory.py(222): empty_cache"
+    for trace in (allocating(frame=frame), allocating(reserved=(200, 100))):
+        assert set(changes(trace)) == {"keep-allocator-cache"}
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals, why_missing
+from tb_perfadvisor.signals.device.caching_allocator import Caching, allocator_use
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.snapshots.reservations import churn
 from tb_perfadvisor.signals.snapshots.source_lines import line_of
@@ -43,6 +44,10 @@ class AllocatorChurn(Rule):
     steps fill the allocator's cache once. Low, expected and high are that time. Where the profile
     allows it, expected is what the steps save in a replay without these calls. A memory snapshot
     without a profile shows how often memory goes back to the driver, but not what it costs.
+
+    PyTorch's caching allocator is off if the profile has the memory of tensors on the host but none
+    on the device, or if nearly every call of aten::empty asks the driver. It is emptied if a call
+    of empty_cache was recorded, or if the reserved memory falls.
 
     When to ignore
     --------------
@@ -94,12 +99,15 @@ class AllocatorChurn(Rule):
         events, rows = trace.events, trace.rows(EventKind.ALLOCATE)
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
+        use = allocator_use(signals)
+        off = f" PyTorch's caching allocator is off: {use.evidence}." if use.evidence else ""
         yield Finding(
+            title="Turn PyTorch's caching allocator on" if off else "",
             instance=count_per_step(len(rows), "call", signals),
             summary=(
                 f"The device idles {per_step(total, signals)} while the host allocates or frees"
                 f" device memory: {steps} of {len(by_step)} steps do, with"
-                f" {count_per_step(len(rows), 'call', signals)}."
+                f" {count_per_step(len(rows), 'call', signals)}.{off}"
             ),
             saving=Saving(
                 total,
@@ -119,7 +127,7 @@ class AllocatorChurn(Rule):
                 ),
                 costliest("Longest calls", signals.worker, rows, idle),
             ),
-            remedies=advise(*_changes(trace, rows)),
+            remedies=advise(*_changes(trace, rows, use.caching)),
         )
 
     def _of_snapshot(self, signals: Signals) -> Iterable[Finding]:
@@ -149,14 +157,18 @@ class AllocatorChurn(Rule):
         )
 
 
-def _changes(trace: Trace, rows: Int32) -> tuple[str, ...]:
+def _changes(trace: Trace, rows: Int32, caching: Caching) -> tuple[str, ...]:
     """What helps against the calls in this profile, first."""
+    if caching is Caching.OFF:
+        return ("caching-allocator",)
     names = [trace.strings[i] for i in distinct(trace.events.name[rows]).tolist()]
     is_pinned = all("Host" in name for name in names)
     frees = any("Free" in name or "Release" in name for name in names)
     keep = "keep-allocator-cache"
     if is_pinned:
         pytorch: tuple[str, ...] = ("reused-staging-buffer",)
+    elif caching is Caching.EMPTIED:
+        pytorch = (keep,)
     else:
         pytorch = (keep, *_SEGMENTS) if frees else (*_SEGMENTS, keep)
     return (*pytorch, "preallocated-memory", "donated-arguments")
