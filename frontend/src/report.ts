@@ -612,6 +612,8 @@ export interface WholeRunInfo {
   varies_ns: [number, number] | null;
   first_step: number;
   last_step: number;
+  logged_steps: number;
+  is_whole: boolean;
   elapsed_ns: number;
   steps_left: number | null;
   saving: RealSaving | null;
@@ -1509,6 +1511,17 @@ export interface RecordingInfo {
   whole_run: WholeRunInfo | null;
 }
 /**
+ * A part of the run in which steps take equally long.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RegimeInfo".
+ */
+export interface RegimeInfo {
+  first_step: number;
+  last_step: number;
+  step_ns: number;
+}
+/**
  * Host code, by its own part of the idle time.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1708,7 +1721,7 @@ export interface TrainingView {
   headline: string;
   facts: string[];
   unit: string;
-  step_ns: number;
+  regimes: RegimeInfo[];
   elapsed_ns: number;
   delays: DelayInfo[];
   recordings: RecordingInfo[];

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,13 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.training.metrics import is_evaluation
 from tb_perfadvisor.training.progress import Progress, overlaps
+from tb_perfadvisor.training.regimes import (
+    FEWEST_INTERVALS,
+    LEAST_CHANGE,
+    Regime,
+    find_regimes,
+    is_change,
+)
 from tb_perfadvisor.training.scalars import ScalarSeries
 
 Reason = Literal["start", "restart", "evaluation", "recording", "pause", "slower"]
@@ -27,11 +33,6 @@ deviation."""
 _REGULAR = 0.1
 """Pauses are regular if their distances differ by less than this: logging rounds them."""
 _FEWEST_REGULAR = 3
-_SLOWER = 0.1
-"""If the last quarter of a run is slower than the first by less than this, it may be chance."""
-_STANDARD_ERRORS = 3
-"""Steps of two kinds that alternate have unequal means in two quarters by chance."""
-_FEWEST_FOR_TREND = 20
 _NEIGHBORS = 10
 """Intervals on each side whose median says what is usual at a time: enough to be steady, and few
 enough to be of that time."""
@@ -51,9 +52,9 @@ class Slowdown(Struct, frozen=True):
     start_unix_ns: int
     """When it began."""
     before_ns: float
-    """Mean time per step before; of the first quarter of the run if it is gradual."""
+    """Median time per step before; if it is gradual, mean of the first quarter of the run."""
     after_ns: float
-    """After it began; of the last quarter of the run if it is gradual."""
+    """After it began; if it is gradual, mean of the last quarter of the run."""
 
 
 class Delay(Struct, frozen=True):
@@ -73,18 +74,6 @@ class Delay(Struct, frozen=True):
     """Of steps that became slower."""
 
 
-def usual_step_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> float:
-    """Median time per step outside of recordings; of all intervals if nothing else is left.
-
-    Args:
-        progress: The run's intervals.
-        recordings: Start and end of each profile, in Unix time.
-    """
-    free = ~_recorded(progress, recordings)
-    per_step_ns = progress.per_step_ns
-    return float(np.median(per_step_ns[free] if free.any() else per_step_ns))
-
-
 def find_delays(
     progress: Progress,
     series: Mapping[str, ScalarSeries],
@@ -97,17 +86,15 @@ def find_delays(
         series: All scalars of the run, which show when it evaluated its model.
         recordings: Start and end of each profile, in Unix time.
     """
-    usual_ns = usual_step_ns(progress, recordings)
-    excess_ns = progress.elapsed_ns - local_steps_ns(progress, recordings) * progress.steps
+    excess_ns = progress.elapsed_ns - local_steps_ns(progress) * progress.steps
     reasons = find_long_intervals(progress, series, recordings)
     delays = [
         _delay(reason, progress, rows, excess_ns) for reason, rows in reasons.items() if len(rows)
     ]
-    is_usual = np.ones(len(progress), dtype=bool)
-    for rows in reasons.values():
-        is_usual[rows] = False
-    delays += _restarts(progress, usual_ns)
-    delays += _trend(progress, is_usual)
+    is_usual = is_usual_interval(progress)
+    regimes = find_regimes(progress, is_usual)
+    delays += _restarts(progress, float(np.median(progress.per_step_ns)))
+    delays += _trend(progress, is_usual, regimes)
     whole_ns = int(progress.end_ns[-1] - progress.start_ns[0])
     told = [
         delay for delay in delays if delay.cost_ns >= _MINOR * whole_ns or delay.reason == "restart"
@@ -127,7 +114,7 @@ def find_long_intervals(
         series: All scalars of the run, which show when it evaluated its model.
         recordings: Start and end of each profile, in Unix time.
     """
-    is_long = _is_long(progress, recordings)
+    is_long = ~is_usual_interval(progress)
     started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
     candidates: tuple[tuple[Reason, NDArray[np.bool_]], ...] = (
         ("start", np.arange(len(progress)) < started),
@@ -151,30 +138,20 @@ class UsualSteps(Struct, frozen=True):
     high_ns: float
 
 
-def usual_steps_around(
-    progress: Progress,
-    series: Mapping[str, ScalarSeries],
-    recordings: Sequence[tuple[int, int]],
-    start_ns: int,
-    end_ns: int,
-) -> UsualSteps | None:
+def usual_steps_around(progress: Progress, start_ns: int, end_ns: int) -> UsualSteps | None:
     """Time per step shortly before and after a span; None if nothing was logged around it.
 
     A run may change its speed, so that its median over days says little about one moment.
 
     Args:
         progress: The run's intervals.
-        series: All scalars of the run.
-        recordings: Start and end of each profile, in Unix time.
         start_ns: Start of the span, in Unix time.
         end_ns: Its end.
     """
-    if not overlaps(progress, start_ns, end_ns).any():
+    inside = overlaps(progress, start_ns, end_ns)
+    if not inside.any():
         return None
-    is_free = ~_recorded(progress, recordings)
-    for rows in find_long_intervals(progress, series, recordings).values():
-        is_free[rows] = False
-    free = np.flatnonzero(is_free)
+    free = np.flatnonzero(is_usual_interval(progress) & ~inside)
     before = free[progress.end_ns[free] <= start_ns][-_NEIGHBORS:]
     after = free[progress.start_ns[free] >= end_ns][:_NEIGHBORS]
     around = np.concatenate((before, after))
@@ -184,19 +161,16 @@ def usual_steps_around(
     return UsualSteps(float(median), float(low), float(high))
 
 
-def local_steps_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) -> Float64:
+def local_steps_ns(progress: Progress) -> Float64:
     """Usual time per step at each interval: the median of those around it; shape (intervals,).
 
     A run that became slower for good does not pause from then on.
 
     Args:
         progress: The run's intervals.
-        recordings: Start and end of each profile, in Unix time.
     """
-    free = np.flatnonzero(~_recorded(progress, recordings))
-    rows = free if len(free) else np.arange(len(progress))
-    per_step_ns = progress.per_step_ns[rows]
-    width = min(2 * _NEIGHBORS + 1, len(rows))
+    per_step_ns = progress.per_step_ns
+    width = min(2 * _NEIGHBORS + 1, len(progress))
     windows = np.lib.stride_tricks.sliding_window_view(per_step_ns, width)
     medians = np.concatenate(
         [
@@ -205,16 +179,22 @@ def local_steps_ns(progress: Progress, recordings: Sequence[tuple[int, int]]) ->
         ]
     )
     # At both ends of the run, the first and the last window serve for several intervals.
-    place = np.searchsorted(rows, np.arange(len(progress))) - width // 2
+    place = np.arange(len(progress)) - width // 2
     local: Float64 = medians[np.clip(place, 0, len(medians) - 1)]
     return local
 
 
-def _is_long(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Intervals that took much longer than those around them."""
-    ratio = progress.per_step_ns / np.maximum(local_steps_ns(progress, recordings), 1)
+def is_usual_interval(progress: Progress) -> NDArray[np.bool_]:
+    """Which intervals took hardly longer than those around them; shape (intervals,).
+
+    Which profiles are known plays no part: numbers must not change when one more is analyzed.
+
+    Args:
+        progress: The run's intervals.
+    """
+    ratio = progress.per_step_ns / np.maximum(local_steps_ns(progress), 1)
     deviation = _TO_DEVIATION * float(np.median(np.abs(ratio - 1)))
-    return np.asarray(ratio > max(_LONGER, 1 + _DEVIATIONS * deviation))
+    return np.asarray(ratio <= max(_LONGER, 1 + _DEVIATIONS * deviation))
 
 
 def _recorded(progress: Progress, recordings: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -277,50 +257,58 @@ def _restarts(progress: Progress, usual_ns: float) -> list[Delay]:
     ]
 
 
-def _trend(progress: Progress, usual: NDArray[np.bool_]) -> list[Delay]:
-    """Steps that became slower during the run."""
+def _trend(progress: Progress, usual: NDArray[np.bool_], regimes: Sequence[Regime]) -> list[Delay]:
+    """Steps that became slower during the run: at once, once or more, or little by little."""
     rows = np.flatnonzero(usual)
-    if len(rows) < _FEWEST_FOR_TREND:
+    if len(regimes) > 1:
+        return [
+            _slower(progress, rows, before, after) for before, after in _slower_regimes(regimes)
+        ]
+    if len(rows) < FEWEST_INTERVALS:
         return []
-    per_step_ns, steps = progress.per_step_ns[rows], progress.steps[rows]
+    per_step_ns = progress.per_step_ns[rows]
     quarter = len(rows) // 4
     first, last = per_step_ns[:quarter], per_step_ns[-quarter:]
-    first_ns, last_ns = float(first.mean()), float(last.mean())
-    error_ns = float(np.hypot(first.std(), last.std())) / math.sqrt(quarter)
-    if last_ns < max((1 + _SLOWER) * first_ns, first_ns + _STANDARD_ERRORS * error_ns):
+    if last.mean() < first.mean() or not is_change(first, last):
         return []
-    begin, is_gradual = 0, True
-    split = _best_split(per_step_ns)
-    if _error_of_split(per_step_ns, split) <= _error_of_line(per_step_ns):
-        begin, is_gradual = split, False
-        first_ns, last_ns = (float(part.mean()) for part in np.split(per_step_ns, [split]))
-    return [
-        Delay(
-            reason="slower",
-            count=1,
-            cost_ns=max(int(((per_step_ns - first_ns) * steps)[begin:].sum()), 0),
-            first_step=int(progress.first_step[rows[begin]]),
-            last_step=int(progress.first_step[rows[-1]] + steps[-1]),
-            slowdown=Slowdown(is_gradual, int(progress.start_ns[rows[begin]]), first_ns, last_ns),
-        )
-    ]
+    slowdown = Slowdown(
+        is_gradual=True,
+        start_unix_ns=int(progress.start_ns[rows[0]]),
+        before_ns=float(first.mean()),
+        after_ns=float(last.mean()),
+    )
+    return [_delay_of_slowdown(progress, rows, slowdown)]
 
 
-def _best_split(values: Float64) -> int:
-    """Where two means describe the values with the least squared error."""
-    count, total = np.arange(1, len(values)), np.cumsum(values)[:-1]
-    rest = values.sum() - total
-    # The error is that of one mean, minus this.
-    explained = total**2 / count + rest**2 / (len(values) - count)
-    return int(explained.argmax()) + 1
+def _slower_regimes(regimes: Sequence[Regime]) -> Iterator[tuple[Regime, Regime]]:
+    """Each part that is slower than the fastest one before it, behind that one."""
+    fastest = regimes[0]
+    for regime in regimes[1:]:
+        if regime.step_ns > (1 + LEAST_CHANGE) * fastest.step_ns:
+            yield fastest, regime
+        elif regime.step_ns < fastest.step_ns:
+            fastest = regime
 
 
-def _error_of_split(values: Float64, split: int) -> float:
-    return float(sum(((part - part.mean()) ** 2).sum() for part in np.split(values, [split])))
+def _slower(progress: Progress, rows: NDArray[np.intp], before: Regime, after: Regime) -> Delay:
+    start_ns, end_ns = progress.start_ns[rows], progress.end_ns[rows]
+    inside = rows[(start_ns >= after.start_ns) & (end_ns <= after.end_ns)]
+    slowdown = Slowdown(
+        is_gradual=False,
+        start_unix_ns=after.start_ns,
+        before_ns=before.step_ns,
+        after_ns=after.step_ns,
+    )
+    return _delay_of_slowdown(progress, inside, slowdown)
 
 
-def _error_of_line(values: Float64) -> float:
-    place = np.arange(len(values)) - (len(values) - 1) / 2
-    centered = values - values.mean()
-    slope = float((place * centered).sum() / (place**2).sum())
-    return float(((centered - slope * place) ** 2).sum())
+def _delay_of_slowdown(progress: Progress, rows: NDArray[np.intp], slowdown: Slowdown) -> Delay:
+    excess_ns = progress.per_step_ns[rows] - slowdown.before_ns
+    return Delay(
+        reason="slower",
+        count=1,
+        cost_ns=max(int((excess_ns * progress.steps[rows]).sum()), 0),
+        first_step=int(progress.first_step[rows[0]]),
+        last_step=int(progress.first_step[rows[-1]] + progress.steps[rows[-1]]),
+        slowdown=slowdown,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -11,10 +11,11 @@ from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
 from tb_perfadvisor.training.pauses import (
     Delay,
     find_delays,
-    usual_step_ns,
+    is_usual_interval,
     usual_steps_around,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
+from tb_perfadvisor.training.regimes import Regime, find_regimes
 from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 
 _NS_PER = {"s": 1e9, "ms": 1e6}
@@ -62,6 +63,8 @@ class ProfileInRun(Struct, frozen=True):
     varies_ns: tuple[float, float] | None
     """The range of nine of ten intervals around the recording, if the profile's steps lie in it:
     recording them made no difference that can be told from their variation."""
+    regime: int
+    """The part of the run that it was recorded in, an index of `Training.regimes`."""
 
 
 class Training(Struct, frozen=True):
@@ -77,8 +80,8 @@ class Training(Struct, frozen=True):
     start_ns: int
     """Unix time of the first logged step."""
     elapsed_ns: int
-    step_ns: float
-    """Usual time per step by the clock, without the profiler."""
+    regimes: tuple[Regime, ...]
+    """Parts of equal pace, in order of time; one unless steps became slower or faster."""
     logged_step: StepTime | None
     samples: Rate | None
     tokens: Rate | None
@@ -109,7 +112,7 @@ def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> 
     if progress is None:
         return None
     spans = [(profile.start_ns, profile.end_ns) for profile in profiles]
-    step_ns = usual_step_ns(progress, spans)
+    regimes = find_regimes(progress, is_usual_interval(progress))
     metrics = find_metrics(scalars.series)
     return Training(
         tag=progress.tag,
@@ -119,14 +122,12 @@ def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> 
         intervals=len(progress),
         start_ns=int(progress.start_ns[0]),
         elapsed_ns=int(progress.end_ns[-1] - progress.start_ns[0]),
-        step_ns=step_ns,
+        regimes=regimes,
         logged_step=_logged_step(scalars, metrics),
         samples=_rate(scalars, metrics, "samples-per-second"),
         tokens=_rate(scalars, metrics, "tokens-per-second"),
         delays=find_delays(progress, scalars.series, spans),
-        recordings=tuple(
-            _recording(progress, scalars.series, spans, profile) for profile in profiles
-        ),
+        recordings=tuple(_recording(progress, regimes, profile) for profile in profiles),
     )
 
 
@@ -157,16 +158,11 @@ def _median(series: ScalarSeries) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _recording(
-    progress: Progress,
-    series: Mapping[str, ScalarSeries],
-    spans: Sequence[tuple[int, int]],
-    profile: Profile,
-) -> ProfileInRun:
+def _recording(progress: Progress, regimes: Sequence[Regime], profile: Profile) -> ProfileInRun:
     around = np.flatnonzero(overlaps(progress, profile.start_ns, profile.end_ns))
     usual, slowdown, varies_ns = None, None, None
     if not progress.is_per_epoch:
-        usual = usual_steps_around(progress, series, spans, profile.start_ns, profile.end_ns)
+        usual = usual_steps_around(progress, profile.start_ns, profile.end_ns)
     if usual is not None and usual.median_ns > 0 and profile.step_ns is not None:
         ratio = profile.step_ns / usual.median_ns
         slowdown = ratio - 1 if _SAME_STEPS[0] <= ratio <= _SAME_STEPS[1] else None
@@ -182,4 +178,5 @@ def _recording(
         step_ns=None if usual is None else usual.median_ns,
         slowdown=slowdown,
         varies_ns=varies_ns,
+        regime=sum(regime.start_ns <= profile.start_ns for regime in regimes[1:]),
     )

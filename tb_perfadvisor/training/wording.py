@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.training.pauses import Delay, Slowdown
+from tb_perfadvisor.training.regimes import Regime
 from tb_perfadvisor.training.training import ProfileInRun, Rate, Training
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_elapsed, format_share
 
@@ -16,25 +17,80 @@ _REASONS = {
     "recording": "Recording a profile",
     "pause": "Pause without a logged reason: a checkpoint, or input that did not arrive",
 }
+_STORIES = {
+    "start": "The run started slowly",
+    "restart": "The run restarted from an earlier step",
+    "evaluation": "Evaluation",
+    "recording": "Recording profiles",
+    "pause": "Pauses without a logged reason",
+}
+_ONCE = {
+    "recording": "Recording a profile",
+    "pause": "A pause without a logged reason",
+}
+"""The reasons as the beginning of a headline."""
+_STORY = 0.1
+"""Of the run. What costs less is no headline."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NO_SLOWER = 0.01
 """Steps that are longer by less than this are as long as usual."""
 
 
 def headline_of(training: Training) -> str:
-    """The usual step."""
-    unit = "epoch" if training.is_per_epoch else "step"
-    return f"{format_duration(training.step_ns)} per {unit} without the profiler"
+    """What cost the run most, if that is worth a headline; otherwise the usual step."""
+    delay = training.delays[0] if training.delays else None
+    share = delay.cost_ns / training.elapsed_ns if delay and training.elapsed_ns else 0.0
+    if delay is not None and share >= _STORY:
+        return f"{_story_of(delay, training)}: {format_share(share)} of the run"
+    if len(training.regimes) > 1:
+        before, after = training.regimes[-2:]
+        return _changed(before, after, _unit(training))
+    return _usual_step(training)
+
+
+def _unit(training: Training) -> str:
+    return "epoch" if training.is_per_epoch else "step"
+
+
+def _story_of(delay: Delay, training: Training) -> str:
+    unit = _unit(training)
+    slowdown = delay.slowdown
+    if slowdown is None:
+        stories = _STORIES | _ONCE if delay.count == 1 else _STORIES
+        return stories[delay.reason] + _regularity(delay)
+    if slowdown.is_gradual:
+        return f"{unit.capitalize()}s became slower little by little, {_from_to(slowdown)}"
+    before, after = format_duration(slowdown.before_ns), format_duration(slowdown.after_ns)
+    return f"After {unit} {delay.first_step:,}, {unit}s take {after} instead of {before}"
+
+
+def _changed(before: Regime, after: Regime, unit: str) -> str:
+    was, now = format_duration(before.step_ns), format_duration(after.step_ns)
+    return f"After {unit} {after.first_step:,}, {unit}s take {now} instead of {was}"
+
+
+def _usual_step(training: Training) -> str:
+    step = format_duration(training.regimes[0].step_ns)
+    return f"{step} per {_unit(training)} without the profiler"
 
 
 def facts_of(training: Training) -> list[str]:
-    """How far the run got, and what it logged itself."""
-    unit = "epoch" if training.is_per_epoch else "step"
-    facts = [
+    """Its steps, how far the run got, and what it logged itself."""
+    unit = _unit(training)
+    facts = []
+    if len(training.regimes) > 1:
+        parts = ", ".join(
+            f"{format_duration(regime.step_ns)} from {regime.first_step:,} to {regime.last_step:,}"
+            for regime in training.regimes
+        )
+        facts.append(f"Time per {unit} without the profiler: {parts}.")
+    elif headline_of(training) != _usual_step(training):
+        facts.append(f"{_usual_step(training)}.")
+    facts.append(
         f"{unit.capitalize()}s {training.first_step:,} to {training.last_step:,} in "
         f"{format_elapsed(training.elapsed_ns)}, by the times at which {plain(training.tag)} "
         "was logged."
-    ]
+    )
     if training.logged_step is not None:
         facts.append(
             f"The run itself logged {format_duration(training.logged_step.median_ns)} per step "
@@ -81,23 +137,28 @@ def delay_label(delay: Delay, *, is_per_epoch: bool) -> str:
     """What cost time, and how regularly; for steps that became slower, where that began."""
     if delay.slowdown is not None:
         return _slower(delay, delay.slowdown, "epoch" if is_per_epoch else "step")
-    regular = f", every {delay.every_steps:,} steps" if delay.every_steps else ""
-    return _REASONS[delay.reason] + regular
+    return _REASONS[delay.reason] + _regularity(delay)
+
+
+def _regularity(delay: Delay) -> str:
+    return f", every {delay.every_steps:,} steps" if delay.every_steps else ""
 
 
 def _slower(delay: Delay, slowdown: Slowdown, unit: str) -> str:
     before, after = (format_duration(ns) for ns in (slowdown.before_ns, slowdown.after_ns))
     if slowdown.is_gradual:
-        return (
-            f"{unit.capitalize()}s became slower little by little: {before} in the first quarter "
-            f"of the run, {after} in the last"
-        )
+        return f"{unit.capitalize()}s became slower little by little, {_from_to(slowdown)}"
     # Windows refuses timestamps before 1970, which damaged files may have.
     begin = _EPOCH + timedelta(seconds=slowdown.start_unix_ns // NS_PER_S)
     return (
         f"{unit.capitalize()}s became slower after {unit} {delay.first_step:,} "
         f"({begin:%Y-%m-%d %H:%M} UTC): {after} instead of {before}"
     )
+
+
+def _from_to(slowdown: Slowdown) -> str:
+    before, after = (format_duration(ns) for ns in (slowdown.before_ns, slowdown.after_ns))
+    return f"from {before} in the first quarter to {after} in the last"
 
 
 def range_text(ends_ns: tuple[float, float]) -> str:

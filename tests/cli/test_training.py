@@ -28,7 +28,7 @@ def test_text_names_the_usual_step_and_the_pause(logdir: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "500 ms per step without the profiler" in done.stdout
     assert "Steps 0 to 300 in 2.83 minutes" in done.stdout
-    (pause,) = [line for line in done.stdout.splitlines() if line.startswith("Pause")]
+    (pause,) = [line for line in done.stdout.splitlines() if line.startswith("Pause without")]
     # 20 of 170 s.
     assert pause.split()[-6:] == ["200–210", "1", "20.0", "s", "11.8", "%"]
 
@@ -36,7 +36,7 @@ def test_text_names_the_usual_step_and_the_pause(logdir: Path) -> None:
 def test_json_has_the_numbers(logdir: Path) -> None:
     done = CliRunner().invoke(app, ["training", str(logdir), "--format", "json"])
     (run,) = json.loads(done.stdout)
-    assert (run["run"], run["tag"], run["step_ns"]) == ("resnet", "train/loss", 5e8)
+    assert (run["run"], run["tag"], run["regimes"][0]["step_ns"]) == ("resnet", "train/loss", 5e8)
     (delay,) = run["delays"]
     assert delay["reason"] == "pause"
     assert delay["cost_ns"] == 20_000_000_000

@@ -65,7 +65,7 @@ def test_run_is_read_elsewhere_and_shown(tab: Tab, address: str) -> None:
     assert first.status_code == 202
     assert set(first.json) == {"status", "stage", "progress", "queue_position"}
     view = ready(tab, address)
-    assert (view["run"], view["unit"], view["step_ns"]) == ("run", "step", 8_000_000)
+    assert (view["run"], view["unit"], view["regimes"][0]["step_ns"]) == ("run", "step", 8_000_000)
     assert view["recordings"] == []
     (unknown,) = view["unknown_profiles"]
     assert unknown["reason"] == "Not analyzed yet: open its report."
@@ -174,7 +174,7 @@ def beside(tab: Tab) -> str:
 def test_profile_beside_runs_belongs_to_that_of_its_time(tab: Tab, beside: str) -> None:
     store_report(tab)
     view = ready(tab, beside)
-    assert (view["run"], view["step_ns"]) == ("titan/tb/first", 8_000_000)
+    assert (view["run"], view["regimes"][0]["step_ns"]) == ("titan/tb/first", 8_000_000)
     (recording,) = view["recordings"]
     assert recording["first_step"] == 120
 

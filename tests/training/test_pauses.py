@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, usual_step_ns
+from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, is_usual_interval
 from tb_perfadvisor.training.progress import Progress, find_progress
+from tb_perfadvisor.training.regimes import find_regimes
 from tb_perfadvisor.training.scalars import ScalarSeries
 from tb_perfadvisor.training.wording import delay_label
 
@@ -80,7 +81,8 @@ def test_slow_beginning_is_told_once() -> None:
 def test_recorded_steps_neither_count_as_usual_nor_as_a_pause() -> None:
     progress = progress_of(run(*[1.0] * 10, 4.0, *[1.0] * 10))
     recording = (105 * S, 130 * S)
-    assert usual_step_ns(progress, [recording]) == S
+    (regime,) = find_regimes(progress, is_usual_interval(progress))
+    assert regime.step_ns == S
     (delay,) = find_delays(progress, {}, [recording])
     assert (delay.reason, delay.cost_ns) == ("recording", 30 * S)
 
@@ -132,8 +134,8 @@ def test_steps_that_become_slower_are_a_trend() -> None:
     )
     assert delay.slowdown.before_ns == pytest.approx((1 + 4.5 / 39 * 0.3) * S)
     assert delay_label(delay, is_per_epoch=False) == (
-        "Steps became slower little by little: 1.03 s in the first quarter of the run, 1.27 s in"
-        " the last"
+        "Steps became slower little by little, from 1.03 s in the first quarter to 1.27 s in the"
+        " last"
     )
 
 

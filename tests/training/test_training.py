@@ -8,6 +8,7 @@ import pytest
 from tb_perfadvisor.training.metrics import find_metrics, is_evaluation, known_metrics
 from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 from tb_perfadvisor.training.training import Profile, describe_training
+from tb_perfadvisor.training.wording import facts_of, headline_of
 
 S = 1_000_000_000
 
@@ -71,7 +72,9 @@ def test_step_time_and_rates_are_medians() -> None:
     )
     training = describe_training(scalars)
     assert training is not None
-    assert (training.first_step, training.last_step, training.step_ns) == (0, 200, S)
+    assert (training.first_step, training.last_step) == (0, 200)
+    (regime,) = training.regimes
+    assert (regime.step_ns, regime.steps) == (S, 200)
     assert training.elapsed_ns == 200 * S
     assert training.logged_step is not None
     assert training.logged_step.median_ns == pytest.approx(0.9 * S)
@@ -137,3 +140,46 @@ def test_recording_outside_of_the_logged_time_has_no_step() -> None:
 def test_run_without_steps_has_no_speed() -> None:
     assert describe_training(RunScalars({"loss": logged(1.0, steps=1)})) is None
     assert describe_training(RunScalars({})) is None
+
+
+def two_regimes() -> RunScalars:
+    """1 s per step for 300 steps, then 2 s for 300."""
+    seconds = np.concatenate((np.arange(31) * 10, 300 + np.arange(1, 31) * 20))
+    step = np.arange(len(seconds), dtype=np.int64) * 10
+    return RunScalars({"loss": ScalarSeries(step, seconds * S, np.ones(len(step)))})
+
+
+def test_a_change_of_pace_is_the_story() -> None:
+    training = describe_training(two_regimes())
+    assert training is not None
+    assert [(each.first_step, each.last_step, each.step_ns) for each in training.regimes] == [
+        (0, 300, S),
+        (300, 600, 2 * S),
+    ]
+    # 300 steps take 1 s more, of 900 s in all.
+    assert headline_of(training) == (
+        "After step 300, steps take 2.00 s instead of 1.00 s: 33.3 % of the run"
+    )
+    assert facts_of(training)[0] == (
+        "Time per step without the profiler: 1.00 s from 0 to 300, 2.00 s from 300 to 600."
+    )
+
+
+def test_steps_that_become_faster_are_the_story_too() -> None:
+    (loss,) = two_regimes().series.values()
+    faster = ScalarSeries(loss.step, loss.unix_ns[-1] - loss.unix_ns[::-1], loss.value)
+    training = describe_training(RunScalars({"loss": faster}))
+    assert training is not None
+    assert training.delays == ()
+    assert headline_of(training) == "After step 300, steps take 1.00 s instead of 2.00 s"
+
+
+def test_known_profiles_change_no_step_time() -> None:
+    profiles = [Profile(f"{at}", at * S, (at + 15) * S, step_ns=S) for at in range(20, 800, 90)]
+    plain, profiled = (describe_training(two_regimes(), known) for known in ((), profiles))
+    assert plain is not None
+    assert profiled is not None
+    assert plain.regimes == profiled.regimes
+    assert headline_of(plain) == headline_of(profiled)
+    # Each is of the part that it was recorded in.
+    assert [each.regime for each in profiled.recordings] == [0, 0, 0, 0, 1, 1, 1, 1, 1]

@@ -27,7 +27,8 @@ interface Point {
 }
 
 /** Where the chart ends: all usual steps fit, also those of a run that became slower for good. */
-export function topOf({ times, step_ns: medianNs }: TrainingView): number {
+export function topOf({ times, regimes }: TrainingView): number {
+  const medianNs = Math.max(...regimes.map(({ step_ns: ns }) => ns));
   const usual = times.per_step_ns.filter((_, row) => times.reason[row] === "");
   return usual.reduce((most, ns) => Math.max(most, ABOVE_USUAL * ns), CUT_AT * medianNs);
 }
@@ -99,14 +100,21 @@ export function drawTimes(view: TrainingView, width: number): Plot.PlotOptions {
       label: null,
       grid: true,
       ticks: 4,
-      domain: [0, Math.min(top, 1.05 * Math.max(view.step_ns, ...points.map(({ shownNs }) => shownNs)))],
+      domain: [0, Math.min(top, 1.05 * Math.max(...view.regimes.map(({ step_ns: ns }) => ns), ...points.map(({ shownNs }) => shownNs)))],
       tickSize: 0,
       tickFormat: (ns: number) => formatTick(ns, "ns"),
     },
     color: { type: "identity" },
     marks: [
       ...profileMarks(view),
-      Plot.ruleY([view.step_ns], { stroke: "currentColor", strokeDasharray: "4 3", pointerEvents: "none" }),
+      Plot.ruleY(view.regimes, {
+        x1: "first_step",
+        x2: "last_step",
+        y: "step_ns",
+        stroke: "currentColor",
+        strokeDasharray: "4 3",
+        pointerEvents: "none",
+      }),
       Plot.lineY(points, { x: "step", y: "shownNs", z: "part", stroke: "var(--accent)", strokeWidth: 1.25, strokeOpacity: 0.9 }),
       Plot.dot(
         unusual.filter(({ ns }) => ns <= top),

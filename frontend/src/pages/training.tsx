@@ -81,7 +81,7 @@ function Run({ view, captureId }: { view: TrainingView; captureId: string }): JS
       <section class="card" aria-labelledby="times">
         <div class="card-head">
           <h2 id="times">Time per {view.unit}</h2>
-          <p class="muted">line across: median; diamonds: profiles</p>
+          <p class="muted">{view.regimes.length > 1 ? "lines across: medians of each part" : "line across: median"}; diamonds: profiles</p>
         </div>
         <PlotFigure label={describeTimes(view)} draw={draw} />
         {reasons.length > 0 && (

@@ -10,7 +10,7 @@ const VIEW: TrainingView = {
   headline: "",
   facts: [],
   unit: "step",
-  step_ns: 10_000_000,
+  regimes: [{ first_step: 0, last_step: 20, step_ns: 10_000_000 }],
   elapsed_ns: 1e9,
   delays: [],
   recordings: [],

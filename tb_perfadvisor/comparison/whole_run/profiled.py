@@ -9,6 +9,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
 from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.regimes import Regime
 from tb_perfadvisor.training.training import Profile, ProfileInRun, Training
 
 _NS_PER_HOUR = 3_600_000_000_000
@@ -78,10 +79,11 @@ def whole_run_of(
     )
     if recording is None or recording.step_ns is None or recording.profiled_step_ns is None:
         return None
-    left = None
-    if options.total_steps is not None:
+    regime, left = training.regimes[recording.regime], None
+    # Steps to come are like the last ones.
+    if options.total_steps is not None and regime is training.regimes[-1]:
         left = max(options.total_steps - training.last_step, 0)
-    saving = _saving(report, recording, training, left)
+    saving = _saving(report, recording, regime, left)
     info = model.WholeRunInfo(
         run=run,
         tag=training.tag,
@@ -89,8 +91,10 @@ def whole_run_of(
         profiled_step_ns=recording.profiled_step_ns,
         slowdown=recording.slowdown,
         varies_ns=recording.varies_ns,
-        first_step=training.first_step,
-        last_step=training.last_step,
+        first_step=regime.first_step,
+        last_step=regime.last_step,
+        logged_steps=regime.steps,
+        is_whole=len(training.regimes) == 1,
         elapsed_ns=training.elapsed_ns,
         steps_left=left,
         saving=saving,
@@ -101,7 +105,7 @@ def whole_run_of(
 
 
 def _saving(
-    report: model.Report, recording: ProfileInRun, training: Training, left: int | None
+    report: model.Report, recording: ProfileInRun, regime: Regime, left: int | None
 ) -> model.RealSaving | None:
     """Savings in steps that are not profiled.
 
@@ -113,12 +117,11 @@ def _saving(
         return None
     scale = min(recording.step_ns / mean_ns, 1.0)
     expected_ns = round(combined.expected_ns * scale)
-    steps = training.last_step - training.first_step
     return model.RealSaving(
         low_ns=round(combined.low_ns * scale),
         expected_ns=expected_ns,
         high_ns=round(combined.high_ns * scale),
-        logged_ns=expected_ns * steps,
+        logged_ns=expected_ns * regime.steps,
         rest_ns=None if left is None else expected_ns * left,
     )
 

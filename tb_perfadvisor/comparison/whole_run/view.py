@@ -18,6 +18,7 @@ from tb_perfadvisor.contract.model import (
     Curve,
     DelayInfo,
     RecordingInfo,
+    RegimeInfo,
     StepTimes,
     TrainingView,
     UnknownProfile,
@@ -38,6 +39,7 @@ from tb_perfadvisor.training.wording import (
 
 MOST_POINTS = 1_600
 """As many as a wide screen has pixels, which no chart can exceed."""
+_OR_RECORDED = ", or the recording of a profile that is not analyzed yet"
 _NO_CLOCK = "The profile does not tell when it was recorded."
 _RATES: tuple[tuple[Kind, str, str], ...] = (
     ("samples-per-second", "Samples per second", "samples/s"),
@@ -76,12 +78,20 @@ def make_training_view(
         headline=headline_of(training),
         facts=facts_of(training),
         unit="epoch" if training.is_per_epoch else "step",
-        step_ns=round(training.step_ns),
+        regimes=[
+            RegimeInfo(
+                first_step=regime.first_step,
+                last_step=regime.last_step,
+                step_ns=round(regime.step_ns),
+            )
+            for regime in training.regimes
+        ],
         elapsed_ns=training.elapsed_ns,
         delays=[
             DelayInfo(
                 reason=delay.reason,
-                label=delay_label(delay, is_per_epoch=training.is_per_epoch),
+                label=delay_label(delay, is_per_epoch=training.is_per_epoch)
+                + (_OR_RECORDED if delay.reason == "pause" and unknown else ""),
                 count=delay.count,
                 cost_ns=delay.cost_ns,
                 share=delay.cost_ns / max(training.elapsed_ns, 1),

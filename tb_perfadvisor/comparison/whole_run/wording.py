@@ -45,15 +45,20 @@ def _real_saving(info: model.WholeRunInfo) -> Iterator[str]:
     saving = info.saving
     if saving is None or not saving.expected_ns:
         return
-    steps = info.last_step - info.first_step
     rest = ""
     if saving.rest_ns:
         rest = f", and {format_elapsed(saving.rest_ns)} over the {info.steps_left:,} steps left"
     yield (
         f"All findings together save about {format_duration(saving.expected_ns)} of these "
         f"{format_duration(info.step_ns)}: {format_elapsed(saving.logged_ns)} over "
-        f"{steps:,} such steps, as many as the run has logged{rest}."
+        f"{_which(info)}{rest}."
     )
+
+
+def _which(info: model.WholeRunInfo) -> str:
+    if info.is_whole:
+        return f"the {info.logged_steps:,} steps logged so far"
+    return f"steps {info.first_step:,} to {info.last_step:,}, which are of this kind"
 
 
 def _cost(cost: model.CostInfo) -> Iterator[str]:

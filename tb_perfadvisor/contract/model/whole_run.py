@@ -13,9 +13,10 @@ class RealSaving(msgspec.Struct, frozen=True, kw_only=True):
     expected_ns: int
     high_ns: int
     logged_ns: int
-    """What is expected over the steps that the run has logged."""
+    """What is expected over the logged steps of the same pace."""
     rest_ns: int | None
-    """The same over the steps that are left; None if it is unknown how many."""
+    """The same over the steps that are left; None if it is unknown how many, or if the run has
+    another pace by now."""
 
 
 class CostInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,17 +51,32 @@ class WholeRunInfo(msgspec.Struct, frozen=True, kw_only=True):
     varies_ns: tuple[float, float] | None
     """The range of nine of ten intervals around the recording, if the profile's steps lie in it."""
     first_step: int
+    """Of the part of the run in which steps take as long as around the recording."""
     last_step: int
-    """That was logged so far."""
+    """Of this part, as far as it was logged."""
+    logged_steps: int
+    """That the run took in this part, repeated ones included."""
+    is_whole: bool
+    """Whether this part is the whole run."""
     elapsed_ns: int
-    """From the first logged step to the last."""
+    """From the first logged step of the run to the last."""
     steps_left: int | None
-    """None unless the user said how many there are."""
+    """Of the run. None unless the user said how many there are, or if the run has another pace by
+    now."""
     saving: RealSaving | None
     cost: CostInfo | None
     """None unless the user gave a price."""
     sentences: list[str]
     """All of this in words."""
+
+
+class RegimeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the run in which steps take equally long."""
+
+    first_step: int
+    last_step: int
+    step_ns: int
+    """Median time per step, without the profiler."""
 
 
 class DelayInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +147,8 @@ class TrainingView(msgspec.Struct, frozen=True, kw_only=True):
     facts: list[str]
     unit: str
     """step or epoch."""
-    step_ns: int
-    """Usual time per step, without the profiler."""
+    regimes: list[RegimeInfo]
+    """In order of time; one unless steps became slower or faster."""
     elapsed_ns: int
     delays: list[DelayInfo]
     """The costliest first."""
