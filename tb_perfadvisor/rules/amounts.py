@@ -20,6 +20,12 @@ def per_step(total_ns: int, signals: Signals) -> str:
     return f"{format_duration(total_ns / len(signals.steps))} of each step ({share})"
 
 
+def share_of_each(total_ns: int, signals: Signals) -> str:
+    """A total's share in words: `8.1 % of each step`; without steps, `8.1 % of the profile`."""
+    whole = "each step" if len(signals.steps) else "the profile"
+    return f"{format_share(share_of_window(total_ns, signals))} of {whole}"
+
+
 def count_per_step(count: int, noun: str, signals: Signals, *, plural: str = "") -> str:
     """A count in words: `12 waits per step`; without steps, `3 waits in all`.
 

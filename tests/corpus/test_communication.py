@@ -187,7 +187,10 @@ def test_one_all_gather_of_tensor_parallel_inference(corpus: Path) -> None:
     """INDEX: one all-gather takes 441 of 997 ms on both ranks, the other collectives little."""
     path = corpus / "tugot17" / "llama_tp2_ann"
     finding = finding_of(report_of(path), "exposed-communication")
-    assert finding.title == "One all-gather in OutputProjection takes 44.3 % of the profile"
+    assert (
+        finding.title
+        == "Shrink or hide the all-gather in OutputProjection: it takes 44.3 % of the profile"
+    )
     assert "One all-gather in OutputProjection takes 441 ms of it." in finding.summary
     assert "tensor-parallel layers" in finding.summary
     assert "last position" in finding.remedies[0].text
@@ -221,7 +224,7 @@ def test_two_of_eight_tensor_parallel_ranks_lose_their_cores(corpus: Path) -> No
     report = report_of(path)
     first = report.findings[0]
     assert (first.rule_id, first.scope.ranks) == ("straggler", [0, 6])
-    assert first.title == "Ranks 0 and 6 are late in 57 of 84 collectives"
+    assert first.title == "Speed up ranks 0 and 6, late in 57 of 84 collectives"
     assert "(host-preempted: " in first.summary
     table = msgspec.to_builtins(first.evidence[0])
     keys = [column["key"] for column in table["columns"]]

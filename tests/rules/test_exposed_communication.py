@@ -165,7 +165,7 @@ def test_the_one_collective_that_takes_most_of_it_is_named() -> None:
     # The last of four takes 5 of the 7 ms that no compute covers.
     (finding,) = find(ExposedCommunication, four) or ()
     assert finding.summary.endswith("One all-reduce takes 5.00 ms of it.")
-    assert finding.title == "One all-reduce takes 50.0 % of each step"
+    assert finding.title == "Shrink or hide the all-reduce: it takes 50.0 % of each step"
     # Of two, one is always the longer.
     (finding,) = find(ExposedCommunication, four.replace("N'N'N'NNNN", "NNN'NNNNNN")) or ()
     assert "One all-reduce" not in finding.summary

@@ -60,7 +60,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.ranks == (0, 6)
     assert finding.summary.startswith("The other ranks wait 5.00 ms of each step (50.0 %) for")
     assert "ranks 0 and 6, late in 2 of 2 collectives" in finding.summary
-    assert finding.title == "Ranks 0 and 6 are late in 2 of 2 collectives"
+    assert finding.title == "Speed up ranks 0 and 6, late in 2 of 2 collectives"
 
 
 # In each step, one view of the late rank takes 2.5 ms instead of 0.1.
@@ -91,7 +91,7 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
         for rank, text in enumerate((WAITING, STALLED))
     ]
     (finding,) = find(Straggler, run_of(*traces)) or ()
-    assert finding.title == "Rank 1 is late in 4 of 4 collectives"
+    assert finding.title == "Speed up rank 1, late in 4 of 4 collectives"
     # The view takes 2.4 ms longer than usual.
     assert finding.summary.endswith(
         "mostly because the operating system took the core from the launching thread"

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collectives_by_operation, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
@@ -117,7 +117,7 @@ class ExposedCommunication(Rule):
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals)
         yield Finding(
-            instance=count_per_step(collectives.count, "collective", signals),
+            instance=f"{share_of_each(exposed_ns, signals)} waits for it",
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
@@ -148,11 +148,12 @@ def _longest(signals: Signals) -> tuple[str, str]:
     if longest is None:
         return "", ""
     where = f" in {longest.annotation}" if longest.annotation else ""
-    name = f"One {longest.operation}{where} takes"
     taken = format_duration(longest.exposed_ns / signals.steps.count)
-    share = format_share(share_of_window(longest.exposed_ns, signals))
-    whole = "each step" if len(signals.steps) else "the profile"
-    return f"{name} {share} of {whole}", f" {name} {taken} of it."
+    share = share_of_each(longest.exposed_ns, signals)
+    return (
+        f"Shrink or hide the {longest.operation}{where}: it takes {share}",
+        f" One {longest.operation}{where} takes {taken} of it.",
+    )
 
 
 def _changes(signals: Signals) -> tuple[str, ...]:

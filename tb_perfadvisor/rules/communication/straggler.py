@@ -107,14 +107,13 @@ class Straggler(Rule):
             return
         names = ranks_named(signals, delays.late)
         why = f", mostly {reason_of(excess, preempted_ns)}" if excess else ""
-        verb = "is" if len(delays.late) == 1 else "are"
         times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
         yield Finding(
             summary=(
                 f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in {times}"
                 f" collectives{why}."
             ),
-            title=f"{names.capitalize()} {verb} late in {times} collectives",
+            title=f"Speed up {names}, late in {times} collectives",
             saving=saving,
             evidence=(
                 *_evidence(signals, delays, excess, latest),

@@ -56,7 +56,7 @@ class DominantKernel(Rule):
     """
 
     id = "dominant-kernel"
-    title = "Start with the kernel that takes most of the step"
+    title = "Speed up the kernel that takes most of the time"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False

@@ -68,7 +68,7 @@ class DominantOperators(Rule):
     """
 
     id = "dominant-operators"
-    title = "Start with the operators that take most of the step"
+    title = "Speed up the operators that take most of the time"
     category = "compute"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS)

@@ -11,6 +11,8 @@ MOST_CHARACTERS = 64
 _MOST_OF_NAME = 48
 _RETURN_TYPE = re.compile(r"^void\s+")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::")
+_TILES = re.compile(r"(?<=\w)_[a-zA-Z]*\d+x\d+\S*$")
+"""The sizes in the name of a library's kernel, and what follows: `_MT256x208x64_MI16x16x1_…`."""
 _FEWEST = 4
 """A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
 _PLACES = ("source", "line")
@@ -38,6 +40,7 @@ def short_name(name: str) -> str:
         # A call of a jitted function names it in parentheses: `PjitFunction(train_step)`.
         if ends and "::" in name:
             name = name[: min(ends)]
+    name = _TILES.sub("", name)
     if name.count("/") > 1:
         name = "/".join(name.split("/")[-2:])
     return name if len(name) <= _MOST_OF_NAME else f"{name[: _MOST_OF_NAME - 1]}…"

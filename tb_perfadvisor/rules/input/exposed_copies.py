@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
@@ -136,7 +136,7 @@ class ExposedCopies(Rule):
         # Pinning host memory does not help copies within the device.
         is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
         yield Finding(
-            instance=f"{count_per_step(len(rows), 'copy', signals, plural='copies')}",
+            instance=f"{share_of_each(exposed_ns, signals)} waits for them",
             summary=(
                 f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
                 f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"

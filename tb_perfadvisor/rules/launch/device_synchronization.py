@@ -82,7 +82,7 @@ class DeviceSynchronization(Rule):
     """
 
     id = "device-synchronization"
-    title = "Stop waiting for the device inside the step"
+    title = "Stop waiting for the device"
     category = "launch"
     reads_sums = True
     needs = (Need.LAUNCHED_WORK,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.launches import (
     idle_by_host_state,
@@ -151,9 +151,7 @@ class LaunchBound(Rule):
         mean_ns = signals.trace.events.duration_ns[rows].mean() if len(rows) else None
         where = " outside of graphs" if runs_graphs(signals) else ""
         yield Finding(
-            instance=(
-                f"{count_per_step(len(rows), 'kernel', signals)}, {format_duration(mean_ns)} each"
-            ),
+            instance=f"the device idles {share_of_each(total, signals)}",
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"

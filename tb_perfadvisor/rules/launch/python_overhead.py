@@ -89,7 +89,7 @@ class PythonOverhead(Rule):
     """
 
     id = "python-overhead"
-    title = "Move host code out of the step"
+    title = "Speed up the host code that everything waits for"
     category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS)
     is_preview = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
 from tb_perfadvisor.rules.evidence.server_steps import server_phases
@@ -107,9 +107,7 @@ class StepGap(Rule):
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
         what = f", mostly in {activity.names[0]}" if is_explained else ""
         yield Finding(
-            instance=activity.names[0]
-            if is_explained
-            else f"{count_per_step(len(claims), 'gap', signals)}",
+            instance=activity.names[0] if is_explained else per_step(gap_ns, signals),
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."

@@ -51,7 +51,7 @@ class HostPlacedOperators(Rule):
     """
 
     id = "host-placed-operators"
-    title = "Move these operators to the device"
+    title = "Move operators to the device"
     category = "placement"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)

@@ -58,7 +58,7 @@ class HostOffloadCopies(Rule):
     """
 
     id = "host-offload-copies"
-    title = "Keep arrays on the device, or hide their transfers to the host"
+    title = "Keep arrays on the device, or hide their transfers"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = False
