@@ -68,6 +68,36 @@ LOADER = (Part.LOADER, Part.LOADER_WORKERS)
             (Part.LOADER_WORKERS, Part.DDP),
         ),
         (
+            "hta/df_index_resolver/*/*.json*",
+            "training",
+            "unknown",
+            # CompiledFunctionBackward of functorch, and no Triton kernel.
+            (Part.TORCH_COMPILE, Part.SGD),
+            (Part.INDUCTOR, Part.ADAM, Part.OWN_OPTIMIZER, Part.FOREACH_UPDATES),
+        ),
+        (
+            "modded-nanogpt/current_a/*.json*",
+            "training",
+            "unknown",
+            (Part.INDUCTOR, Part.OWN_OPTIMIZER),  # NorMuon and DistAdam
+            (Part.ADAM, Part.SGD),
+        ),
+        (
+            "hta/trace_diff_control/*.json*",
+            "training",
+            "TorchRec",
+            # 108 copies of more than 64 KiB, all pinned, all on stream 22, which has no kernels.
+            (Part.PINNED_BATCHES, Part.COPY_STREAM, Part.FUSED_OPTIMIZER),
+            (Part.OWN_OPTIMIZER,),
+        ),
+        (
+            "kineto/resnet50_num_workers_4/*.json*",
+            "training",
+            "unknown",
+            (Part.SGD, Part.LOADER_WORKERS),
+            (Part.PINNED_BATCHES, Part.COPY_STREAM, Part.OWN_OPTIMIZER),  # pageable, on stream 7
+        ),
+        (
             "hta/mtia_trace_single_rank/*/*.json*",
             "training",
             "TorchRec",

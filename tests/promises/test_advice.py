@@ -22,6 +22,11 @@ IMPLIED = {
     Part.SGLANG: Part.SERVER,
     Part.TENSORRT_LLM: Part.SERVER,
     Part.FUSED_OPTIMIZER: Part.OPTIMIZER,
+    Part.ADAM: Part.OPTIMIZER,
+    Part.SGD: Part.OPTIMIZER,
+    Part.FOREACH_OPTIMIZER: Part.OPTIMIZER,
+    Part.OWN_OPTIMIZER: Part.OPTIMIZER,
+    Part.INDUCTOR: Part.TORCH_COMPILE,
 }
 """Parts that are there whenever another one is."""
 CHANGES = tuple(change(change_id) for change_id in change_ids())
@@ -47,6 +52,7 @@ def _contradict(parts: set[Part], framework: str) -> bool:
     training = {
         *(Part.TRAINING, Part.OPTIMIZER, Part.FUSED_OPTIMIZER, Part.GRADIENTS_16_BIT, Part.DDP),
         *(Part.HF_TRAINER, Part.TORCHTITAN, Part.CHECKPOINTING, Part.DEEPSPEED),
+        *(Part.ADAM, Part.SGD, Part.FOREACH_OPTIMIZER, Part.OWN_OPTIMIZER),
     }
     forward = {Part.FORWARD_ONLY, Part.SERVER, *SERVERS, Part.HF_PIPELINE}
     kinds = ({Part.GPU, Part.NVIDIA, Part.AMD, Part.DEVICE_GRAPHS}, {Part.TPU}, {Part.CPU_ONLY})
@@ -57,6 +63,49 @@ def _contradict(parts: set[Part], framework: str) -> bool:
         # Only programs of PyTorch are told apart so far.
         or (framework in ("tensorflow", "jax") and bool(parts & forward))
     )
+
+
+NAMED_PARTS = {
+    # An optimizer, unless a call of another library returns one.
+    r"torch\.optim\b|\boptim=|[Tt]he optimizer|optimizer state|\"optimizer\"|_foreach_": {
+        *(Part.OPTIMIZER, Part.TRAINING, Part.FORWARD_ONLY, Part.FUSED_OPTIMIZER),
+        *(Part.ADAM, Part.SGD, Part.FOREACH_OPTIMIZER, Part.OWN_OPTIMIZER),
+    },
+    r"DataLoader\(|num_workers|[Tt]he loader|DeviceLoader": {Part.LOADER, Part.LOADER_WORKERS},
+    r"DistributedDataParallel|\bDDP|\bddp": {Part.DDP, Part.DATA_PARALLEL, Part.MEGATRON},
+    r"cuda\.[Ss]tream\b|(?:separate|own|another) stream": {Part.COPY_STREAM},
+    r"\b[Pp]in(?:s|ned|_memory)?\b": {Part.PINNED_BATCHES},
+    r"GPU graphs?|graph\.replay|replay|cudagraph|cuda-graph|reduce-overhead": {
+        *(Part.DEVICE_GRAPHS, Part.INDUCTOR),
+    },
+    r"torch\.compile|[Cc]ompile the|(?<!TPU )compiler|_inductor": {
+        *(Part.TORCH_COMPILE, Part.INDUCTOR, Part.DEVICE_GRAPHS),
+    },
+}
+"""Parts that a remedy changes if its words are found in it, and conditions that are about them."""
+ENTRIES = {
+    key: entry
+    for path in sorted(Path(advice.__file__).parent.glob("*.toml"))
+    for key, entry in tomllib.loads(path.read_text(encoding="utf-8")).items()
+}
+
+
+@pytest.mark.parametrize("change_id", ENTRIES)
+def test_what_names_a_part_has_a_condition_on_it_or_says_why_not(change_id: str) -> None:
+    """Advice for PyTorch must not be what the program does already, or has no part for."""
+    entry = ENTRIES[change_id]
+    variants = entry.get("for", [entry])
+    unconditional = []
+    for variant, remedy in zip(variants, change(change_id).remedies, strict=True):
+        named = f"{remedy.text}\n{remedy.snippet}"
+        conditions = {*remedy.needs, *remedy.unless}
+        unconditional += [
+            (words, remedy.text)
+            for words, parts in NAMED_PARTS.items()
+            if remedy.framework in ("pytorch", "") and re.search(words, named)
+            if not (conditions & parts or variant.get("always") or entry.get("always"))
+        ]
+    assert unconditional == []
 
 
 def test_the_catalog_is_cut_into_its_entries() -> None:

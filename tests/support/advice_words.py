@@ -32,6 +32,7 @@ NEEDS = {
     r"diffusers|num_images_per_prompt|pipe\.transformer": "Diffusers",
     r"\bpipe\(": "Hugging Face pipeline|Diffusers",
     r"torchrec": "TorchRec",
+    r"torch\._inductor(?![\s\S]*torch\.compile\()": "Inductor",
 }
 """Words (regular expressions), and the parts that justify them: one must be present."""
 
@@ -43,8 +44,16 @@ UNLESS = {
     r"reduce-overhead|cudagraphs\b|CUDA graph|enforce_eager": "GPU graphs",
     r"\bfused=True|adamw_torch_fused|foreach=True": "fused optimizer",
     r"compress_hook": "16-bit gradients",
+    r"pin_memory=True\)\n|dataloader[_.]pin_memory": "copies from pinned memory",
+    r"torch\.cuda\.Stream\(\)": "copies on a stream of their own",
 }
 """Words (regular expressions), and the parts that rule them out: none may be present."""
+
+OF_ADAM = re.compile(r"optim\.Adam|adamw_torch|\"AdamW\"")
+OTHER_OPTIMIZERS = frozenset(
+    {"SGD", "optimizer with a foreach form only", "optimizer that is not PyTorch's"}
+)
+"""Whoever uses only these did not choose Adam."""
 
 OF_TRAINING = re.compile(
     r"train_step\(|loss_fn|\bloss\.|optimizer\.|optim\.Adam|backward\(\)|GradScaler|shuffle=True"
@@ -71,6 +80,9 @@ def misfits(advice: str, parts: Collection[str]) -> Iterator[str]:
     for words, unwanted in UNLESS.items():
         if (found := _named(words, advice)) and (has := set(parts) & set(unwanted.split("|"))):
             yield f"{found[0]!r} despite {', '.join(sorted(has))}"
+    others = set(parts) & OTHER_OPTIMIZERS
+    if others and "Adam" not in parts and (found := _named(OF_ADAM, advice)):
+        yield f"{found[0]!r} for {', '.join(sorted(others))}"
     serves = set(parts) & {"forward only", "inference server"}
     if serves and (found := _named(OF_TRAINING, advice)):
         yield f"{found[0]!r} in {', '.join(sorted(serves))}"

@@ -9,10 +9,12 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.tables import event_count
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.copies import copies_by_direction, copy_wait_table
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.device.copy_streams import copies_to_device, copy_waits
+from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.pageable_copies import (
     host_link,
     pageable_copies,
@@ -22,7 +24,7 @@ from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import group_rows, is_in
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -35,19 +37,13 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Fix, Overlap, Shorten
 
-_LABELS = {
-    CopyDirection.UNKNOWN: "direction unknown",
-    CopyDirection.HOST_TO_DEVICE: "host to device",
-    CopyDirection.DEVICE_TO_HOST: "device to host",
-    CopyDirection.DEVICE_TO_DEVICE: "within the device",
-    CopyDirection.PEER_TO_PEER: "device to device",
-    CopyDirection.HOST_TO_HOST: "host to host",
-}
-_PINNING = {1: "pageable", 0: "pinned", -1: ""}
-
-
-_FROM_HOST = ("pinned-memory", "copy-ahead", "prefetch-to-device")
+_FROM_HOST = ("copy-ahead", "prefetch-to-device")
 _WITHIN_DEVICE = ("copies-within-device", "donated-arguments", "xla-compiled-step")
+_TO_HOST = (
+    *("results-to-pinned-memory", "overlapped-schedule"),
+    *("tensors-from-step", "read-arrays-rarely"),
+)
+_BETWEEN_DEVICES = ("process-per-device", *_FROM_HOST)
 
 
 class ExposedCopies(Rule):
@@ -65,9 +61,11 @@ class ExposedCopies(Rule):
 
     How it is measured
     ------------------
-    The time attributed to *copies* alone. On a TPU, copies of data that the program keeps in host
-    memory or exchanges with code on the host are left out, and copies within the device;
-    host-offload-copies, host-callback, outside-compilation and redundant-copies report those. High
+    The time attributed to *copies* alone. Copies from pinned memory on a stream of their own are
+    left out while nothing is launched that could wait for them: there the host is late. On a TPU,
+    copies of data that the program keeps in host memory or exchanges with code on the host are left
+    out, and copies within the device; host-offload-copies, host-callback, outside-compilation and
+    redundant-copies report those. High
     is all of it. Expected is what the steps save in a replay in which copies to the device overlap
     other work and copies within the device take half as long, because some are needed and compute
     uses the same memory. Copies from pageable memory cannot overlap, because the host waits for
@@ -109,6 +107,7 @@ class ExposedCopies(Rule):
             offload_waits(signals),
             transfer_waits(signals),
             _time_of(signals.trace, _of_core(signals)),
+            copy_waits(signals).unawaited,
         )
         claims = minus(signals.attribution.intervals[Cause.COPIES], reported_elsewhere)
         exposed_ns = total_ns(claims)
@@ -132,9 +131,7 @@ class ExposedCopies(Rule):
         if pinned:
             movable = np.setdiff1d(movable, pageable_copies(signals).rows)
         shorter = Shorten(within, events.duration_ns[within] // 2)
-        table = _by_direction(signals, rows, exposed)
-        # Pinning host memory does not help copies within the device.
-        is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
+        table = copies_by_direction(signals, rows, exposed)
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for them",
             summary=(
@@ -152,10 +149,33 @@ class ExposedCopies(Rule):
             ),
             evidence=(
                 table,
+                *copy_wait_table(signals),
                 costliest("Most exposed copies", signals.worker, rows, exposed),
             ),
-            remedies=advise(*(_WITHIN_DEVICE if is_within else _FROM_HOST)),
+            remedies=advise(*_changes(signals, rows, exposed)),
         )
+
+
+def _changes(signals: Signals, rows: Int32, exposed: Int64) -> tuple[str, ...]:
+    """What helps against copies in the direction that takes most of the exposed time."""
+    is_filled = signals.trace.events.kind[rows] == EventKind.MEMSET
+    within = CopyDirection.DEVICE_TO_DEVICE
+    directions = np.where(is_filled, within, _directions(signals.trace, rows))
+    by_direction = np.bincount(directions, weights=exposed)
+    match CopyDirection(int(np.argmax(by_direction))):
+        case CopyDirection.DEVICE_TO_DEVICE:
+            return _WITHIN_DEVICE
+        case CopyDirection.DEVICE_TO_HOST:
+            return _TO_HOST
+        case CopyDirection.PEER_TO_PEER:
+            return _BETWEEN_DEVICES
+        case CopyDirection.HOST_TO_DEVICE:
+            copies = copies_to_device(signals)
+            exposed_ns = time_within(signals, copies.row, signals.attribution.of(Cause.COPIES))
+            is_pinned = 2 * exposed_ns[copies.is_pinned].sum() > exposed_ns.sum()
+            return _FROM_HOST if is_pinned else ("pinned-memory", *_FROM_HOST)
+        case _:
+            return ("pinned-memory", *_FROM_HOST)
 
 
 def _of_core(signals: Signals) -> Int32:
@@ -189,39 +209,3 @@ def _pinned(signals: Signals) -> tuple[Fix, ...]:
     """What pinned memory changes; nothing without pageable copies or if the link is unknown."""
     copies, link = pageable_copies(signals), host_link(signals)
     return pinning(signals, copies, link) if link is not None and len(copies.rows) else ()
-
-
-def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
-    """Exposed time by direction and kind of host memory; no bytes if a size is unknown."""
-    trace, copies = signals.trace, signals.trace.copies
-    pageable = trace.by_event(copies.row, copies.pageable, -1)
-    size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
-    is_memset = trace.events.kind[rows] == EventKind.MEMSET
-    kinds = is_memset.astype(np.int8), _directions(trace, rows), pageable[rows]
-    groups, inverse = group_rows(*kinds)
-    table: list[tuple[str, str, int | None, int | None, int]] = []
-    for group, row in enumerate(groups.tolist()):
-        is_filled, direction, memory = (int(kind[row]) for kind in kinds)
-        members = inverse == group
-        sizes = size_bytes[rows[members]]
-        table.append(
-            (
-                "memset" if is_filled else _LABELS[CopyDirection(direction)],
-                _PINNING[memory],
-                event_count(trace, int(members.sum())),
-                int(sizes.sum()) if (sizes >= 0).all() else None,
-                int(exposed[members].sum()),
-            )
-        )
-    ranked = sorted(table, key=lambda row: -row[4])
-    return Table(
-        "Copies that overlap no other work",
-        (
-            Column("direction", "Direction"),
-            Column("memory", "Host memory"),
-            Column("count", "Count", "count"),
-            Column("size_bytes", "Bytes", "bytes"),
-            Column("exposed_ns", "Exposed", "ns"),
-        ),
-        tuple(ranked),
-    )

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_co
 _MOST_CHANGES = 4
 """For known causes; the table lists all of them."""
 
-_FOR_UNKNOWN_CAUSES = ("overlapped-schedule", "keep-on-device", "pinned-memory")
+_FOR_UNKNOWN_CAUSES = ("overlapped-schedule", "keep-on-device")
 
 
 class DeviceSynchronization(Rule):

@@ -38,6 +38,8 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.units import format_duration, format_share
 
+_GOOD_PART = 0.1
+"""An optimizer in which less of the idle time passes gets no advice here."""
 KEPT_SHARE = 0.25
 """The part of the framework's code that stays at worst: a compiled model still has some operators
 that run one by one, where its graph breaks."""
@@ -207,7 +209,9 @@ def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[
     """What helps against what takes most of the host's time come first."""
     is_launching = total_ns(launching) > total_ns(eager)
     first = ("device-graphs", "compile") if is_launching else ("compile", "device-graphs")
-    optimizer = ("fused-optimizer",) if len(optimizer_loop(signals).steps) else ()
+    updating = intersect(join(launching, eager), optimizer_loop(signals).steps)
+    is_updating = total_ns(updating) > _GOOD_PART * total_ns(join(launching, eager))
+    optimizer = ("fused-optimizer",) if is_updating else ()
     return (
         *first,
         *optimizer,

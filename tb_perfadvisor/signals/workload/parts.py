@@ -68,15 +68,30 @@ class Part(Enum):
     DEVICE_GRAPHS = ("GPU graphs", Aspect.COMPILED)
     """The program replays recorded graphs (CUDA or HIP)."""
     TORCH_COMPILE = ("torch.compile", Aspect.COMPILED)
+    """Or another compiler that traces PyTorch programs, such as that of functorch."""
+    INDUCTOR = ("Inductor", Aspect.COMPILED)
+    """The compiler's usual backend, which generates Triton kernels. Its options are of no use to
+    programs that are compiled by another one."""
     XLA = ("XLA", Aspect.COMPILED)
 
     OPTIMIZER = ("optimizer", Aspect.FEATURE)
+    ADAM = ("Adam", Aspect.FEATURE)
+    """`torch.optim.Adam` or `AdamW`."""
+    SGD = ("SGD", Aspect.FEATURE)
+    FOREACH_OPTIMIZER = ("optimizer with a foreach form only", Aspect.FEATURE)
+    """One of PyTorch's optimizers that has no fused form, such as RMSprop."""
+    OWN_OPTIMIZER = ("optimizer that is not PyTorch's", Aspect.FEATURE)
+    FOREACH_UPDATES = ("updates of many parameters at once", Aspect.FEATURE)
     FUSED_OPTIMIZER = ("fused optimizer", Aspect.FEATURE)
     GRADIENTS_16_BIT = ("16-bit gradients", Aspect.FEATURE)
     CHECKPOINTING = ("activation checkpointing", Aspect.FEATURE)
     GATHERED_ONCE = ("parameters gathered once per step", Aspect.FEATURE)
     """Sharded parameters stay whole from the forward to the backward pass."""
     FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
+    PINNED_BATCHES = ("copies from pinned memory", Aspect.FEATURE)
+    """All larger copies to the device come from pinned memory."""
+    COPY_STREAM = ("copies on a stream of their own", Aspect.FEATURE)
+    """All larger copies to the device run on streams without kernels."""
     CUSTOM_ALL_REDUCE = ("custom all-reduce", Aspect.FEATURE)
     """All-reduces in one or two steps among the devices of a node, without NCCL."""
     OVERLAPPED_SCHEDULE = ("overlapped scheduling", Aspect.FEATURE)

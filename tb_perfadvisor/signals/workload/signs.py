@@ -32,6 +32,8 @@ class Sign(Struct, frozen=True):
 _CALLS = (EventKind.OPERATOR, EventKind.ANNOTATION)
 _FRAMES = (EventKind.PYTHON,)
 _KERNELS = (EventKind.KERNEL,)
+_INDUCTOR_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
+"""The second is the name before PyTorch 2.2: torch/_inductor/config.py, `descriptive_names`."""
 
 
 def _calls(part: Part, pattern: str) -> Sign:
@@ -145,11 +147,10 @@ SIGNS: tuple[Sign, ...] = (
         r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
     ),
     Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE, anywhere=True),
-    Sign(
-        Part.TORCH_COMPILE,
-        _KERNELS,
-        re.compile(r"triton_(?:poi|per|red|for|tem)_fused"),
-    ),
+    Sign(Part.TORCH_COMPILE, _KERNELS, _INDUCTOR_KERNEL),
+    _calls(Part.INDUCTOR, r"## Call CompiledFxGraph "),
+    Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE, anywhere=True),
+    Sign(Part.INDUCTOR, _KERNELS, _INDUCTOR_KERNEL),
     Sign(
         Part.CUSTOM_ALL_REDUCE,
         (EventKind.KERNEL, EventKind.COLLECTIVE),
@@ -177,6 +178,21 @@ SIGNS: tuple[Sign, ...] = (
         Part.FUSED_OPTIMIZER,
         r"aten::_fused_(?:adam|adamw|sgd|adagrad)_|Optimizer\.step#(?:Fused|DeepSpeedCPU)",
     ),
+    # torch.optim: which optimizers have a fused or a foreach form.
+    _calls(Part.ADAM, r"Optimizer\.step#AdamW?\.step"),
+    _calls(Part.SGD, r"Optimizer\.step#SGD\.step"),
+    _calls(
+        Part.FOREACH_OPTIMIZER,
+        r"Optimizer\.step#(?:Adadelta|Adagrad|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop)\.step",
+    ),
+    # Not those of PyTorch, not those that call others, and not those whose name says that they are
+    # fused or quantized, which have kernels of their own.
+    _calls(
+        Part.OWN_OPTIMIZER,
+        r"Optimizer\.step#(?!(?:AdamW?|SGD|Adadelta|Adafactor|Adagrad|Adamax|ASGD|LBFGS|NAdam|RAdam"
+        r"|RMSprop|Rprop|SparseAdam)\.step|\w*(?:Optimizer|Wrapper)\w*\.step|Fused|\w*8bit)\w+\.step",
+    ),
+    _calls(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
     _calls(Part.CHECKPOINTING, r"CheckpointFunction"),
     _frames(Part.CHECKPOINTING, r"torch/utils/checkpoint\.py"),
     Sign(Part.STEP_CALLS, (EventKind.STEP,), re.compile(r"ProfilerStep#")),

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
+from tb_perfadvisor.signals.device.copy_streams import larger_copies
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.shard_gathers import gathered_once
@@ -170,12 +171,25 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     once = gathered_once(signals) if Part.TRAINING in facts else None
     if once is not None:
         yield Part.GATHERED_ONCE, f"{once:,} all-gathers, none of them in a backward pass"
+    yield from _copies_to_device(signals)
     table = trace.collectives
     of_gradients = collective_roles(signals).is_for(Role.GRADIENTS, Role.SHARDS)
     reduces = of_gradients & np.isin(trace.texts(table.operation), _REDUCING)
     narrow = sum(dtype.lower() in _NARROW for dtype in trace.texts(table.dtype[reduces]))
     if 2 * narrow > reduces.sum():
         yield Part.GRADIENTS_16_BIT, f"{narrow:,} of {reduces.sum():,} collectives of gradients"
+
+
+def _copies_to_device(signals: Signals) -> Iterator[tuple[Part, str]]:
+    """How the larger copies of the steps to the device are done."""
+    larger = larger_copies(signals)
+    if not len(larger.row):
+        return
+    count = f"all {len(larger.row):,} larger copies to the device"
+    if larger.is_pinned.all():
+        yield Part.PINNED_BATCHES, count
+    if larger.is_apart.all():
+        yield Part.COPY_STREAM, count
 
 
 def _parallelism(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:

@@ -8,7 +8,7 @@ from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.workload.parts import Aspect, Part
 from tb_perfadvisor.signals.workload.workload import Workload, workload
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 
 
 def of(trace: Trace) -> Workload:
@@ -42,6 +42,12 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("AddmmBackward0", Part.TRAINING),
         ("MseLossBackward", Part.TRAINING),
         ("aten::_fused_adamw_", Part.FUSED_OPTIMIZER),
+        ("Optimizer.step#AdamW.step", Part.ADAM),
+        ("Optimizer.step#SGD.step", Part.SGD),
+        ("Optimizer.step#RMSprop.step", Part.FOREACH_OPTIMIZER),
+        ("Optimizer.step#NorMuon.step", Part.OWN_OPTIMIZER),
+        ("aten::_foreach_add_", Part.FOREACH_UPDATES),
+        ("## Call CompiledFxGraph f7p6gslkv3uwbkhsf7qhhobwgh7c ##", Part.INDUCTOR),
         ("_ReduceFromModelParallelRegion", Part.TENSOR_PARALLEL),
         ("LinearWithGradAccumulationAndAsyncCommunication", Part.MEGATRON),
         ("torch.distributed.ddp.reducer::copy_bucket_to_view", Part.DDP),
@@ -193,3 +199,48 @@ def test_who_prepares_the_input(name: str, parts: set[Part]) -> None:
 def test_all_reduces_of_servers(kernel: str, is_custom: bool) -> None:
     program = of(TraceBuilder().collective(kernel, 0, 9).build())
     assert program.has(Part.CUSTOM_ALL_REDUCE) is is_custom
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Of PyTorch; those that call others (TorchRec, torch.distributed.optim); with own kernels.
+        *("Adam", "SGD", "LBFGS", "SparseAdam", "CombinedOptimizer", "KeyedOptimizerWrapper"),
+        *("ZeroRedundancyOptimizer", "EMAOptimizer", "FusedLAMB", "AdamW8bit"),
+    ],
+)
+def test_optimizers_of_libraries_are_not_the_programs_own(name: str) -> None:
+    assert not of(with_operator(f"Optimizer.step#{name}.step")).has(Part.OWN_OPTIMIZER)
+
+
+def test_compilers_other_than_inductor_have_none_of_its_options() -> None:
+    program = of(with_operator("CompiledFunctionBackward"))
+    assert program.has(Part.TORCH_COMPILE)
+    assert not program.has(Part.INDUCTOR)
+
+
+@pytest.mark.parametrize(
+    ("pageable", "stream", "size_bytes", "parts"),
+    [
+        (0, 9, 1 << 20, {Part.PINNED_BATCHES, Part.COPY_STREAM}),
+        (0, 7, 1 << 20, {Part.PINNED_BATCHES}),
+        (1, 9, 1 << 20, {Part.COPY_STREAM}),
+        (0, 9, 64 << 10, set()),  # small copies prove nothing
+    ],
+)
+def test_how_batches_are_copied(
+    pageable: int, stream: int, size_bytes: int, parts: set[Part]
+) -> None:
+    builder = TraceBuilder()
+    builder.kernel("sgemm", 0, 100)
+    builder.copy(
+        CopyDirection.HOST_TO_DEVICE,
+        100,
+        200,
+        pageable=pageable,
+        size_bytes=size_bytes,
+        stream=stream,
+    )
+    program = of(builder.build())
+    about_copies = {Part.PINNED_BATCHES, Part.COPY_STREAM}
+    assert {part for part in about_copies if program.has(part)} == parts
