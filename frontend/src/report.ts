@@ -353,6 +353,7 @@ export interface FindingInfo {
   saving: SavingInfo | null;
   causes?: string[];
   larger_batch?: LargerBatchInfo | null;
+  memory_saving?: MemorySavingInfo | null;
   scope: Scope;
   evidence: (EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence)[];
   places?: Place[];
@@ -389,6 +390,16 @@ export interface LargerBatchInfo {
   low_share: number;
   expected_share: number;
   high_share: number;
+}
+/**
+ * By how much a change lowers the peak of allocated device memory.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MemorySavingInfo".
+ */
+export interface MemorySavingInfo {
+  bytes: number;
+  share: number;
 }
 /**
  * Where a finding was seen.

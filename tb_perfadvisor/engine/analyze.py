@@ -16,6 +16,7 @@ from tb_perfadvisor.engine.ranking import first_finding, rank
 from tb_perfadvisor.engine.run_rules import run_rules
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
+from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.trace import Run
@@ -59,7 +60,7 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         findings=agreeing(findings),
         first=None if is_start_up(signals) else first_finding(findings),
         combined=combined,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
         headline=headline(signals, findings, combined),
     )
 

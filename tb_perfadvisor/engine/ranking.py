@@ -268,7 +268,8 @@ def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule,
 def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
     rule, finding = entry
     if finding.saving is None:
-        return 1, _SEVERITY[finding.severity or "low"], 0, rule.id
+        freed_bytes = finding.memory.bytes if finding.memory is not None else 0
+        return 1, _SEVERITY[finding.severity or "low"], -freed_bytes, rule.id
     return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
 
 

@@ -231,6 +231,9 @@ def _finding(
         saving=_saving(ranked, signals),
         causes=_causes(ranked, signals),
         larger_batch=_larger_batch(finding),
+        memory_saving=None
+        if finding.memory is None
+        else model.MemorySavingInfo(bytes=finding.memory.bytes, share=finding.memory.share),
         scope=model.Scope(
             ranks=list(ranks),
             first_step=int(steps.number[0]) if len(steps) else None,

@@ -10,7 +10,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.run_row import report_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.branches import branches_of
-from tb_perfadvisor.report.formats.wording import caption_line, saving_text
+from tb_perfadvisor.report.formats.wording import caption_line, worth_text
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of
 
 _MOST_FINDINGS = 5
@@ -29,7 +29,7 @@ class Report(model.Report, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """The headline and the first findings, for the last value of a notebook's cell."""
         rows = [
-            (f"{entry.number}. {entry.title}", saving_text(entry.finding.saving, self))
+            (f"{entry.number}. {entry.title}", worth_text(entry.finding, self))
             for branch in branches_of(self)
             for entry in (branch.entry, *branch.refined)
         ]

@@ -149,6 +149,19 @@ class LargerBatch(Struct, frozen=True):
         force_setattr(self, "high_share", high)
 
 
+class MemorySaving(Struct, frozen=True):
+    """By how much a change lowers the peak of allocated device memory."""
+
+    bytes: int
+    peak_bytes: int
+    """The peak as recorded."""
+
+    @property
+    def share(self) -> float:
+        """Of the peak."""
+        return self.bytes / self.peak_bytes if self.peak_bytes else 0.0
+
+
 class Finding(Struct, frozen=True):
     """One piece of advice about this program; the rule's docstring adds what holds for all."""
 
@@ -166,6 +179,8 @@ class Finding(Struct, frozen=True):
     a colon. By default, what the evidence names."""
     larger_batch: LargerBatch | None = None
     """For findings that bring more samples in the same time. They have no `saving`."""
+    memory: MemorySaving | None = None
+    """For findings that lower the peak of memory. They have no `saving`."""
 
     @property
     def is_lossy(self) -> bool:

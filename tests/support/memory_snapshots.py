@@ -149,6 +149,45 @@ class Snapshot:
         return read(self.pickled())
 
 
+class Heap:
+    """A history in which sizes alone matter: addresses follow by themselves.
+
+    Args:
+        earlier: Sizes of what was allocated before the history.
+    """
+
+    def __init__(self, *earlier: int) -> None:
+        self.snapshot = Snapshot()
+        self._segment = self.snapshot.segment(1 << 38, recorded=False)
+        self._next = self._segment
+        self._held: dict[int, tuple[int, Any]] = {}
+        for size in earlier:
+            self._held[self._address(size)] = (size, ())
+
+    def _address(self, size: int) -> int:
+        address, self._next = self._next, self._next + size
+        return address
+
+    def make(self, size: int, *stack: Frame) -> int:
+        """Allocate; returns the address."""
+        address, frames_of = self._address(size), frames(*stack)
+        self.snapshot.allocate(address, size, frames_of)
+        self._held[address] = (size, frames_of)
+        return address
+
+    def drop(self, *addresses: int) -> None:
+        """Free."""
+        for address in addresses:
+            size, _ = self._held.pop(address)
+            self.snapshot.free(address, size)
+
+    def trace(self) -> Trace:
+        """What is read from the file. What was not dropped is in use at the end."""
+        for address, (size, stack) in self._held.items():
+            self.snapshot.holds(self._segment, address, size, stack)
+        return self.snapshot.trace()
+
+
 def _free(address: int, size: int) -> dict[str, Any]:
     return {
         "address": address,

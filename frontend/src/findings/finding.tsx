@@ -7,6 +7,7 @@ import { readSearch } from "../state/host";
 import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
 import type { FindingInfo, Report } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state/store";
+import { formatBytes } from "../format";
 import { BASES, describeScope } from "../text";
 import { CopyLink } from "./copy-link";
 import { EvidenceList } from "./evidence";
@@ -58,7 +59,11 @@ export function Finding(props: Props): JSX.Element {
           {finding.saving ? (
             <Saving finding={finding} saving={finding.saving} fullShare={fullShare} />
           ) : (
-            <span class="saving saving-none">no time estimate</span>
+            <span class="saving saving-none">
+              {finding.memory_saving
+                ? `${formatBytes(finding.memory_saving.bytes)} less at the peak`
+                : "no time estimate"}
+            </span>
           )}
         </button>
       </Heading>

@@ -95,6 +95,14 @@ class LargerBatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     high_share: float
 
 
+class MemorySavingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much a change lowers the peak of allocated device memory."""
+
+    bytes: int
+    share: float
+    """Of the peak."""
+
+
 class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice."""
 
@@ -112,6 +120,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The causes of the time that its saving is taken from, the largest first."""
     larger_batch: LargerBatchInfo | None = None
     """Set if the change brings more samples in the same time."""
+    memory_saving: MemorySavingInfo | None = None
+    """Set if the change lowers the peak of device memory."""
     scope: Scope
     evidence: list[Evidence]
     places: list[Place] = []

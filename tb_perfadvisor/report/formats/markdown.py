@@ -17,8 +17,8 @@ from tb_perfadvisor.report.formats.wording import (
     number_rows,
     place_line,
     remaining_notes,
-    saving_text,
     source_lines,
+    worth_text,
 )
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -131,7 +131,7 @@ def finding_blocks(
 ) -> list[str]:
     """The blocks of one finding: evidence, remedies, when to ignore it, and how to verify it."""
     finding = entry.finding
-    saving = "; ".join(filter(None, [saving_text(finding.saving, report), marginal_text(finding)]))
+    saving = "; ".join(filter(None, [worth_text(finding, report), marginal_text(finding)]))
     severity = [] if finding.heading else [finding.severity]
     blocks = [
         f"{'#' * level} {entry.number}. {escape(entry.title)}",

@@ -26,8 +26,8 @@ from tb_perfadvisor.report.formats.wording import (
     place_line,
     recordable_checks,
     remaining_notes,
-    saving_text,
     source_lines,
+    worth_text,
 )
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
@@ -174,7 +174,7 @@ def _finding(
             (f"{finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
         )
     )
-    saving = "; ".join(filter(None, [saving_text(finding.saving, report), marginal_text(finding)]))
+    saving = "; ".join(filter(None, [worth_text(finding, report), marginal_text(finding)]))
     parts: list[RenderableType] = [
         WrappedText(saving, style="green"),
         WrappedText(plain(finding.summary)),

@@ -46,6 +46,14 @@ def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
     return f"saves {expected} {whole} ({share}){span}, {saving.basis}"
 
 
+def worth_text(finding: model.FindingInfo, report: model.Report) -> str:
+    """What a finding saves: time, as `saving_text`, or else memory."""
+    memory = finding.memory_saving
+    if finding.saving is None and memory is not None:
+        return f"frees {format_bytes(memory.bytes)} at the peak ({format_share(memory.share)})"
+    return saving_text(finding.saving, report)
+
+
 def marginal_text(finding: model.FindingInfo) -> str:
     """What a finding adds to the findings above; empty if that is all of its saving."""
     saving = finding.saving

@@ -41,10 +41,14 @@ def memory_by_line(title: str, holders: Sequence[LineMemory]) -> Table:
         title,
         (
             Column("source", "Allocated at"),
+            Column("tensor", "By"),
             Column("count", "Allocations", "count"),
             Column("bytes", "Held", "bytes"),
         ),
-        tuple((holder.line or EARLIER, holder.count, holder.bytes) for holder in holders),
+        tuple(
+            (holder.line or EARLIER, holder.tensor, holder.count, holder.bytes)
+            for holder in holders
+        ),
     )
 
 
