@@ -26,7 +26,8 @@ def check_described(logdir: Path) -> None:
     (described,) = describe_runs(run)
     training = described.training
     assert training is not None
-    assert training.step_ns == pytest.approx(72_038_328, rel=0.01)
+    (regime,) = training.regimes
+    assert regime.step_ns == pytest.approx(72_038_328, rel=0.01)
     (recording,) = training.recordings
     assert recording.first_step == 3_500
     assert recording.slowdown == pytest.approx(0, abs=0.01)

@@ -67,8 +67,9 @@ def check_training(root: Path, *, exports: bool) -> int:
 
 def _check(training: Training) -> None:
     check_numbers(training)
-    if training.step_ns < 0 or training.elapsed_ns < 0:
-        raise BrokenError(f"{training.step_ns} ns per step, {training.elapsed_ns} ns in all")
+    steps_ns = [regime.step_ns for regime in training.regimes]
+    if not steps_ns or min(steps_ns) < 0 or training.elapsed_ns < 0:
+        raise BrokenError(f"{steps_ns} ns per step, {training.elapsed_ns} ns in all")
     if training.first_step > training.last_step:
         raise BrokenError(f"steps {training.first_step} to {training.last_step}")
     for delay in training.delays:
