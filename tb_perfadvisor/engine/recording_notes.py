@@ -8,9 +8,9 @@ from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
-from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
+from tb_perfadvisor.signals.recording.completeness import compiling, is_sampled, lost_launches
 from tb_perfadvisor.signals.recording.hint import first_fitting
-from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, UNSEEN_INPUT
+from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, EVERY_EVENT, UNSEEN_INPUT
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
@@ -95,6 +95,18 @@ def _on_beginning(signals: Signals) -> list[Note]:
 
 
 def _on_lost_launches(signals: Signals) -> list[Note]:
+    if is_sampled(signals.trace):
+        one_in = round(1 / (signals.trace.source.recorded_calls_share or 1))
+        return [
+            Note(
+                "sampled-events",
+                "warning",
+                f"By the numbers of the runtime's calls, the file has one in {one_in} of them;"
+                " complete recordings have one in 18 or more. What the host and the device did in"
+                " between is unknown: the device idles less than it seems.",
+                first_fitting(EVERY_EVENT, workload(signals)),
+            )
+        ]
     found = lost_launches(signals)
     if found.lost <= LOST_SHARE * found.launched:
         return []

@@ -91,6 +91,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, kind != EventKind.DEVICE_ANNOTATION)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
+    if need is Need.EVERY_LAUNCH:
+        return replace(trace, source=replace(trace.source, recorded_calls_share=0.001))
     if need in (Need.LAUNCH_LINKS, Need.LAUNCHED_WORK, Need.ORIGINS):
         none = np.full(len(trace.events), -1)
         unlinked = replace(trace, events=_changed(trace.events, launched_by=none))

@@ -60,6 +60,8 @@ class Source(Struct, frozen=True):
     has_shapes: bool | None = None
     has_stacks: bool | None = None
     has_memory: bool | None = None
+    recorded_calls_share: float | None = None
+    """The part of the calls of the device's runtime that the file has; None if it does not say."""
     is_synthetic: bool = False
 
 

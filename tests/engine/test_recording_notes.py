@@ -103,6 +103,16 @@ def test_launches_lost_elsewhere_were_dropped() -> None:
     assert notes["dropped-events"].message.startswith("11 of 40 kernel launches")
 
 
+def test_a_sample_of_the_events_is_told_from_a_recording() -> None:
+    builder = TraceBuilder().step(0, 0, ms(100)).launch(0, us(5), key="a")
+    builder.kernel("gemm", ms(1), ms(3), launched_by="a")
+    whole = builder.source(recorded_calls_share=0.05).build()
+    assert "sampled-events" not in notes_of(whole)
+    sampled = builder.source(recorded_calls_share=0.005).build()
+    message = notes_of(sampled)["sampled-events"].message
+    assert message.startswith("By the numbers of the runtime's calls, the file has one in 200")
+
+
 def test_few_launches_without_kernels_are_no_problem() -> None:
     # 2 of 40 are 5 %.
     assert not {"recording-ended-early", "dropped-events"} & set(lost_at_the_end(2))

@@ -6,6 +6,7 @@ import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
+from tb_perfadvisor.rules.launch.blocked_stream import BlockedStream
 from tb_perfadvisor.signals import Cause, Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective, host, operator
@@ -214,3 +215,25 @@ def test_what_was_launched_before_the_steps_is_not_theirs() -> None:
     signals = Signals(run_of(builder.build()))
     assert signals.attribution.total_ns(Cause.COMMUNICATION) > 0
     assert find(ExposedCommunication, signals.trace) == ()
+
+
+def test_launched_collectives_that_have_not_begun_are_communication() -> None:
+    # All work of a step is launched at its start. The device idles for 3 ms before the second
+    # collective begins: that waits for an event, not for the host.
+    builder = TraceBuilder()
+    for step in range(3):
+        at = 10 * step
+        builder.step(step, ms(at), ms(at + 10))
+        for place, key in enumerate("kab"):
+            start = ms(at) + us(20 * place)
+            builder.launch(start, start + us(10), key=f"{key}{step}")
+        builder.kernel("gemm", ms(at + 1), ms(at + 3), launched_by=f"k{step}")
+        builder.collective("ncclKernel_SendRecv", ms(at + 3), ms(at + 5), launched_by=f"a{step}")
+        builder.collective("ncclKernel_SendRecv", ms(at + 8), ms(at + 10), launched_by=f"b{step}")
+    trace = builder.build()
+    (finding,) = find(ExposedCommunication, trace) or ()
+    assert finding.summary.startswith("4.00 ms of each step")
+    assert "another 3.00 ms of each step" in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 3 * 7_000_000
+    assert find(BlockedStream, trace, settings={"minimum_share": 0.15}) == ()

@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import collectives_by_operation, most_exposed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
+from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     GOOD_PART,
@@ -24,10 +25,11 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     sends_wide_sums,
     transfer_share,
 )
-from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
+_WORTH_A_SENTENCE = 0.01
 _ALMOST_ALL = 0.9995
 """From here on, `format_share` prints 100.0 %."""
 _MANY_BYTES = 400 * 2**20
@@ -68,7 +70,8 @@ class ExposedCommunication(Rule):
 
     How it is measured
     ------------------
-    Time in which the device communicates and does not compute. If all ranks were profiled, the
+    Time in which the device communicates and does not compute, and idle time in which a collective
+    is launched, but has not begun: only high includes the latter. If all ranks were profiled, the
     shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
     which overlap does not cure: high is the exposed transfer. Expected is all of it beyond what the
     bytes need on the link, and as much of the rest as the step has compute that overlaps no
@@ -108,10 +111,11 @@ class ExposedCommunication(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a good part of the step only communicates."""
         attribution, collectives = signals.attribution, collectives_of(signals)
-        claims = attribution.intervals[Cause.COMMUNICATION]
-        exposed_ns = total_ns(claims)
+        communicating = attribution.intervals[Cause.COMMUNICATION]
+        exposed_ns = total_ns(communicating)
+        both_ns = exposed_ns + total_ns(awaited_collectives(signals))
         # What earlier steps launched may still communicate in these.
-        if not len(collectives) or self.is_minor(exposed_ns, signals):
+        if not len(collectives) or self.is_minor(both_ns, signals):
             return
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
@@ -121,10 +125,10 @@ class ExposedCommunication(Rule):
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
-                f" {_on_waiting(signals, split, wire_ns)}.{longest}"
+                f" {_on_waiting(signals, split, wire_ns)}.{longest}{_awaited(signals)}"
             ),
             title=title,
-            saving=_saving(signals, claims, split, wire_ns),
+            saving=_saving(signals, communicating, split, wire_ns),
             evidence=(
                 collectives_by_operation(signals),
                 *_by_role(signals),
@@ -197,17 +201,28 @@ def _by_role(signals: Signals) -> tuple[Table, ...]:
     )
 
 
-def _saving(signals: Signals, claims: Intervals, split: float | None, wire_ns: int) -> Saving:
-    exposed_ns = total_ns(claims)
+def _awaited(signals: Signals) -> str:
+    """How long the device idles before collectives that are launched, as a sentence."""
+    awaited_ns = total_ns(awaited_collectives(signals))
+    is_long = share_of_window(awaited_ns, signals) >= _WORTH_A_SENTENCE
+    longer = f" For another {per_step(awaited_ns, signals)}, launched collectives have not begun."
+    return longer if is_long else ""
+
+
+def _saving(
+    signals: Signals, communicating: Intervals, split: float | None, wire_ns: int
+) -> Saving:
+    exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
+    claims = join(communicating, awaited)
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
-        return Saving(0, wire_ns, exposed_ns, claims, "heuristic", is_unknown=wire_ns == 0)
+        return Saving(0, wire_ns, total_ns(claims), claims, "heuristic", is_unknown=wire_ns == 0)
     transfer_ns = round(exposed_ns * split)
     # A transfer at the speed of the link is only hidden. A slower one may also get faster.
     needed_ns = min(wire_ns, transfer_ns)
     saved_ns = transfer_ns - needed_ns + min(needed_ns, free_compute_ns(signals))
     shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
-    return Saving(0, saved_ns, transfer_ns, claims, "measured", (shorter,))
+    return Saving(0, saved_ns, transfer_ns + total_ns(awaited), claims, "measured", (shorter,))
 
 
 def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:

@@ -22,7 +22,8 @@ class BlockedStream(Rule):
     What it finds
     -------------
     Idle time of the device after its next work was launched: the launch has returned, and the
-    launch latency has passed. What Python callbacks of a compiled program explain is left out.
+    launch latency has passed. What Python callbacks of a compiled program explain is left out, and
+    so is time before a collective, which exposed-communication reports.
 
     Why it matters
     --------------
@@ -53,7 +54,7 @@ class BlockedStream(Rule):
     id = "blocked-stream"
     title = "Find out what the launched work waits for"
     category = "launch"
-    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     is_preview = False
 
     minimum_share = Limit(

@@ -99,7 +99,7 @@ class LaunchBound(Rule):
     noun = "Slow launching"
     category = "launch"
     reads_sums = True
-    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     needs_of_sums = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
     is_preview = False
 

@@ -91,7 +91,7 @@ class PythonOverhead(Rule):
     id = "python-overhead"
     title = "Speed up the host code that everything waits for"
     category = "launch"
-    needs = (Need.WORK, Need.HOST_EVENTS)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.EVERY_LAUNCH)
     is_preview = False
 
     minimum_share = Limit(

@@ -66,6 +66,7 @@ class MemoryHeadroom(Rule):
     needs = (
         Need.DEVICE_EVENTS,
         Need.LAUNCH_LINKS,
+        Need.EVERY_LAUNCH,
         Need.STEPS,
         Need.MEMORY,
         Need.MEMORY_CAPACITY,

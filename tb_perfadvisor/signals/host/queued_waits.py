@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.memo import memoized
@@ -19,6 +20,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import (
     Intervals,
+    join,
     last_before,
     minus,
     overlap_ns,
@@ -53,7 +55,7 @@ class QueuedWait(Struct, frozen=True):
 
 
 class QueuedWaits(Struct, frozen=True):
-    """Idle time with work queued, without what callbacks on the host explain."""
+    """Idle time with work queued, without what callbacks on the host or collectives explain."""
 
     intervals: Intervals
     waits: tuple[QueuedWait, ...]
@@ -70,7 +72,8 @@ def queued_waits(signals: Signals) -> QueuedWaits:
     """The idle time with work queued, by what waits."""
     trace, gaps, pieces = signals.trace, signals.attribution.idle, annotated_idle(signals)
     events = trace.events
-    queued = minus(signals.attribution.intervals[Cause.QUEUED], host_callbacks(signals).waits)
+    elsewhere = join(host_callbacks(signals).waits, awaited_collectives(signals))
+    queued = minus(signals.attribution.intervals[Cause.QUEUED], elsewhere)
     inside = overlap_ns(queued, pieces.start_ns, pieces.end_ns)
     chosen = np.flatnonzero(inside > 0)
     gap = pieces.gap[chosen]

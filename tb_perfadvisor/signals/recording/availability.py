@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
+from tb_perfadvisor.signals.recording.completeness import is_sampled
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
 from tb_perfadvisor.signals.recording.visibility import (
@@ -195,6 +196,11 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.LAUNCH_LINKS: Check(
         _links_launches, "device events are not linked to their launches", of_device=True
+    ),
+    Need.EVERY_LAUNCH: Check(
+        lambda s: not is_sampled(s.trace),
+        "the file has only a sample of the runtime's calls, so nothing shows what the host or the "
+        "device did between two of them",
     ),
     Need.LAUNCHED_WORK: Check(
         lambda s: _runs_programs_on_cpu(s) or _links_launches(s),

@@ -37,6 +37,16 @@ class LostLaunches(Struct, frozen=True):
     """Whether the lost ones are the last of the recording: it ended before the device ran them."""
 
 
+_SAMPLED = 0.02
+"""Complete recordings have 5 % or more of the calls that the runtime numbers."""
+
+
+def is_sampled(trace: Trace) -> bool:
+    """Whether the file has only a sample of the calls of the device's runtime."""
+    share = trace.source.recorded_calls_share
+    return share is not None and share < _SAMPLED
+
+
 @memoized
 def lost_launches(signals: Signals) -> LostLaunches:
     """Kernel launches in the used window without a device event.

@@ -120,6 +120,7 @@ _WITH_SIZES = (
     hint("Give the model's size with --parameters."),
 )
 _NONE = (hint(""),)
+EVERY_EVENT = (hint("Analyze the file before events were removed from it, or record fewer steps."),)
 _NAME_DEVICE = hint('Name the device, or one with the same rates: --device "H100 SXM5 80GB".')
 UNSEEN_INPUT = (
     Hint(
@@ -144,6 +145,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.EVENTS: (hint("Record an xplane, with TensorFlow 2.4 or later."),),
     Need.HOST_EVENTS: (pytorch_hint("Record with ProfilerActivity.CPU."), _HOST_TRACER),
     Need.LAUNCH_LINKS: _BOTH,
+    Need.EVERY_LAUNCH: EVERY_EVENT,
     Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (

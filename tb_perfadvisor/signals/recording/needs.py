@@ -18,6 +18,8 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    EVERY_LAUNCH = "every-launch"
+    """All launches between those that were recorded: some files keep only a sample of events."""
     LAUNCHED_WORK = "launched-work"
     """Which call launched which work, on a device or, by JAX, on the CPU."""
     ORIGINS = "origins"
@@ -94,6 +96,7 @@ RECORDABLE = frozenset(
         Need.EVENTS,
         Need.HOST_EVENTS,
         Need.LAUNCH_LINKS,
+        Need.EVERY_LAUNCH,
         Need.LAUNCHED_WORK,
         Need.ORIGINS,
         Need.PYTHON_FRAMES,

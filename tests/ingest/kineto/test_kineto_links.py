@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tb_perfadvisor.trace import Source
 from tests.support.kineto_files import event, kernel, named, read, to_bytes
 
 
@@ -96,3 +99,29 @@ def test_each_thread_counts_its_own_sequence_numbers() -> None:
         ("OutputBackward0", "output"),
     ):
         assert int(forward[named(trace, node)]) == named(trace, operator), node
+
+
+def calls(*numbers: int) -> Source:
+    """The source of a file with runtime calls of these numbers."""
+    launch = "cudaLaunchKernel", 2, "cuda_runtime"
+    events = [
+        event(launch[0], 4 * place, *launch[1:], args={"correlation": number})
+        for place, number in enumerate(numbers)
+    ]
+    return read(to_bytes(events)).source
+
+
+def test_the_numbers_of_calls_tell_how_many_were_recorded() -> None:
+    # One call in eight, as of CUDA; all of them, as of ROCm; and one in 200.
+    assert calls(*range(1, 801, 8)).recorded_calls_share == pytest.approx(1 / 8)
+    assert calls(*range(1, 101)).recorded_calls_share == 1
+    assert calls(*range(1, 20001, 200)).recorded_calls_share == pytest.approx(1 / 200)
+
+
+def test_a_jump_in_the_numbers_is_not_a_sample() -> None:
+    jumped = calls(*range(1, 801, 8), *range(1_000_001, 1_000_801, 8))
+    assert jumped.recorded_calls_share == pytest.approx(1 / 8)
+
+
+def test_few_calls_do_not_tell() -> None:
+    assert calls(1, 1000, 2000).recorded_calls_share is None
