@@ -324,7 +324,20 @@ export interface KeyNumber {
   of: string;
   notes: string[];
   share: number | null;
+  reference?: ReferenceInfo | null;
   definition: string;
+}
+/**
+ * How a number compares with what has been published for such programs and devices.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ReferenceInfo".
+ */
+export interface ReferenceInfo {
+  verdict: "fair" | "good" | "poor";
+  text: string;
+  source: string;
+  url: string;
 }
 /**
  * The finding to begin with.

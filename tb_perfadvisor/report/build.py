@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analysis import (
     Analysis,
@@ -25,6 +27,7 @@ from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_nu
 from tb_perfadvisor.report.views import available_views, make_views
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
+from tb_perfadvisor.signals.efficiency.references import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.parts import Aspect
@@ -101,7 +104,23 @@ def _key_numbers(
         return snapshot_numbers(signals)
     if signals.trace.compile_log is not None:
         return compile_log_numbers(signals.trace.compile_log)
-    return key_numbers(overview, steps, on_device=not signals.device.is_host_only, ranks=ranks)
+    numbers = key_numbers(overview, steps, on_device=not signals.device.is_host_only, ranks=ranks)
+    known = references(signals, overview.mfu, overview.input_wait_share)
+    return [
+        msgspec.structs.replace(number, reference=_reference(known[number.id]))
+        if number.id in known
+        else number
+        for number in numbers
+    ]
+
+
+def _reference(reference: Reference) -> model.ReferenceInfo:
+    return model.ReferenceInfo(
+        verdict=reference.verdict,
+        text=reference.text,
+        source=reference.source,
+        url=reference.url,
+    )
 
 
 def _caption(

@@ -218,6 +218,16 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         return precision["16"] if precision and precision["unknown"] < 1 else None
 
 
+class ReferenceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a number compares with what has been published for such programs and devices."""
+
+    verdict: Literal["good", "fair", "poor"]
+    text: str
+    """What has been published, in a few words."""
+    source: str
+    url: str
+
+
 class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
     """A number for the top of a report. Numbers that do not apply to a program are not listed."""
 
@@ -233,4 +243,6 @@ class KeyNumber(msgspec.Struct, frozen=True, kw_only=True):
     """Short remarks: `by count 99.1 %`."""
     share: float | None
     """The value as a part of a whole (0-1); None if it is none."""
+    reference: ReferenceInfo | None = None
+    """None where nothing has been published."""
     definition: str

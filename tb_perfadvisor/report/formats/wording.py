@@ -76,7 +76,14 @@ def _remarks(number: model.KeyNumber, report: model.Report) -> str:
         flop = report.overview.flop
         notes = [note for note in number.notes if note != flop.unknown_in_short]
         return ". ".join([*notes, flop.unknown_because])
-    return ", ".join([*([f"of {number.of}"] if number.of else []), *number.notes])
+    reference = number.reference
+    return ", ".join(
+        [
+            *([f"of {number.of}"] if number.of else []),
+            *number.notes,
+            *([] if reference is None else [f"{reference.verdict}: {reference.text}"]),
+        ]
+    )
 
 
 def number_rows(report: model.Report) -> list[tuple[str, str, str]]:

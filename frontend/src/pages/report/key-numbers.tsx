@@ -4,6 +4,7 @@ import { formatCell, UNKNOWN } from "../../format";
 import type { KeyNumber, Report } from "../../report";
 import { Definition } from "../../widgets/definition";
 
+const VERDICTS = { good: "Good", fair: "Fair", poor: "Poor" };
 /** More numbers take two rows of about equal length. */
 const MOST_IN_A_ROW = 6;
 
@@ -28,7 +29,7 @@ interface TileProps extends KeyNumber {
   isLast: boolean;
 }
 
-function Tile({ label, value, unit, of, notes, share, definition, isLast }: TileProps): JSX.Element {
+function Tile({ label, value, unit, of, notes, share, reference, definition, isLast }: TileProps): JSX.Element {
   const lines = [...(of ? [`of ${of}`] : []), ...notes];
   return (
     <div class={isLast ? "tile tile-last" : "tile"}>
@@ -40,6 +41,11 @@ function Tile({ label, value, unit, of, notes, share, definition, isLast }: Tile
           {value === null ? UNKNOWN : formatCell(value, unit)}
         </span>
         {lines.length > 0 && <span class="tile-note">{lines.join("\n")}</span>}
+        {reference && (
+          <a class={`tile-reference reference-${reference.verdict}`} href={reference.url} target="_blank" rel="noreferrer" title={reference.source}>
+            {VERDICTS[reference.verdict]}: {reference.text}
+          </a>
+        )}
         {share !== null && (
           <span class="meter" aria-hidden="true">
             <span style={{ width: `${Math.min(Math.max(share, 0), 1) * 100}%` }} />
