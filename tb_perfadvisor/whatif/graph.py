@@ -23,7 +23,7 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 from tb_perfadvisor.whatif.device_delays import DeviceDelays, device_delays
 from tb_perfadvisor.whatif.program import NEVER, Program
-from tb_perfadvisor.whatif.waits import WaitEdges, wait_edges
+from tb_perfadvisor.whatif.waits import WaitEdges
 
 
 class NodeKind(IntEnum):
@@ -103,15 +103,15 @@ class Graph(Struct, frozen=True):
         return len(self.at_ns)
 
 
-def build_graph(trace: Trace, program: Program, waits: WaitEdges | None = None) -> Graph:
+def build_graph(trace: Trace, program: Program, waits: WaitEdges) -> Graph:
     """The graph of a program's window.
 
     Args:
         trace: The trace.
         program: The pieces of its window.
-        waits: The edges into its waits, if they are known already.
+        waits: The edges into its waits.
     """
-    work, waits = device_delays(trace, program), waits or wait_edges(trace, program)
+    work = device_delays(trace, program)
     nodes = _Nodes(trace, program, waits)
     edges = [
         nodes.host_edges(waits),
