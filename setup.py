@@ -81,6 +81,9 @@ EXTRAS["dev"] = [
     "wheel>=0.43",
 ]
 
+# Only to score the tests by mutants.
+EXTRAS["mutants"] = [*EXTRAS["test"], "cosmic-ray>=8.4"]
+
 setup(
     name="tb_perfadvisor",
     version=VERSION,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.command import run
 from tests.support.corpus_traces import CORPUS
@@ -25,6 +25,14 @@ SHARED = {"address", "server", "built", "corpus_reports"}
 # On a busy machine an example may take long and still hold.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# For `scripts.mutants`: the same examples each time, and no search for a small one that fails.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("patient"),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
