@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -86,3 +87,10 @@ def test_equal_reasons_are_given_once() -> None:
     outcome = run_rule(_Needy(), signals)
     assert len(outcome.missing) == 3
     assert outcome.reason == "the profile has no events of the device"
+
+
+def test_an_outcome_says_how_long_its_rule_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments_s = iter([2.0, 2.25])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments_s))
+    outcome = run_rule(_NotApplicable(), Signals(run_of(draw(DRAWING))))
+    assert outcome.elapsed_ms == 250.0

@@ -82,3 +82,51 @@ def test_drivers_names_are_known_and_other_devices_are_not() -> None:
 )
 def test_the_layout_with_the_least_padding(sizes: tuple[int, ...], elements: int) -> None:
     assert least_padded(sizes) == elements
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"),
+    [
+        ("elementwise", 3),  # reads two operands, writes a result
+        ("reduction", 1),  # writes next to nothing
+        ("column-reduction", 1),
+        ("normalization", 2),
+        ("softmax", 2),
+        ("bernoulli", 2),  # reads the probabilities
+        ("transpose", 2),
+    ],
+)
+def test_memory_moves_each_array_that_is_read_or_written(kind: str, arrays: int) -> None:
+    costs = shape_costs("TPU v5e")
+    assert costs is not None
+    work = costs.work(kind, (1024, 1024), element_bytes=2)
+    assert work.memory_cycles * costs.bytes_per_cycle == pytest.approx(arrays * 1024 * 1024 * 2)
+    assert work.registers == 1024  # of 1,024 elements each
+
+
+def test_attention_moves_its_four_arrays_and_the_scores_that_do_not_fit_on_chip() -> None:
+    costs = shape_costs("TPU v5e")
+    assert costs is not None
+    # 8 heads of [512, 512] scores are 4 MiB. Query, key, value and result are [8, 512, 128].
+    small = costs.work("attention", (2, 4, 512, 128))
+    assert small.memory_cycles * costs.bytes_per_cycle == pytest.approx(4 * 8 * 512 * 128 * 2)
+    # 64 heads of [4096, 4096] scores are 2 GiB. 64 MiB stay, the rest is written and read.
+    large = costs.work("attention", (4, 16, 4096, 128))
+    moved = 4 * 64 * 4096 * 128 * 2 + 2 * (64 * 4096 * 4096 * 2 - (64 << 20))
+    assert large.memory_cycles * costs.bytes_per_cycle == pytest.approx(moved)
+    assert large.registers == 64 * 4096 * 4096 / 1024
+
+
+@pytest.mark.parametrize(("kind", "copies"), [("gather", 2), ("scatter", 3)])
+def test_a_small_table_is_moved_whole_and_a_large_one_by_rows(kind: str, copies: int) -> None:
+    costs = shape_costs("TPU v5e")
+    assert costs is not None
+    row_bytes = 256 * 2  # 200 features fill two times 128 lanes
+    small = costs.work(kind, (1_000, 200, 64))
+    moved = 1_000 * row_bytes + (copies - 1) * 64 * row_bytes
+    assert small.memory_cycles * costs.bytes_per_cycle == pytest.approx(moved)
+    assert small.registers == 64 * (4 + 2)
+    # A million rows of 512 bytes are more than the 64 MiB that stay on chip.
+    large = costs.work(kind, (1_000_000, 200, 64))
+    moved = copies * 64 * row_bytes
+    assert large.memory_cycles * costs.bytes_per_cycle == pytest.approx(moved)

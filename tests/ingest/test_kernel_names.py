@@ -53,6 +53,13 @@ def test_recorded_names(row: dict[str, str]) -> None:
     assert classes.tensor_cores[0] == int(row["tensor_cores"])
 
 
+def test_a_name_may_not_tell_whether_a_product_runs_on_tensor_cores() -> None:
+    # A Triton template multiplies on them or not, by its types; an own kernel may do anything.
+    classes = classify_kernels(["triton_tem_fused_mm_0", "my_gemm_kernel"])
+    assert [KernelFamily(family).name for family in classes.family] == ["MATMUL", "MATMUL"]
+    assert classes.tensor_cores.tolist() == [-1, -1]
+
+
 def test_columns_have_the_types_of_the_kernel_table() -> None:
     classes = classify_kernels([])
     assert (classes.family.dtype, classes.precision.dtype) == (np.uint8, np.uint8)

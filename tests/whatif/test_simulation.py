@@ -185,3 +185,44 @@ def test_faster_kernels_give_the_time_of_the_program_with_them(steps: Steps, div
     faster = Shorten(rows, slow.trace.events.duration_ns[rows] // divisor)
     # If host and device limit each other, rounds may still differ by a gap.
     assert simulated(slow, faster) == pytest.approx(round_ns(fast, steps), abs=GAP)
+
+
+def test_a_stated_wait_holds_although_the_recorded_work_was_never_late() -> None:
+    # Stream 9 is done long before the delayed thread launches what waits for it. Without the delay
+    # of 300 us, the wait is what counts.
+    steps: Steps = [
+        (*CALIBRATION[2], Launch(7, 5_000)),
+        (
+            Launch(9, 200_000),
+            Work(300_000, is_delay=True),
+            Launch(7, 30_000, after_stream=9),
+            Sync(),
+        ),
+    ]
+    # Both when one thread launches and when two do.
+    backward = [*steps, (Backward((Launch(9, 20_000), Launch(7, 9_000, after_stream=9))), Sync())]
+    for program in (steps, backward):
+        slow = play(program, ROUNDS)
+        fixed = play([without_delays(step) for step in program], ROUNDS)
+        expected = round_ns(fixed, program)
+        assert round_ns(slow, program) - 300_000 < expected - 100_000
+        assert simulated(slow, Remove(delays(slow.trace))) == pytest.approx(expected, rel=0.02)
+
+
+def test_work_with_the_usual_latency_waits_for_no_other_stream() -> None:
+    # The kernel of stream 9 ends 3 us before the one of stream 7 starts, by chance: that one starts
+    # 7 us after its launch, as any other. Without the delay it runs beside the first.
+    steps: Steps = [
+        (*CALIBRATION[1], Launch(7, 5_000)),
+        (
+            Launch(9, 100_000),
+            Work(96_000, is_delay=True),
+            Launch(7, 50_000),
+            Sync(),
+        ),
+    ]
+    slow = play(steps, ROUNDS)
+    fixed = play([without_delays(step) for step in steps], ROUNDS)
+    saved = round_ns(slow, steps) - round_ns(fixed, steps)
+    assert saved == 51_000  # from 101 + 7 + 50 us to the 107 us that the first kernel takes
+    assert simulated(slow, Remove(delays(slow.trace))) == round_ns(fixed, steps)

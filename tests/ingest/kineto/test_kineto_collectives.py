@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tb_perfadvisor.ingest.kineto.interpret.collectives import shaped_bytes
 from tests.support.kineto_files import event, kernel, read, to_bytes
 
 _COMMS = {
@@ -139,3 +142,23 @@ def test_host_collectives_are_sized_by_their_tensors() -> None:
     assert trace.collectives.group_size.tolist() == [2]
     source = trace.source
     assert (source.backend, source.rank, source.world_size) == ("gloo", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes", "size_bytes"),
+    [
+        ("[[598282]]", "float", 598_282 * 4),
+        ("[[2,3],[5]]", "c10::BFloat16;float", 6 * 2 + 5 * 4),
+        ("[[]]", "float", 4),  # a scalar
+        ("[[0,5]]", "float", 0),  # an empty tensor
+        ("[[-1,5]]", "float", 0),
+        ("[[2],[3]]", "float", -1),  # the second type is missing
+        ("[[2]]", "Generator", -1),
+        ("[[2", "float", -1),  # cut off
+        ("", "float", -1),
+        ("[[2]]", "", -1),
+        (f"[[{2**61}]]", "float", -1),  # 2**63 bytes
+    ],
+)
+def test_bytes_of_tensors(shapes: str, dtypes: str, size_bytes: int) -> None:
+    assert shaped_bytes(shapes, dtypes) == size_bytes

@@ -78,6 +78,13 @@ def test_a_file_of_another_recording_is_left_out() -> None:
     assert "ignored: h.overview_page.pb (20.0 ms per step)" in note.message
 
 
+def test_a_note_names_the_file_without_its_folder() -> None:
+    # The parts take 12 ms of a step of 10.
+    longer = input_pipeline(generic_step(0, step=10.0, compute=8.0, wait_input=4.0))
+    (note,) = disagreements(read({"plugins/profile/run/h.input_pipeline.pb": longer}))
+    assert note.message.startswith("h.input_pipeline.pb is inconsistent: in 1 of 1 steps")
+
+
 def test_protobuf_counts_before_tables() -> None:
     files = {"h.input_pipeline.json": table(30.0), "h.overview_page.pb": overview(TEN)}
     trace = read(files)

@@ -95,6 +95,19 @@ def test_copy_direction_comes_from_details_name_or_call() -> None:
         # XProf's demo, written by TensorFlow 2.4 from uninitialized memory.
         ("regs:687194767361 shm:4294967297 grid:1352,139757090178736,9699248", -1, -1, -1, -1),
         ("grid:0,1,1 block:64,1,1", -1, -1, -1, -1),
+        # The most that a GPU can do, and one more of each.
+        (
+            "regs:1024 static_shared:1000000 dynamic_shared:48576 grid:2147483647,1,1 "
+            "block:32,32,1",
+            2**31 - 1,
+            1024,
+            1024,
+            1 << 20,
+        ),
+        ("regs:1025 shm:0 grid:1,1,1 block:64,1,1", -1, -1, -1, -1),
+        ("regs:32 shm:1048577 grid:1,1,1 block:64,1,1", -1, -1, -1, -1),
+        ("regs:32 shm:0 grid:2147483648,1,1 block:64,1,1", -1, -1, -1, -1),
+        ("regs:32 shm:0 grid:1,1,1 block:1025,1,1", -1, -1, -1, -1),
         ("grid:1,x,1 block:64,1,1", -1, -1, -1, -1),
         ("", -1, -1, -1, -1),
     ],

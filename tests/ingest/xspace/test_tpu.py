@@ -53,6 +53,32 @@ def test_a_reduction_sends_what_it_reads() -> None:
     assert (operation.collective_dtype, operation.collective_bytes) == ("f32", 16_777_216)
 
 
+def test_an_asynchronous_collective_sends_its_bytes_once() -> None:
+    start = (
+        "%all-reduce-start.1 = f32[1024,256]{1,0} all-reduce-start(f32[1024,256]{1,0} %p.1),"
+        " replica_groups={{0,1}}"
+    )
+    done = (
+        "%all-reduce-done.1 = f32[1024,256]{1,0} all-reduce-done(f32[1024,256]{1,0}"
+        " %all-reduce-start.1)"
+    )
+    assert parse_operation(start).collective_bytes == -1
+    assert parse_operation(done).collective_bytes == 1024 * 256 * 4
+
+
+def test_the_size_of_a_collective_without_shapes_is_unknown() -> None:
+    assert parse_operation("all-reduce.3", category="all-reduce").collective_bytes == -1
+    assert parse_operation("all-reduce-done.3", category="all-reduce").collective_bytes == -1
+
+
+def test_a_size_beyond_all_memory_is_unknown() -> None:
+    text = "%all-reduce = u8[{},{}]{{1,0}} all-reduce(u8[8]{{0}} %p.1), replica_groups={{{{0,1}}}}"
+    largest = parse_operation(text.format(2**31, 2**31 - 1))
+    assert largest.collective_bytes == 2**62 - 2**31
+    beyond = parse_operation(text.format(2**31, 2**31))
+    assert beyond.collective_bytes == 8  # of the operand
+
+
 @pytest.mark.parametrize(
     ("groups", "size", "neighbors"),
     [
@@ -227,6 +253,20 @@ def test_a_slice_of_an_all_reduce_is_a_reduce_scatter() -> None:
             "convolution fusion",
             KernelFamily.MATMUL,
             Precision.BITS_16,
+        ),
+        # Unsigned bytes are multiplied in 8 bits; indices in 32 bits next to them are no factor.
+        (
+            "%fusion.7 = u32[8,64]{1,0} fusion(u8[8,32]{1,0} %a, u8[32,64]{1,0} %b), kind=kOutput",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_8,
+        ),
+        (
+            "%fusion.8 = f32[8,64]{1,0} fusion(f32[8,32]{1,0} %a, f32[32,64]{1,0} %b, "
+            "u32[8]{0} %rows)",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_32,
         ),
         # Not a contraction: the result decides.
         (

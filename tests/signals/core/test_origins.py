@@ -114,3 +114,14 @@ def test_recorded_call_stack_of_an_operator_names_the_line() -> None:
     found = origins_of(trace)
     assert found.line_of(row_of(trace, "GatherBackward0")) == "model.py(9): forward"
     assert found.module_of(row_of(trace, "GatherBackward0")) is None
+
+
+def test_an_operator_without_a_stack_keeps_the_line_of_the_frames_around_it() -> None:
+    builder = TraceBuilder()
+    framed(builder, "net.py(7): forward", 0, 10)
+    builder.operator("aten::mm", ms(1), ms(3), frame="layers.py(3): project")
+    builder.operator("aten::relu", ms(4), ms(5))
+    trace = builder.build()
+    found = origins_of(trace)
+    assert found.line_of(row_of(trace, "aten::mm")) == "layers.py(3): project"
+    assert found.line_of(row_of(trace, "aten::relu")) == "net.py:7 forward"

@@ -162,3 +162,14 @@ def test_start_and_done_of_a_collective_count_once() -> None:
     collectives = collectives_of(Signals(run_of(builder.build())))
     assert (len(collectives), collectives.count) == (3, 2)
     assert collectives.is_start.tolist() == [True, False, False]
+
+
+def test_a_group_larger_than_the_process_leaves_the_transfer_unknown() -> None:
+    # Both devices leave together, but may wait for the other two of the group.
+    builder = TraceBuilder("jax").step(0, 0, ms(10))
+    for device, duration in enumerate((5, 2)):
+        builder.collective(
+            "ncclKernel", ms(8 - duration), ms(8), device=device, size_bytes=8, group_size=4
+        )
+    collectives = collectives_of(Signals(run_of(builder.build())))
+    assert set(collectives.transfer_ns.tolist()) == {-1}
