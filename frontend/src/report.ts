@@ -364,6 +364,7 @@ export interface FindingInfo {
   severity: "high" | "low" | "medium";
   summary: string;
   saving: SavingInfo | null;
+  bounds?: SavingBounds | null;
   causes?: string[];
   larger_batch?: LargerBatchInfo | null;
   memory_saving?: MemorySavingInfo | null;
@@ -390,6 +391,16 @@ export interface SavingInfo {
   share_high: number;
   marginal_ns: number;
   basis: "heuristic" | "measured" | "modeled" | "simulated";
+}
+/**
+ * The most that a change would save per step, where the profile does not tell how much.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SavingBounds".
+ */
+export interface SavingBounds {
+  high_ns: number;
+  share_high: number;
 }
 /**
  * A batch that takes about as long: more samples in the same time, not less time per step.

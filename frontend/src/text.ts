@@ -1,5 +1,5 @@
 // Phrases made from the fields of a report.
-import type { FindingInfo, Report, SavingInfo, Scope } from "./report";
+import type { FindingInfo, Report, SavingBounds, SavingInfo, Scope } from "./report";
 import { CAUSES } from "./causes";
 import { formatDuration, formatDurationRange, formatPlural, formatShare } from "./format";
 
@@ -36,10 +36,15 @@ export function describeSaving(saving: SavingInfo): { expected: string; range: s
   return { expected, range: /[–<]/.test(range) ? range : "" };
 }
 
+/** What a finding may save where nothing tells how much: `up to 11.8 ms (62.4 %)`. */
+export const describeBounds = ({ high_ns, share_high }: SavingBounds): string =>
+  `up to ${formatDuration(high_ns)} (${formatShare(share_high)})`;
+
 /** What a finding adds to those above, where that is not its whole saving: less where they overlap,
  *  more where each alone would leave the other to hold up the step. */
 export function describeMarginal({ saving, refines }: Pick<FindingInfo, "saving" | "refines">): string {
-  if (!saving || refines !== null) return "";
+  if (!saving) return "";
+  if (refines !== null) return "part of the saving above";
   const added = formatDuration(saving.marginal_ns);
   if (added === formatDuration(saving.expected_ns)) return "";
   return `adds ${saving.marginal_ns > 0 ? added : "nothing"} to the changes above`;

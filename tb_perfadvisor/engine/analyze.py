@@ -18,6 +18,7 @@ from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
 from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
 from tb_perfadvisor.signals import reference_worker
+from tb_perfadvisor.signals.host.idle_owners import happening_once
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.whatif import most_saved_ns
@@ -53,6 +54,7 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         saved_together(signals),
         signals.steps,
         partial(most_saved_ns, signals),
+        happening_once(signals),
     )
     return Analysis(
         signals=signals,

@@ -1,10 +1,17 @@
 """Ranks findings by what they save, without counting the same time twice.
 
+Findings rank by what they are expected to save. If nothing tells how much that is, the bounds do:
+such a finding ranks by their middle, and its severity is one degree below that of its high end.
+
 The marginal saving of a finding is what it adds to the findings above it. If its fix was
 simulated, that is what simulating all fixes so far saves beyond the fixes above. Otherwise it is
-the finding's saving times the share of its claimed time that no finding above has claimed. The
-marginal savings add up to the combined saving by construction. A finding that refines another one
-is nested under it and adds nothing.
+the finding's saving times the share of the time it is taken from that no finding above has taken.
+The marginal savings add up to the combined saving by construction. The combined high end is the
+most that all findings, those without a price included, can save together: no finding more than
+its own high end, and no time twice.
+
+A finding that refines another one is nested under it, adds nothing, and saves at most what that one
+saves. If most of the time that it claims is not the other one's, it stands for itself.
 
 A finding whose advice costs accuracy or information does not lead while one whose advice does not
 would save half as much.
@@ -28,7 +35,15 @@ from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
 from tb_perfadvisor.signals.core.steps.steps import Steps
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    total_ns,
+)
 from tb_perfadvisor.whatif import Fix
 
 HIGH_SHARE = 0.10
@@ -40,6 +55,8 @@ FEWEST_STEPS = 3
 LEADS_SHARE = 0.5
 """Losing accuracy or information needs the user's judgment. Other advice that saves this share of
 it is the better start."""
+PART_SHARE = 0.5
+"""A finding of which more than half is about other time does not explain the general one."""
 SPEAKS_FOR_SHARE = 0.8
 """A more specific finding stands for a general one if it would save nearly as much."""
 _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
@@ -88,6 +105,7 @@ def rank(
     saved_ns: Callable[[Sequence[Fix]], int] | None = None,
     steps: Steps | None = None,
     most_ns: Callable[[Intervals], int] | None = None,
+    once: Intervals = EMPTY,
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Put findings in order and combine their savings.
 
@@ -98,16 +116,18 @@ def rank(
         steps: The steps of the window.
         most_ns: The most that can be saved by findings that claim these intervals; by default,
             the whole window.
+        once: Idle time of what happens only once in a program. No finding is about it, but a later
+            recording does without it, so it counts for the combined high end.
 
     Returns:
         The findings to show, best first, each followed by those that refine it; and their combined
         saving, None when no finding has a saving.
     """
     while True:
-        ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns)
+        ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns, once)
         idle = [entry for entry in ranked if entry.saves_nothing]
         if not idle:
-            return ranked, combined
+            return _without_excess(ranked, window_ns, steps), combined
         # Without them, findings that refine them stand alone, and what they claim is unclaimed.
         found = [pair for pair in found if not any(pair[1] is entry.finding for entry in idle)]
 
@@ -118,27 +138,86 @@ def _rank_all(
     saved_ns: Callable[[Sequence[Fix]], int] | None,
     steps: Steps | None,
     most_ns: Callable[[Intervals], int] | None,
+    once: Intervals,
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Rank findings as `rank` does, including those that save nothing."""
-    found_ids = {rule.id for rule, _ in found}
-    general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
+    parents = _best_by_rule(found)
+    nested = [(r, f) for r, f in found if _is_part(f, parents.get(r.refines or ""))]
+    general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
-    nested: set[str] = set()
-    union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
+    union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns), once)
     for rule, finding in _lossless_first(sorted(general, key=_sort_key)):
-        marginal = 0 if finding.saving is None else union.add(finding.saving)
+        marginal = union.add(finding)
         ranked.append(
             RankedFinding(rule, finding, _severity(finding, window_ns, steps), marginal, None)
         )
-        # A rule may have several findings: nest those that refine it once, under the best one.
-        refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
-        nested.add(rule.id)
+        # A rule may have several findings: nest those that refine it under the best one.
+        if finding is not parents[rule.id]:
+            continue
         ranked.extend(
             RankedFinding(r, f, _severity(f, window_ns, steps), 0, rule.id)
-            for r, f in sorted(refining, key=_sort_key)
+            for r, f in sorted(nested, key=_sort_key)
+            if r.refines == rule.id
         )
     has_saving = any(finding.saving is not None for _, finding in found)
     return _with_groups(ranked), union.combined if has_saving else None
+
+
+def _best_by_rule(found: Sequence[tuple[Rule, Finding]]) -> dict[str, Finding]:
+    """The best finding of each rule, which those that refine the rule are nested under."""
+    best: dict[str, Finding] = {}
+    for rule, finding in sorted(found, key=_sort_key):
+        best.setdefault(rule.id, finding)
+    return best
+
+
+def _is_part(finding: Finding, general: Finding | None) -> bool:
+    """Whether a finding explains another one: most of the time that it claims is the other's."""
+    if general is None:
+        return False
+    part, whole = _limits(finding), _limits(general)
+    if part is None or whole is None:
+        return True
+    inside_ns = total_ns(intersect(part.claims, whole.claims))
+    return inside_ns >= PART_SHARE * part.claimed_ns
+
+
+def _without_excess(
+    ranked: Sequence[RankedFinding], window_ns: int, steps: Steps | None
+) -> tuple[RankedFinding, ...]:
+    """The same findings; those that explain another one save at most what that one saves."""
+    general = {entry.rule.id: entry.finding for entry in reversed(ranked) if entry.refines is None}
+    return tuple(
+        entry
+        if entry.refines is None
+        else _with_finding(entry, _within(entry.finding, general[entry.refines]), window_ns, steps)
+        for entry in ranked
+    )
+
+
+def _with_finding(
+    entry: RankedFinding, finding: Finding, window_ns: int, steps: Steps | None
+) -> RankedFinding:
+    if finding is entry.finding:
+        return entry
+    return replace(entry, finding=finding, severity=_severity(finding, window_ns, steps))
+
+
+def _within(finding: Finding, general: Finding) -> Finding:
+    """A finding that saves at most what the one that it explains saves."""
+    part, whole = finding.saving, _limits(general)
+    if part is None or whole is None:
+        return finding
+    most_ns = whole.high_ns if general.saving is None else whole.expected_ns
+    if part.expected_ns <= most_ns and part.high_ns <= whole.high_ns:
+        return finding
+    expected_ns, high_ns = min(part.expected_ns, most_ns), min(part.high_ns, whole.high_ns)
+    return replace(finding, saving=replace(part, expected_ns=expected_ns, high_ns=high_ns))
+
+
+def _limits(finding: Finding) -> Saving | None:
+    """What a finding may save, whether it has a price or not."""
+    return finding.bounds if finding.saving is None else finding.saving
 
 
 def _with_groups(ranked: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
@@ -181,7 +260,21 @@ def first_finding(findings: Sequence[RankedFinding]) -> int | None:
     if not findings:
         return None
     speaker = _speaker(findings, 0)
+    if speaker is None and findings[0].finding.is_lossy:
+        speaker = _lossless_part(findings)
     return 0 if speaker is None else speaker
+
+
+def _lossless_part(ranked: Sequence[RankedFinding]) -> int | None:
+    """The best finding that refines a lossy first one without loss, if it saves enough to lead."""
+    saving = ranked[0].finding.saving
+    for place, entry in enumerate(ranked[1:], start=1):
+        if saving is None or entry.refines != ranked[0].rule.id:
+            return None
+        part = entry.finding
+        if part.saving is not None and part.remedies and not part.is_lossy:
+            return place if part.saving.expected_ns >= LEADS_SHARE * saving.expected_ns else None
+    return None
 
 
 class _Union:
@@ -192,37 +285,40 @@ class _Union:
         window_ns: int,
         saved_ns: Callable[[Sequence[Fix]], int] | None,
         most_ns: Callable[[Intervals], int],
+        once: Intervals,
     ) -> None:
         self._window_ns, self._saved_ns, self._most_ns = window_ns, saved_ns, most_ns
-        self._claimed: Intervals = EMPTY
+        self._taken: Intervals = EMPTY
         self._not_simulated: Intervals = EMPTY
+        self._limits = [Saving(0, 0, total_ns(once), once, "measured")]
         self._fixes: list[Fix] = []
         self._saved_by_fixes = 0
-        self._low = self._expected = self._high = self._beside = 0
+        self._low = self._expected = 0
 
     @property
     def combined(self) -> CombinedSaving:
-        # Freed cores speed up the rest of the step only once, however many changes free them.
-        high_ns = min(self._high + self._beside, self._window_ns)
+        high_ns = min(max(_most_together_ns(self._limits), self._expected), self._window_ns)
         return CombinedSaving(self._low, self._expected, high_ns)
 
-    def add(self, saving: Saving) -> int:
-        """Add a saving and return what it adds to the expected total."""
+    def add(self, finding: Finding) -> int:
+        """Add a finding and return what it adds to the expected total."""
+        limits, saving = _limits(finding), finding.saving
+        if limits is not None:
+            self._limits.append(limits)
+        if saving is None:
+            return 0
         if saving.fix and self._saved_ns is not None:
             marginal = self._add_simulated(saving, self._saved_ns)
         else:
-            fresh, whole = _unclaimed(saving, self._claimed)
+            fresh, whole = _untaken(saving, self._taken)
             # Round down, so that time claimed twice is never saved twice.
             marginal = saving.expected_ns * fresh // whole
             self._low += saving.low_ns * fresh // whole
-            self._high += (saving.high_ns - saving.outside_claims_ns) * fresh // whole
-            self._beside = max(self._beside, saving.outside_claims_ns)
-            self._not_simulated = join(self._not_simulated, saving.claims)
-        self._claimed = join(self._claimed, saving.claims)
-        marginal = min(marginal, max(self._most_ns(self._claimed) - self._expected, 0))
+            self._not_simulated = join(self._not_simulated, saving.expected_from)
+        self._taken = join(self._taken, saving.expected_from)
+        marginal = min(marginal, max(self._most_ns(self._taken) - self._expected, 0))
         self._expected += marginal
         self._low = min(self._low, self._expected)
-        self._high = min(self._high, self._window_ns)
         return marginal
 
     def _add_simulated(self, saving: Saving, saved_ns: Callable[[Sequence[Fix]], int]) -> int:
@@ -230,21 +326,40 @@ class _Union:
         before = self._saved_by_fixes
         self._saved_by_fixes = max(saved_ns(self._fixes), before)
         # The simulation knows what the fixes add to each other. Subtract only the time that
-        # findings without a simulated fix have claimed.
-        fresh, whole = _unclaimed(saving, self._not_simulated)
+        # findings without a simulated fix have taken.
+        fresh, whole = _untaken(saving, self._not_simulated)
         added_ns = max(self._saved_by_fixes - before - saving.recording_ns, 0)
-        marginal = min(added_ns, whole) * fresh // whole
-        unclaimed, _ = _unclaimed(saving, self._claimed)
+        marginal = min(added_ns, saving.claimed_ns) * fresh // whole
+        unclaimed, _ = _untaken(saving, self._taken)
         marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)
         self._low += min(saving.low_ns * fresh // whole, marginal)
-        self._high += max(saving.high_ns * fresh // whole, marginal)
         return marginal
 
 
-def _unclaimed(saving: Saving, claimed: Intervals) -> tuple[int, int]:
-    """How much of a saving's claimed time is not yet claimed, and all of its claimed time."""
-    return total_ns(minus(saving.claims, claimed)), max(saving.claimed_ns, 1)
+def _untaken(saving: Saving, taken: Intervals) -> tuple[int, int]:
+    """How much of the time that a saving is taken from is not taken yet, and all of it."""
+    source = saving.expected_from
+    return total_ns(minus(source, taken)), max(total_ns(source), 1)
+
+
+def _most_together_ns(limits: Sequence[Saving]) -> int:
+    """The most that several changes save together.
+
+    That is no more than the sum of their high ends, and no more than the time that they claim. This
+    holds for any split of them in two, the sum for one part and the claimed time for the other.
+    Those that may save nearly all of the time that they claim come first.
+    """
+
+    def inside_ns(saving: Saving) -> int:
+        return saving.high_ns - saving.outside_claims_ns
+
+    most_ns, claimed = 0, EMPTY
+    for saving in sorted(limits, key=lambda each: -inside_ns(each) / max(each.claimed_ns, 1)):
+        claimed = join(claimed, saving.claims)
+        most_ns = min(most_ns + inside_ns(saving), total_ns(claimed))
+    # Freed cores speed up the rest of the step only once, however many changes free them.
+    return most_ns + max((saving.outside_claims_ns for saving in limits), default=0)
 
 
 def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:
@@ -258,22 +373,27 @@ def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule,
         return found
     enough_ns = LEADS_SHARE * found[0][1].saving.expected_ns
     for place, (_, finding) in enumerate(found):
-        if finding.saving is None or finding.saving.expected_ns < enough_ns:
+        if finding.saving is None or finding.is_lossy:
+            continue
+        if finding.saving.expected_ns < enough_ns:
             break
-        if not finding.is_lossy:
-            return [found[place], *found[:place], *found[place + 1 :]]
+        return [found[place], *found[:place], *found[place + 1 :]]
     return found
 
 
 def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
     rule, finding = entry
-    if finding.saving is None:
-        freed_bytes = finding.memory.bytes if finding.memory is not None else 0
-        return 1, _SEVERITY[finding.severity or "low"], -freed_bytes, rule.id
-    return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
+    if finding.saving is not None:
+        return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
+    if finding.bounds is not None:
+        return 0, -finding.bounds.high_ns // 2, len(_CONFIDENCE), rule.id
+    freed_bytes = finding.memory.bytes if finding.memory is not None else 0
+    return 1, _SEVERITY[finding.severity or "low"], -freed_bytes, rule.id
 
 
 def _severity(finding: Finding, window_ns: int, steps: Steps | None) -> Severity:
     if finding.saving is not None:
         return severity_of(finding.saving, window_ns, steps)
+    if finding.bounds is not None and finding.severity is None:
+        return _ONE_LOWER[_severity_by_share(finding.bounds.high_ns, window_ns)]
     return finding.severity or "low"

@@ -248,6 +248,7 @@ def _finding(
         severity=ranked.severity,
         summary=finding.summary,
         saving=_saving(ranked, signals),
+        bounds=_bounds(ranked, signals),
         causes=_causes(ranked, signals),
         larger_batch=_larger_batch(finding),
         memory_saving=None
@@ -307,14 +308,14 @@ def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
 
 
 def _heading(ranked: RankedFinding, others: Sequence[RankedFinding], signals: Signals) -> str:
-    """The heading of a group: `Input stall, 56.3 ms per step: do one of these`."""
+    """The heading of a group: `Feed the device …, 56.3 ms per step: do one of these`."""
     saving = ranked.finding.saving
     expected = format_duration(saving.expected_ns / signals.steps.count) if saving else ""
     whole = "per step" if len(signals.steps) else "of the profile"
     specific = sum(other.refines == ranked.rule.id for other in others)
     choice = ": do one of these" if specific > 1 else ""
-    noun = ranked.rule.noun or ranked.rule.id.replace("-", " ").capitalize()
-    return f"{noun}, {expected} {whole}{choice}"
+    title = ranked.finding.title or ranked.rule.title
+    return f"{title}, {expected} {whole}{choice}"
 
 
 def _unwrapped(text: str) -> str:
@@ -336,6 +337,16 @@ def _saving(ranked: RankedFinding, signals: Signals) -> model.SavingInfo | None:
         share_high=saving.high_ns / window_ns,
         marginal_ns=round(ranked.marginal_ns / count),
         basis=saving.basis,
+    )
+
+
+def _bounds(ranked: RankedFinding, signals: Signals) -> model.SavingBounds | None:
+    bounds = ranked.finding.bounds
+    if bounds is None or ranked.finding.saving is not None:
+        return None
+    return model.SavingBounds(
+        high_ns=round(bounds.high_ns / signals.steps.count),
+        share_high=bounds.high_ns / signals.attribution.window_ns,
     )
 
 

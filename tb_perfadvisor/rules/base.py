@@ -84,9 +84,6 @@ class Rule(ABC):
     """What it needs to work from a memory snapshot instead; None if it cannot."""
     refines: ClassVar[str | None] = None
     """The id of the general rule whose findings this one explains."""
-    noun: ClassVar[str] = ""
-    """What costs the time, as the heading of the findings that explain this one: `Input stall`.
-    Empty if the id in words will do."""
     is_preview: ClassVar[bool] = True
     """Until the rule has fired on a real or recorded profile."""
     minimum_share: ClassVar[Limit]

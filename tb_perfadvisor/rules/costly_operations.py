@@ -10,9 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, Severity, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings.at_best import at_best_also
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
@@ -26,8 +26,6 @@ from tb_perfadvisor.units import format_duration
 
 MOST_OPERATIONS = 30
 _UNKNOWN = " Nothing in the profile tells how much of it can be avoided."
-_MUCH = 0.1
-"""So much of a step is worth a look, even if the profile does not tell what would be saved."""
 MANY_TIMES = 5.0
 """Operations that only move data reach half of the memory's bandwidth or more if they are laid out
 well, so several times the time that their bytes need tells of a bad layout."""
@@ -124,7 +122,6 @@ class CostlyOperations(Rule):
                 f"{slow}{_UNKNOWN if saving.is_unknown else ''}"
             ),
             saving=saving,
-            severity=self._severity(saving, signals),
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=advise(*self.changes),
         )
@@ -169,11 +166,6 @@ class CostlyOperations(Rule):
             least_then_ns=least_ns.astype(np.int64),
         )
         return replace(saving, is_unknown=bool((remains[op] == 1).all()) and not readers)
-
-    def _severity(self, saving: Saving, signals: Signals) -> Severity | None:
-        if not saving.is_unknown:
-            return None
-        return "medium" if share_of_window(saving.high_ns, signals) >= _MUCH else "low"
 
     def _best(
         self, signals: Signals, operations: Iterable[XlaOperation], *, at_peak: bool

@@ -108,7 +108,13 @@ class Saving(Struct, frozen=True):
     it, and subtracts it from `expected_ns`."""
     is_unknown: bool = False
     """Whether nothing tells how much of `high_ns` to expect. Such a finding is shown without an
-    estimate, so its summary should say what it may save at most."""
+    estimate and ranks by its bounds, so its summary should say what it may save at most."""
+    unpriced_ns: int = 0
+    """The part of `high_ns` of which nothing tells how much to expect, for savings of which
+    something is known. If it is more than half, the whole saving counts as unknown."""
+    priced: Intervals | None = None
+    """The part of `claims` that `expected_ns` is taken from; by default, all of it. What is left
+    is free for findings about other causes of the same idle time."""
 
     def __post_init__(self) -> None:
         """Keep the estimate a range within the time that it claims, whatever a file holds.
@@ -126,6 +132,16 @@ class Saving(Struct, frozen=True):
     def claimed_ns(self) -> int:
         """The time that the saving is taken from."""
         return total_ns(self.claims)
+
+    @property
+    def expected_from(self) -> Intervals:
+        """The time that the expected saving is taken from."""
+        return self.claims if self.priced is None else self.priced
+
+    @property
+    def has_no_price(self) -> bool:
+        """Whether most of what it may save is unknown, so that only its bounds are known."""
+        return self.is_unknown or 2 * self.unpriced_ns > self.high_ns
 
 
 class LargerBatch(Struct, frozen=True):
@@ -181,6 +197,9 @@ class Finding(Struct, frozen=True):
     """For findings that bring more samples in the same time. They have no `saving`."""
     memory: MemorySaving | None = None
     """For findings that lower the peak of memory. They have no `saving`."""
+    bounds: Saving | None = None
+    """What it may save, if nothing tells how much of that to expect. The engine moves a saving
+    without a price here."""
 
     @property
     def is_lossy(self) -> bool:

@@ -5,6 +5,11 @@ The facts are from the corpus' INDEX, section "Truths found by reading the raw e
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
+import re
+import statistics
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -44,25 +49,104 @@ def test_python_that_works_on_copied_masks_stays_after_the_copies(corpus: Path) 
     assert saving.high_ns >= 140e6
 
 
-def test_waits_for_values_that_nobody_looks_at_keep_their_saving(corpus: Path) -> None:
-    # The authors took 6,640 of 6,911 waits out: 2.26 s became 509 ms. What is left when the host
-    # no longer waits is host time, so the replay without any wait is what to expect.
+def test_waits_for_values_that_may_be_needed_are_half_expected_to_go(corpus: Path) -> None:
+    # The authors took 6,640 of 6,911 waits out: 2.26 s became 509 ms. No event shows whether the
+    # program needs the sizes and numbers that it reads.
     _, saving = waiting(corpus, BEFORE)
-    assert saving.expected_ns > 0.95 * saving.high_ns
+    assert 0.5 * saving.high_ns < saving.expected_ns < 0.75 * saving.high_ns
     before, after = (report_of(corpus / path).overview.window_ns for path in (BEFORE, AFTER))
     assert saving.high_ns < before - after
+
+
+def test_all_advice_together_may_save_what_the_authors_saved(corpus: Path) -> None:
+    # 2,257 ms became 509 ms: 77 %, with fewer waits, kernels and 64-bit operations.
+    combined = report_of(corpus / BEFORE).combined_saving
+    before, after = (report_of(corpus / path).overview.window_ns for path in (BEFORE, AFTER))
+    assert combined is not None
+    assert combined.low_ns < before - after <= combined.high_ns < 0.9 * before
+
+
+def column_of(finding: FindingInfo, key: str) -> list[int]:
+    """A column of the table of waits."""
+    table = finding.evidence[0]
+    assert isinstance(table, TableEvidence)
+    assert table.truncated == 0
+    place = [column.key for column in table.columns].index(key)
+    return [row[place] for row in table.rows]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("path", [MASKS, BEFORE, AFTER, "hta/trace_diff_control"])
 def test_the_table_of_waits_adds_up_to_the_expected_saving(corpus: Path, path: str) -> None:
     finding, saving = waiting(corpus, path)
-    table = finding.evidence[0]
-    assert isinstance(table, TableEvidence)
-    assert table.truncated == 0
-    place = [column.key for column in table.columns].index("induced_ns")
-    total_ns = sum(row[place] for row in table.rows)  # type: ignore[misc]
     steps = max(report_of(corpus / path).steps.used, 1)
-    assert total_ns / steps == pytest.approx(saving.expected_ns, abs=1)
+    expected_ns = sum(column_of(finding, "expected_ns"))
+    assert expected_ns / steps == pytest.approx(saving.expected_ns, abs=1)
+    assert all(count > 0 for count in column_of(finding, "count"))
+
+
+_BLOCKS = re.compile(r"cuda(Stream|Device|Event)Synchronize$")
+
+
+def raw_events(path: Path) -> tuple[list[Json], dict[int, Json]]:
+    """The device's events in order, and the calls of the runtime by correlation."""
+    (file,) = path.glob("*.gz")
+    events: list[Json] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: e["ts"])
+    device = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    calls = [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+    return device, {call["args"]["correlation"]: call for call in calls}
+
+
+def idle_gaps(device: list[Json]) -> tuple[list[tuple[float, float]], float]:
+    """When the device idles, and when it ends."""
+    gaps, busy_until = [], device[0]["ts"]
+    for event in device:
+        if event["ts"] > busy_until:
+            gaps.append((busy_until, event["ts"]))
+        busy_until = max(busy_until, event["ts"] + event["dur"])
+    return gaps, busy_until
+
+
+@pytest.mark.parametrize("path", ["sam-fast/asdf_False_a73da0d1", BEFORE, AFTER])
+def test_the_prices_of_waits_follow_from_the_raw_events(corpus: Path, path: str) -> None:
+    """The lead of the host, worked out event by event from the file."""
+    device, calls = raw_events(corpus / path)
+    gaps, end = idle_gaps(device)
+    launching = [(event, calls.get(event["args"]["correlation"])) for event in device]
+    usual = statistics.median(call["dur"] for _, call in launching if call)
+    launches = {id(call) for _, call in launching}
+    copies = {
+        id(call)
+        for event, call in launching
+        if event["name"].startswith("Memcpy DtoH") and "Pageable" in event["name"]
+    }
+    # Waits in order; those without a launch between them are one: when it begins and returns, less
+    # what launching its copy takes.
+    waits: list[list[float]] = []
+    has_launched = True
+    for call in calls.values():
+        is_copy = id(call) in copies
+        if is_copy or _BLOCKS.match(call["name"]):
+            if has_launched or is_copy:
+                waits.append([call["ts"], call["ts"], usual if is_copy else 0])
+            waits[-1][1] = call["ts"] + call["dur"]
+            has_launched = False
+        elif id(call) in launches:
+            has_launched = True
+    lead = saved = 0.0
+    for (begin, after, launch), (until, _, _) in itertools.pairwise([*waits, [end, end, 0]]):
+        while gaps and gaps[0][1] <= begin:
+            gaps.pop(0)
+        inside = itertools.takewhile(lambda gap: gap[0] < until, gaps)  # noqa: B023
+        idle = sum(min(gap[1], until) - max(gap[0], begin) for gap in inside)
+        lead += max(after - begin - launch, 0)
+        saved, lead = saved + min(lead, idle), lead - min(lead, idle)
+    finding, saving = waiting(corpus, path)
+    # The file's gaps include those in which launched work waits.
+    in_table = sum(column_of(finding, "if_free_ns")) / 1e3
+    if path != AFTER:  # there, some waits are for values that Python works on
+        assert in_table == pytest.approx(saved, rel=0.08)
+    assert saving.high_ns / 1e3 == pytest.approx(saved, rel=0.08)
 
 
 def savings(reports: list[Json]) -> Iterator[tuple[Json, Json, str]]:
@@ -112,7 +196,8 @@ def test_no_half_of_the_exposed_time_is_expected_without_all_ranks(corpus: Path,
     (finding,) = (
         finding for finding in report.findings if finding.rule_id == "exposed-communication"
     )
-    assert finding.severity == "low"
+    # Without a price, the bounds decide the severity, medium at most.
+    assert finding.severity == "medium"
     assert finding.saving is None or finding.saving.share_expected < 0.05
     combined = report.combined_saving
     shares = [

@@ -54,7 +54,8 @@ def test_overlapping_claims_are_never_added_twice() -> None:
     )
     assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("a", 60), ("b", 25)]
     assert combined is not None
-    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (85, 85, 85)
+    # At most both save 110 of the 150 that they claim together.
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (85, 85, 110)
 
 
 def test_the_rest_of_the_step_gets_faster_only_once() -> None:
@@ -78,11 +79,64 @@ def test_advice_about_the_same_time_adds_nothing() -> None:
     assert combined.expected_ns == 60
 
 
-def test_low_and_high_are_reduced_like_expected() -> None:
+def test_low_is_reduced_like_expected() -> None:
     wide = Finding("", Saving(20, 40, 80, single(50, 150), "modeled"))
     _, combined = rank([(rule("a"), saves(60, 0, 100)), (rule("b"), wide)], window_ns=1000)
     assert combined is not None
-    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (70, 80, 100)
+    # At most 60 and 80, which are less than the 150 that both claim.
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (70, 80, 140)
+
+
+@pytest.mark.parametrize(
+    ("second", "high_ns"),
+    [
+        (saves(60, 0, 100), 100),  # no more than the time that they claim
+        (saves(30, 0, 100), 90),  # no more than 60 + 30
+        (saves(100, 50, 150), 150),
+        (saves(10, 60, 70), 70),  # 10 is a part of the 100 that may save 60 anywhere
+    ],
+)
+def test_together_findings_save_at_most_their_high_ends_and_what_they_claim(
+    second: Finding, high_ns: int
+) -> None:
+    _, combined = rank([(rule("a"), saves(60, 0, 100)), (rule("b"), second)], 1000)
+    assert combined is not None
+    assert combined.high_ns == high_ns
+
+
+def unpriced(high_ns: int, start_ns: int, end_ns: int) -> Finding:
+    bounds = Saving(0, 0, high_ns, single(start_ns, end_ns), "heuristic", is_unknown=True)
+    return Finding("", bounds=bounds)
+
+
+@pytest.mark.parametrize(("known_ns", "first"), [(99, "unknown"), (101, "known")])
+def test_a_finding_without_a_price_ranks_by_the_middle_of_its_bounds(
+    known_ns: int, first: str
+) -> None:
+    found = [(rule("unknown"), unpriced(200, 0, 300)), (rule("known"), saves(known_ns, 400, 600))]
+    ranked, combined = rank(found, 1000)
+    assert order(ranked)[0] == first
+    assert [entry.marginal_ns for entry in ranked if entry.rule.id == "unknown"] == [0]
+    # Nothing of it is expected, but it may be saved.
+    assert combined is not None
+    assert (combined.expected_ns, combined.high_ns) == (known_ns, known_ns + 200)
+
+
+@pytest.mark.parametrize(("high_ns", "severity"), [(99, "low"), (100, "medium"), (1000, "medium")])
+def test_without_a_price_the_bounds_decide_the_severity(high_ns: int, severity: Severity) -> None:
+    ranked, combined = rank([(rule("a"), unpriced(high_ns, 0, 1000))], 1000)
+    assert [entry.severity for entry in ranked] == [severity]
+    assert combined is None
+
+
+def test_a_later_finding_may_take_what_the_first_one_claims_but_does_not_expect() -> None:
+    # The first may save 80 of its 100, and expects the 30 at their start.
+    waits = Finding("", Saving(0, 30, 80, single(0, 100), "simulated", priced=single(0, 30)))
+    ranked, combined = rank([(rule("a"), waits), (rule("b"), saves(20, 20, 60))], 1000)
+    # 30 of the 40 that b is taken from are left.
+    assert [entry.marginal_ns for entry in ranked] == [30, 15]
+    assert combined is not None
+    assert (combined.expected_ns, combined.high_ns) == (45, 100)
 
 
 def test_order_is_by_expected_then_confidence_then_id() -> None:
@@ -155,7 +209,7 @@ def test_findings_without_saving_come_last_the_most_severe_first() -> None:
 
 
 def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
-    # It expects to save more than the finding it refines, but still ranks below it.
+    # It expected to save more than the finding it refines, which saves no more for its sake.
     found = [
         (rule("special", refines="general"), saves(90, 0, 100)),
         (rule("other"), saves(50, 200, 300)),
@@ -165,8 +219,23 @@ def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
     assert order(ranked) == ["general", "special", "other"]
     assert [entry.refines for entry in ranked] == [None, "general", None]
     assert [entry.marginal_ns for entry in ranked] == [80, 0, 50]
+    special = ranked[1].finding.saving
+    assert special is not None
+    assert (special.low_ns, special.expected_ns, special.high_ns) == (80, 80, 80)
     assert combined is not None
     assert combined.expected_ns == 130
+
+
+@pytest.mark.parametrize(("start_ns", "refines"), [(50, "general"), (51, None)])
+def test_a_finding_that_is_mostly_about_other_time_stands_for_itself(
+    start_ns: int, refines: str | None
+) -> None:
+    special = rule("special", refines="general"), saves(60, start_ns, start_ns + 100)
+    ranked, combined = rank([(rule("general"), saves(100, 0, 100)), special], 1000)
+    assert [entry.refines for entry in ranked] == [None, refines]
+    assert combined is not None
+    # 51 of its 100 are new.
+    assert combined.expected_ns == 100 + (0 if refines else 60 * 51 // 100)
 
 
 def test_a_refining_finding_stands_alone_if_the_general_rule_found_nothing() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from tb_perfadvisor.engine.ranking import rank
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.rules.base import Rule
@@ -31,12 +33,19 @@ def test_an_unknown_saving_is_none_and_its_finding_is_shown() -> None:
     saving = Saving(0, 0, ms(8), single(ms(6), ms(14)), "heuristic", is_unknown=True)
     found = estimated([(Any(), Finding("", saving))], signals)
     ranked, combined = rank(found, ms(20))
-    assert [(entry.finding.saving, entry.severity) for entry in ranked] == [(None, "low")]
+    # 8 of 20 ms would be high; without a price it is one degree less.
+    assert [(entry.finding.saving, entry.severity) for entry in ranked] == [(None, "medium")]
+    assert [entry.finding.bounds for entry in ranked] == [saving]
     assert combined is None
 
 
-def test_what_is_known_of_a_saving_stays() -> None:
+@pytest.mark.parametrize(("unpriced_ms", "is_priced"), [(0, True), (4, True), (5, False)])
+def test_a_saving_of_which_more_than_half_is_unknown_has_no_price(
+    unpriced_ms: int, is_priced: bool
+) -> None:
     signals = Signals(run_of(draw(TRACE)))
-    saving = Saving(0, ms(2), ms(8), single(ms(6), ms(14)), "heuristic")
+    claims = single(ms(6), ms(14))
+    saving = Saving(0, ms(2), ms(8), claims, "heuristic", unpriced_ns=ms(unpriced_ms))
     ((_, finding),) = estimated([(Any(), Finding("", saving))], signals)
-    assert finding.saving == saving
+    assert finding.saving == (saving if is_priced else None)
+    assert finding.bounds == (None if is_priced else saving)

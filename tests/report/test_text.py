@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.formats.wording import marginal_text, saving_text
@@ -71,7 +72,7 @@ def test_what_to_record_is_said_once() -> None:
 
 def test_a_group_has_a_heading_and_numbers_below_it() -> None:
     lines = shown(report_of("pytorch_input_slow"), 120)
-    assert "1. Input stall, 56.3 ms per step  input-stall" in lines
+    assert "1. Feed the device without making it wait, 56.3 ms per step  input-stall" in lines
     (specific,) = (line for line in lines if "loader-in-main-process" in line)
     assert specific.startswith("   1a. Load batches in worker processes: each takes 56.5 ms now")
     # What both advise is said once.
@@ -91,16 +92,29 @@ def test_what_a_finding_adds_to_those_above_stands_with_its_saving() -> None:
 
 def test_a_range_with_equal_ends_is_not_shown() -> None:
     report = report_of("pytorch_input_slow")
-    saving = report.findings[0].saving
-    assert saving is not None
-    close = replace(saving, low_ns=56_300_000, expected_ns=56_310_000, high_ns=56_320_000)
-    assert "between" not in saving_text(close, report)
-    assert "between 56.3 ms and 56.4 ms" in saving_text(replace(close, high_ns=56_360_000), report)
+    finding = report.findings[0]
+    assert finding.saving is not None
+
+    def text(saving: model.SavingInfo | None, bounds: model.SavingBounds | None = None) -> str:
+        return saving_text(replace(finding, saving=saving, bounds=bounds), report)
+
+    close = replace(finding.saving, low_ns=56_300_000, expected_ns=56_310_000, high_ns=56_320_000)
+    assert "between" not in text(close)
+    assert "between 56.3 ms and 56.4 ms" in text(replace(close, high_ns=56_360_000))
     unsure = replace(close, low_ns=0, high_ns=60_000_000)
-    assert saving_text(unsure, report).endswith("(48.7 %), at most 60.0 ms, measured")
+    assert text(unsure).endswith("(48.7 %), at most 60.0 ms, measured")
     nothing = replace(unsure, expected_ns=0)
-    assert saving_text(nothing, report).startswith("saves nothing alone, at most 60.0 ms per step")
-    assert saving_text(None, report) == "saving not estimated"
+    assert text(nothing).startswith("saves nothing alone, at most 60.0 ms per step")
+    assert text(None) == "saving not estimated"
+    bounds = model.SavingBounds(high_ns=60_000_000, share_high=0.5)
+    assert text(None, bounds) == "saves up to 60.0 ms per step (50.0 %), how much is unknown"
+
+
+def test_a_finding_that_explains_another_one_saves_a_part_of_it() -> None:
+    report = report_of("pytorch_input_slow")
+    assert [marginal_text(finding) for finding in report.findings if finding.refines] == [
+        "part of the saving above"
+    ]
 
 
 def test_nothing_to_change_takes_a_check_that_passed() -> None:

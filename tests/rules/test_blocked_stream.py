@@ -30,7 +30,10 @@ LINKS = {("gpu 7", number): ("main", number) for number in range(6)}
 def test_names_what_waits() -> None:
     checked = check_rule(BlockedStream, slow=SLOW, fixed=FIXED, legend=LEGEND, links=LINKS)
     (finding,) = checked.findings
-    assert finding.saving is None
+    # Nothing tells what ends the wait of 2 ms in each of three steps.
+    assert finding.saving is not None
+    assert finding.saving.has_no_price
+    assert finding.saving.high_ns == 6_000_000
     # 2 of 10 ms.
     assert "2.00 ms of each step (20.0 %)" in finding.summary
     assert "on stream 7, launched by " in finding.summary

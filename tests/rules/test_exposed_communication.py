@@ -33,7 +33,7 @@ def test_a_single_rank_does_not_tell_what_the_fix_saves() -> None:
     checked = check_rule(ExposedCommunication, slow=SLOW, fixed=FIXED)
     (finding,) = checked.findings
     assert finding.saving is not None
-    assert finding.saving.is_unknown
+    assert finding.saving.has_no_price
     assert checked.expected_ns == 0
     assert finding.summary.endswith("is unknown, and hiding it saves at most that.")
 

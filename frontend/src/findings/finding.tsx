@@ -8,7 +8,7 @@ import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
 import type { FindingInfo, Report } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state/store";
 import { formatBytes } from "../format";
-import { BASES, describeScope } from "../text";
+import { BASES, describeBounds, describeScope } from "../text";
 import { CopyLink } from "./copy-link";
 import { EvidenceList } from "./evidence";
 import { ExcerptLink } from "./excerpt-link";
@@ -62,7 +62,9 @@ export function Finding(props: Props): JSX.Element {
             <span class="saving saving-none">
               {finding.memory_saving
                 ? `${formatBytes(finding.memory_saving.bytes)} less at the peak`
-                : "no time estimate"}
+                : finding.bounds
+                  ? describeBounds(finding.bounds)
+                  : "no time estimate"}
             </span>
           )}
         </button>

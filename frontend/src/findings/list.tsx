@@ -63,7 +63,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         {cause !== null && <ChosenCause cause={cause} shown={branches.length} of={all.length} />}
         {cause === null && branches.length > 0 && (
           <span class="muted">
-            {formatPlural(report.findings.length, "finding")}, sorted by expected saving{report.steps.used > 0 && " per step"}
+            {formatPlural(report.findings.length, "finding")}, sorted by saving{report.steps.used > 0 && " per step"}
           </span>
         )}
         {fullShare > 0 && <RangeKey />}

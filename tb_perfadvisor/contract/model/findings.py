@@ -28,6 +28,13 @@ class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
 
 
+class SavingBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a change would save per step, where the profile does not tell how much."""
+
+    high_ns: int
+    share_high: float
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Where a finding was seen."""
 
@@ -110,12 +117,14 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     refines: str | None
     title: str
     heading: str | None
-    """The heading of a group: `Input stall, 56.3 ms per step: do one of these`. Set if one of the
-    findings that refine this one is the better advice; None otherwise."""
+    """The heading of a group: its title without the instance, the expected saving, and `do one of
+    these`. Set if one of the findings that refine this one is the better advice; None otherwise."""
     category: str
     severity: Severity
     summary: str
     saving: SavingInfo | None
+    bounds: SavingBounds | None = None
+    """What it may save, if nothing tells how much of that to expect. Then there is no `saving`."""
     causes: list[str] = []
     """The causes of the time that its saving is taken from, the largest first."""
     larger_batch: LargerBatchInfo | None = None

@@ -22,8 +22,8 @@ def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Findings with their final savings.
 
     They are simulated where possible, do without the cost of recording, are wider on the CPU, and
-    are heuristics if their range is too wide for anything else. An unknown saving is none: its
-    finding informs.
+    are heuristics if their range is too wide for anything else. A saving without a price is
+    none: its finding keeps the bounds.
     """
     found = [(rule, _without_unknown(finding)) for rule, finding in found]
     simulated = zip(found, simulate(found, signals), strict=True)
@@ -45,9 +45,10 @@ def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
 
 
 def _without_unknown(finding: Finding) -> Finding:
-    if finding.saving is None or not finding.saving.is_unknown:
+    """A finding whose saving has no price keeps its bounds."""
+    if finding.saving is None or not finding.saving.has_no_price:
         return finding
-    return replace(finding, saving=None, severity=finding.severity or "low")
+    return replace(finding, saving=None, bounds=replace(finding.saving, fix=()))
 
 
 def _recorded_host_code(saving: Saving, signals: Signals) -> Intervals:

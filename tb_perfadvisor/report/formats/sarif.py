@@ -99,7 +99,7 @@ def _result(
         "level": _LEVELS[finding.severity],
         "message": message(
             f"{report_name(report)}: {finding.title}. {finding.summary}"
-            f" ({saving_text(saving, report)})"
+            f" ({saving_text(finding, report)})"
         ),
         "locations": [_code_location(finding) or _location(worker.file)],
         # Must not depend on session or numbers, so that the next recording matches.

@@ -30,11 +30,15 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
-def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
+def saving_text(finding: model.FindingInfo, report: model.Report) -> str:
     """The saving of a finding: `saves 26.1 ms per step (14.7 %), measured`."""
-    if saving is None:
-        return "saving not estimated"
     whole = "per step" if report.steps.used else "of the profile"
+    saving, bounds = finding.saving, finding.bounds
+    if saving is None:
+        if bounds is None:
+            return "saving not estimated"
+        most, share = format_duration(bounds.high_ns), format_share(bounds.share_high)
+        return f"saves up to {most} {whole} ({share}), how much is unknown"
     low, expected, high = map(format_duration, (saving.low_ns, saving.expected_ns, saving.high_ns))
     if saving.expected_ns == 0:
         return f"saves nothing alone, at most {high} {whole}, {saving.basis}"
@@ -51,14 +55,19 @@ def worth_text(finding: model.FindingInfo, report: model.Report) -> str:
     memory = finding.memory_saving
     if finding.saving is None and memory is not None:
         return f"frees {format_bytes(memory.bytes)} at the peak ({format_share(memory.share)})"
-    return saving_text(finding.saving, report)
+    return saving_text(finding, report)
 
 
 def marginal_text(finding: model.FindingInfo) -> str:
-    """What a finding adds to the findings above; empty if that is all of its saving."""
+    """What a finding adds to the findings above; empty if that is all of its saving.
+
+    A finding that explains another one adds nothing to it.
+    """
     saving = finding.saving
-    if saving is None or finding.refines is not None:
+    if saving is None:
         return ""
+    if finding.refines is not None:
+        return "part of the saving above"
     added, alone = format_duration(saving.marginal_ns), format_duration(saving.expected_ns)
     if added == alone:
         return ""

@@ -78,9 +78,11 @@ class ExposedCommunication(Rule):
     communication yet, or what the steps save when they are replayed without that.
 
     If ranks are missing, the split is unknown: transfer is at least the time that the bytes need on
-    the link, which is expected, and at most all exposed time, which is high. If the bytes or the
-    link are unknown, too, nothing is estimated. Low is always 0: exposed communication may not be
-    on the critical path, and there may be too little compute to hide it.
+    the link, which is expected, and at most all exposed time, which is high. If the bytes and the
+    link explain less than half of it, nothing is estimated: the finding ranks by the exposed time,
+    because waiting for other ranks and a slow link are problems of communication. Low is always 0:
+    exposed communication may not be on the critical path, and there may be too little compute to
+    hide it.
 
     When to ignore
     --------------
@@ -216,7 +218,8 @@ def _saving(
     claims = join(communicating, awaited)
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
-        return Saving(0, wire_ns, total_ns(claims), claims, "heuristic", is_unknown=wire_ns == 0)
+        unpriced_ns = total_ns(claims) - wire_ns
+        return Saving(0, wire_ns, total_ns(claims), claims, "heuristic", unpriced_ns=unpriced_ns)
     transfer_ns = round(exposed_ns * split)
     # A transfer at the speed of the link is only hidden. A slower one may also get faster.
     needed_ns = min(wire_ns, transfer_ns)

@@ -85,7 +85,6 @@ class Straggler(Rule):
 
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
-    noun = "Late ranks"
     category = "communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS)
     is_preview = False

@@ -64,7 +64,6 @@ class SlowMatmul(Rule):
 
     id = "slow-matmul"
     title = "Find faster kernels for slow matrix products"
-    noun = "Slow matrix products"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     is_preview = False

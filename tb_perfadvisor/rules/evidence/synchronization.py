@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.evidence.synchronization_causes import cause_of
@@ -11,32 +10,58 @@ from tb_perfadvisor.rules.finding import Cell, Column, Events, Saving, Table, co
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
+from tb_perfadvisor.signals.host.wait_prices import Mask, wait_prices
+from tb_perfadvisor.trace.tables import Int64
 
-_LATER = "idle time later in the step, since the host cannot run ahead"
-_REMAINS = "less: idle time that has other causes, too"
+_REST = "less: idle time that has other causes, too"
 
 
-def costliest_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Events:
-    """The waits that cause most idle time; the longest ones if none causes any by itself."""
+def costliest_waits(signals: Signals, chosen: Mask, saving: Saving) -> Events:
+    """The waits that cost most; the longest ones if none costs any by itself.
+
+    Args:
+        signals: The worker's facts.
+        chosen: Which of its `synchronizations`, shape (n,).
+        saving: What `saving_without_waits` says of them.
+    """
     waits = signals.synchronizations
-    inducing = chosen & (waits.induced_ns > 0)
-    cost = waits.induced_ns if inducing.any() else waits.duration_ns
-    shown = inducing if inducing.any() else chosen
+    is_priced = saving.priced is not None
+    cost = wait_prices(signals, chosen).expected_ns if is_priced else waits.induced_ns
+    shown = chosen & (cost > 0)
+    if not shown.any():
+        shown, cost = chosen, waits.duration_ns
     return costliest("Costliest waits", signals.worker, waits.row[shown], cost[shown])
 
 
 def waits_by_call_site(
-    title: str, signals: Signals, sites: tuple[WaitCallSite, ...], saved_ns: int
+    title: str,
+    signals: Signals,
+    sites: tuple[WaitCallSite, ...],
+    chosen: Mask,
+    saving: Saving,
 ) -> Table:
     """Waits by call site, without the columns that are empty in this profile.
+
+    If the steps were replayed, the last columns are the prices of the waits. Otherwise the last one
+    is the idle time that they induce, and a row says what the finding expects beside it.
 
     Args:
         title: Of the table.
         signals: The worker's facts.
         sites: The call sites.
-        saved_ns: What the finding expects to save. A row says how much of it, or how much less
-            than that, the waits do not induce by themselves.
+        chosen: Which of the `synchronizations` belong to the sites, shape (n,).
+        saving: What `saving_without_waits` says of them.
     """
+    values, prices = awaited_values(signals), wait_prices(signals, chosen)
+    is_priced = saving.priced is not None
+
+    def total_of(site: WaitCallSite, column: Int64) -> int:
+        return int(column[np.searchsorted(values.row, site.rows)].sum())
+
+    def cost_ns(site: WaitCallSite) -> int:
+        return total_of(site, prices.expected_ns) if is_priced else site.induced_ns
+
+    sites = tuple(sorted(sites, key=lambda site: -cost_ns(site)))
     descriptions: list[tuple[Column, list[Cell]]] = [
         (Column("cause", "What waits"), [_label(site) for site in sites]),
         (Column("node", "Backward of"), [site.forward or site.node or None for site in sites]),
@@ -45,7 +70,6 @@ def waits_by_call_site(
         (Column("module", "Module"), [site.module for site in sites]),
         (Column("source", "Source line"), [site.line for site in sites]),
     ]
-    values = awaited_values(signals)
     sums: list[tuple[Column, list[Cell]]] = [
         (Column("count", "Count", "count"), [site.count for site in sites]),
         (Column("duration_ns", "In the call", "ns"), [site.duration_ns for site in sites]),
@@ -53,12 +77,21 @@ def waits_by_call_site(
             Column("host_code_ns", "Host code before the next launch, mean", "ns"),
             [values.mean_host_code_ns(site.rows) for site in sites],
         ),
-        (Column("induced_ns", "Idle induced", "ns"), [site.induced_ns for site in sites]),
     ]
-    rest_ns = saved_ns - sum(site.induced_ns for site in sites)
+    if is_priced:
+        for key, label, price_ns in (
+            ("idle_ns", "Idle until the next wait", prices.idle_ns),
+            ("if_needed_ns", "Saved if values are needed", prices.if_needed_ns),
+            ("if_free_ns", "Saved if not", prices.if_free_ns),
+            ("expected_ns", "Expected", prices.expected_ns),
+        ):
+            sums.append((Column(key, label, "ns"), [total_of(site, price_ns) for site in sites]))
+    else:
+        sums.append((Column("induced_ns", "Idle induced", "ns"), [cost_ns(s) for s in sites]))
+    rest_ns = saving.expected_ns - sum(map(cost_ns, sites))
     if rest_ns:
         rest: dict[str, Cell] = {
-            "cause": _LATER if rest_ns > 0 else _REMAINS,
+            "cause": _REST,
             "count": 0,
             "duration_ns": 0,
             "induced_ns": rest_ns,
@@ -70,11 +103,7 @@ def waits_by_call_site(
         for column, cells in (*descriptions, *sums)
         if any(cell is not None for cell in cells)
     ]
-    rows = list(zip(*(cells for _, cells in columns), strict=True))
-    if rest_ns > 0:
-        # The largest amount comes first, because long tables are cut.
-        at = sum(site.induced_ns >= rest_ns for site in sites)
-        rows.insert(at, rows.pop())
+    rows = zip(*(cells for _, cells in columns), strict=True)
     return Table(title, tuple(column for column, _ in columns), tuple(rows))
 
 

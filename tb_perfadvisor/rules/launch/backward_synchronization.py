@@ -92,9 +92,9 @@ class BackwardSynchronization(Rule):
             saving=saving,
             evidence=(
                 waits_by_call_site(
-                    "Where the backward pass waits", signals, sites, saving.expected_ns
+                    "Where the backward pass waits", signals, sites, is_backward, saving
                 ),
-                costliest_waits(signals, is_backward),
+                costliest_waits(signals, is_backward, saving),
             ),
             remedies=advise(*changes_for(sites, _MOST_CHANGES), "change-forward"),
         )

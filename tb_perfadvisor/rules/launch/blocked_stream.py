@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.evidence.host_code import longest_stretch
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
 from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table
-from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 
@@ -34,8 +34,9 @@ class BlockedStream(Rule):
     How it is measured
     ------------------
     From the launches and starts of the device's events. The profile does not show what the stream
-    waits for, so there is no estimate. The evidence names the stream, the work that waits, the call
-    that launched it, what the host does meanwhile, and the annotation around it.
+    waits for, so there is no estimate: the finding ranks by the time itself. The evidence names the
+    stream, the work that waits, the call that launched it, what the host does meanwhile, and the
+    annotation around it.
 
     When to ignore
     --------------
@@ -74,7 +75,7 @@ class BlockedStream(Rule):
                 f" launched. The longest wait is that of {describe_wait(longest)}:"
                 f" {per_step(longest.idle_ns, signals)}."
             ),
-            severity="low",
+            saving=Saving(0, 0, found.total_ns, found.intervals, "heuristic", is_unknown=True),
             evidence=(
                 wait_table(found),
                 longest_stretch(

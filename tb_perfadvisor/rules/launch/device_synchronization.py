@@ -49,14 +49,20 @@ class DeviceSynchronization(Rule):
     and the step gets shorter by the idle time that disappears. High is what that saves if the
     program needs none of the values that it waits for.
 
-    A profile does not show whether it needs them, but what it does next. After a wait, it launches
-    at once (it reads a size or a number, or nothing), or it first runs host code for at least 150
-    microseconds and ten times as long as usual between two launches. Such code may work on the
-    value, and then it must stay after the wait. So expected comes from a replay that keeps those
-    waits, plus the idle time that they *induce*: idle time inside the call, and from its return to
-    the first device event launched after it, but for no longer than the call took, because without
-    it the host would be ahead by that much. Low is the idle time induced by waits that copy nothing
-    to the host. In the table, what the waits induce and the rest add up to the expected saving.
+    Expected is what the waits cost one by one. While the host waits, it could prepare what comes
+    next: without a wait of 1 ms, it would be 1 ms ahead. After the wait its lead is zero, and grows
+    back only as much as it launches faster than the device executes. So a wait costs the idle time
+    from it to the next wait, but no more than its own duration. What is left of the lead would
+    serve after the next wait, unless that stays.
+
+    A profile does not show whether a wait may go, because it does not show whether the program
+    needs the value that it waits for. After some waits, host code runs for at least 150
+    microseconds and ten times as long as usual between two launches. It may work on the value, so
+    these waits stay and are only put off. After the others, the program reads a size or a number,
+    or nothing. The table has two prices of each wait, one if the program needs these values, and
+    one if it does not. Expected is the middle, and the rows add up to it. Low is the idle time that
+    waits *induce* which copy nothing to the host: idle time inside the call, and from its return to
+    the first device event launched after it, but for no longer than the call took.
 
     If the profile cannot be replayed, expected and high are the idle time that the waits induce.
     On the CPU, the time after a wait counts only if the next program runs within two milliseconds:
@@ -116,8 +122,8 @@ class DeviceSynchronization(Rule):
             ),
             saving=saving,
             evidence=(
-                waits_by_call_site("Where the host waits", signals, sites, saving.expected_ns),
-                costliest_waits(signals, all_waits),
+                waits_by_call_site("Where the host waits", signals, sites, all_waits, saving),
+                costliest_waits(signals, all_waits, saving),
             ),
             remedies=advise(
                 *(specific or _FOR_UNKNOWN_CAUSES), "tensors-from-step", "read-arrays-rarely"

@@ -96,7 +96,6 @@ class LaunchBound(Rule):
 
     id = "launch-bound"
     title = "Launch fewer kernels, or launch them together"
-    noun = "Slow launching"
     category = "launch"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)

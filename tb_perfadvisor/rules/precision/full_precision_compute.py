@@ -100,7 +100,6 @@ class FullPrecisionCompute(Rule):
 
     id = "full-precision-compute"
     title = "Compute in 16 bits"
-    noun = "32-bit compute"
     category = "precision"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)

@@ -52,4 +52,5 @@ def faster_collectives(
         basis,
         (Shorten(rows, then_ns),) if is_on_device and expected_ns else (),
         is_unknown=not is_known[chosen].any(),
+        unpriced_ns=high_ns - expected_ns,
     )

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
+from tb_perfadvisor.signals.host.wait_prices import Mask, wait_prices
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, total_ns, union
 from tb_perfadvisor.whatif import Async, Remove, Simulation, simulation
 
 
-def saving_without_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
+def saving_without_waits(signals: Signals, chosen: Mask) -> Saving:
     """What the steps would save without some waits.
 
-    High is what they save if no value that the host waits for is needed. Expected leaves the waits
-    whose values the host may work on before its next launch, but for the idle time that they
-    induce. Low is the idle time that waits without a value induce.
+    High is what they save if no value that the host waits for is needed, by a replay without the
+    waits. Expected is what the waits cost one by one (`wait_prices`). Low is the idle time that
+    waits without a value induce.
 
     Args:
         signals: The worker's facts.
         chosen: Which of its `synchronizations`, shape (n,).
     """
-    waits = signals.synchronizations
     if not chosen.any():
         return Saving(0, 0, 0, EMPTY, "measured")
     values = awaited_values(signals)
     induced = _induced_idle(signals, chosen)
     low_ns = total_ns(_induced_idle(signals, chosen & ~values.is_copied))
-    replay = simulation(signals)
-    claims = _closable_idle(signals)
+    replay, claims = simulation(signals), _closable_idle(signals)
     if isinstance(replay, Simulation):
-        most_ns = replay.saved_ns(Async(waits.row[chosen]))
-        if most_ns <= total_ns(claims):
-            is_free = chosen & ~values.may_be_used
-            fix = (Async(waits.row[is_free]),) if is_free.any() else ()
-            freed_ns = min(replay.saved_ns(*fix), most_ns) if fix else 0
-            stalled_ns = total_ns(_induced_idle(signals, chosen & values.may_be_used))
-            expected_ns = min(freed_ns + stalled_ns, most_ns)
+        replayed_ns = replay.saved_ns(Async(signals.synchronizations.row[chosen]))
+        if replayed_ns <= total_ns(claims):
+            prices = wait_prices(signals, chosen)
+            expected_ns = int(prices.expected_ns.sum())
             return Saving(
                 min(low_ns, expected_ns),
                 expected_ns,
-                most_ns,
+                max(replayed_ns, expected_ns),
                 claims,
                 "simulated",
-                fix,
-                unproven_ns=expected_ns - freed_ns,
+                priced=prices.expected_from,
             )
     high_ns = total_ns(induced)
     if not signals.device.is_host_only:
@@ -68,12 +60,12 @@ def _closable_idle(signals: Signals) -> Intervals:
     return signals.attribution.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
 
 
-def _inside(signals: Signals, chosen: NDArray[np.bool_]) -> Intervals:
+def _inside(signals: Signals, chosen: Mask) -> Intervals:
     events, rows = signals.trace.events, signals.synchronizations.row[chosen]
     return union(events.start_ns[rows], events.end_ns[rows])
 
 
-def _induced_idle(signals: Signals, chosen: NDArray[np.bool_]) -> Intervals:
+def _induced_idle(signals: Signals, chosen: Mask) -> Intervals:
     waits = signals.synchronizations
     start_ns = signals.trace.events.start_ns[waits.row[chosen]]
     return intersect(signals.host_idle, union(start_ns, waits.until_ns[chosen]))
