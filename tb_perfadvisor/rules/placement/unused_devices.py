@@ -25,8 +25,10 @@ class UnusedDevices(Rule):
 
     How it is measured
     ------------------
-    Devices with a description (memory or processors) are compared with devices that have kernels
-    or collectives, on the host of this report. PyTorch trains with one process per device, and
+    Devices with a description (memory or processors) are compared with devices that have kernels,
+    collectives or copies, on the host of this report. If names of operators number more replicas
+    of the model than there are devices with kernels, the recording lacks work, and nothing is
+    reported. PyTorch trains with one process per device, and
     each process lists all devices, so its profiles are judged only if one process uses several
     devices. There is no saving in step time: what a second device gains depends on the model.
 

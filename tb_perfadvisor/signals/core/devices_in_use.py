@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from tb_perfadvisor.signals.core.host_speed import outruns_hosts, starts_a_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 
@@ -13,6 +14,19 @@ _OF_DEVICES = ("nccl", "xccl", "hccl")
 """Backends of torch.distributed that only work on devices. A backend that also covers the CPU is
 called `cpu:gloo,cuda:nccl`."""
 _DEVICE_COLLECTIVE = re.compile(rf"^(?:{'|'.join(_OF_DEVICES)}):")
+_DEVICE_CALL = re.compile(
+    r"(?:cuda|hip)[A-Z]|aten::_?(?:cudnn|miopen)_|aten::_thnn_fused|aten::_scaled_dot_product_"
+    r"(?:efficient|cudnn)_attention"
+)
+"""Calls of a runtime, and operators that the CPU does not have."""
+_CALL_KINDS = (
+    EventKind.OPERATOR,
+    EventKind.SYNCHRONIZE,
+    EventKind.ALLOCATE,
+    EventKind.RUNTIME,
+)
+_REPLICA = re.compile(r"(?:^|/)replica_(\d{1,4})(?:[/_]|$)")
+"""`replica_1/dense/MatMul`, as tf.distribute names operations."""
 _HOST_KINDS = (EventKind.ANNOTATION, EventKind.OPERATOR)
 
 
@@ -39,22 +53,43 @@ def existing_devices(trace: Trace) -> tuple[int, ...]:
 
 
 def unused_devices(trace: Trace) -> tuple[Device, ...]:
-    """Devices that exist but ran nothing."""
-    unused = set(existing_devices(trace)) - set(used_devices(trace))
+    """Devices that exist but show no sign of use.
+
+    Copies are a sign, and so are names of replicas. A program with replicas distributes its batches
+    over all devices: a short recording may lack the work of some. Empty if in doubt.
+    """
+    if _most_replicas(trace) > len(used_devices(trace)):
+        return ()
+    unused = set(existing_devices(trace)) - set(_devices_of(trace, BUSY_KINDS))
     return tuple(device for device in trace.devices if device.index in unused)
+
+
+def _most_replicas(trace: Trace) -> int:
+    """How many replicas of the model there are at least, by their highest number; 0 for none."""
+    numbers = [
+        int(found[1]) for text in trace.strings if (found := _REPLICA.search(text)) is not None
+    ]
+    return max(numbers, default=-1) + 1
 
 
 def shows_device_use(trace: Trace) -> bool:
     """Whether the host's events, or the backend, show that the program works on a device.
 
-    If a trace has no events of a device nevertheless, they were not recorded.
+    Launches and other calls of a device's runtime, operators that only devices have, collectives
+    of devices, the start of a device's runtime, and operators that return sooner than any host
+    computes them. If a trace has no events of a device nevertheless, they were not recorded.
     """
     events = trace.events
     if (events.kind == EventKind.LAUNCH).any() or trace.source.backend in _OF_DEVICES:
         return True
     collectives = [i for i, text in enumerate(trace.strings) if _DEVICE_COLLECTIVE.match(text)]
     rows = trace.rows(*_HOST_KINDS)
-    return bool(collectives) and bool(np.isin(events.name[rows], collectives).any())
+    if collectives and np.isin(events.name[rows], collectives).any():
+        return True
+    calls = distinct(events.name[trace.rows(*_CALL_KINDS)])
+    if any(_DEVICE_CALL.match(trace.strings[name]) for name in calls.tolist()):
+        return True
+    return starts_a_device(trace) or outruns_hosts(trace)
 
 
 def _devices_of(trace: Trace, kinds: tuple[EventKind, ...]) -> tuple[int, ...]:
