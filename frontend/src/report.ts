@@ -1471,6 +1471,7 @@ export interface OperatorRow {
   line: string | null;
   calls: number;
   self_ns: number;
+  waiting_ns: number;
   share: number;
   device_ns: number | null;
   longest_start_ns: number;
@@ -1495,6 +1496,7 @@ export interface OperatorTable {
 export interface OperatorsView {
   calls: number;
   self_ns: number;
+  waiting_ns: number;
   by_operator: OperatorTable;
   by_module: OperatorTable | null;
   by_line: OperatorTable | null;

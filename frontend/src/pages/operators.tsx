@@ -85,6 +85,7 @@ function OperatorsOf({ view, report, captureId }: Props & { view: OperatorsView 
             {formatCount(Math.round(view.calls / steps))} calls {describePeriod(report)}
           </span>
           <span>{formatDuration(view.self_ns / steps)} own time on all threads</span>
+          {view.waiting_ns > 0 && <span>{formatDuration(view.waiting_ns / steps)} waiting for the device</span>}
           {!view.by_line && <span>no source lines recorded</span>}
           {!view.by_module && <span>no modules recorded</span>}
         </p>
@@ -154,6 +155,12 @@ function operatorColumns(
     isExported ? lead : { ...lead, open: choose },
     { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "self", label: `Own time${per}`, unit: "ns", value: ({ self_ns: ns }) => ns / steps },
+    {
+      key: "waiting",
+      label: `Waiting${per}`,
+      unit: "ns",
+      value: ({ waiting_ns: ns }) => (table.rows.some((row) => row.waiting_ns > 0) ? ns / steps : null),
+    },
     { key: "calls", label: `Calls${per}`, unit: "count", value: ({ calls }) => calls / steps },
     ...others.map((name) => names[name] as Column<OperatorRow>),
     { key: "each", label: "Mean own time", unit: "ns", value: ({ self_ns: ns, calls }) => (calls > 0 ? ns / calls : null) },

@@ -4,12 +4,13 @@ import type { OperatorRow, OperatorTable, OperatorsView } from "../../src/report
 import { describeOperators, groupings } from "../../src/pages/operators";
 
 const row = (operator: string, calls: number, self_ns: number, share: number): OperatorRow => ({
-  operator, module: null, line: null, calls, self_ns, share, device_ns: null, longest_start_ns: 0, longest_ns: 1,
+  operator, module: null, line: null, calls, self_ns, share, waiting_ns: 0, device_ns: null, longest_start_ns: 0, longest_ns: 1,
 });
 const table = (...rows: OperatorRow[]): OperatorTable => ({ rows, truncated: 0 });
 const VIEW: OperatorsView = {
   calls: 302,
   self_ns: 4e6,
+  waiting_ns: 0,
   by_operator: table(row("aten::mm", 2, 1e6, 0.25), row("aten::norm", 300, 3e6, 0.75)),
   by_module: null,
   by_line: table(row("", 300, 3e6, 0.75)),

@@ -10,6 +10,7 @@ import numpy as np
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import launched_ns, operator_self_ns
 from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.core.synchronization import operator_wait_ns
 from tb_perfadvisor.signals.host.host_operators import operator_kind
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
@@ -29,7 +30,9 @@ class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the user's code: `train.py:12 step`."""
     calls: int
     self_ns: int
-    """Time on the host without the operators inside, on all threads."""
+    """Time on the host without the operators inside and without waits, on all threads."""
+    waiting_ns: int
+    """Time in calls that wait for the device: synchronizations and blocking copies."""
     share: float
     """Of the own time of all operators."""
     device_ns: int | None
@@ -53,6 +56,7 @@ class OperatorsView(msgspec.Struct, frozen=True, kw_only=True):
 
     calls: int
     self_ns: int
+    waiting_ns: int
     by_operator: OperatorTable
     by_module: OperatorTable | None
     """None if no module is known; likewise for lines."""
@@ -66,6 +70,7 @@ class _Operators(msgspec.Struct, frozen=True):
 
     rows: Int32
     self_ns: Int64
+    waiting_ns: Int64
     device_ns: Int64
     kind: Int32
     """Index into `kinds`."""
@@ -87,6 +92,7 @@ def make_operators_view(signals: Signals) -> OperatorsView | None:
     return OperatorsView(
         calls=len(found.rows),
         self_ns=int(found.self_ns.sum()),
+        waiting_ns=int(found.waiting_ns.sum()),
         by_operator=table(found.kind, nothing, nothing),
         by_module=table(nothing, module, nothing) if has_module else None,
         by_line=table(nothing, nothing, line) if has_line else None,
@@ -104,9 +110,13 @@ def _operators(signals: Signals) -> _Operators:
         trace, signals.launching_operator, signals.steps.own(signals.device.rows)
     )
     kind, kinds = _kinds(trace, rows)
+    # Waiting is not work: it costs what the device does meanwhile, and moves where that moves.
+    self_ns = operator_self_ns(trace, rows, signals.launching_operator)
+    waiting_ns = np.minimum(operator_wait_ns(trace, rows, signals.launching_operator), self_ns)
     return _Operators(
         rows=rows,
-        self_ns=operator_self_ns(trace, rows, signals.launching_operator),
+        self_ns=self_ns - waiting_ns,
+        waiting_ns=waiting_ns,
         device_ns=device_ns[rows],
         kind=kind,
         kinds=kinds,
@@ -136,10 +146,11 @@ def _table(
     calls = np.bincount(group, minlength=count)
     # Exact: float64 holds integers up to 2^53 ns, 104 days of work.
     self_ns = np.bincount(group, weights=found.self_ns, minlength=count).astype(np.int64)
+    waiting_ns = np.bincount(group, weights=found.waiting_ns, minlength=count).astype(np.int64)
     device_ns = np.bincount(group, weights=found.device_ns, minlength=count).astype(np.int64)
     by_group = np.lexsort((-found.self_ns, group))
     longest = found.rows[by_group[np.searchsorted(group[by_group], np.arange(count))]]
-    cost_ns = np.maximum(self_ns, device_ns)
+    cost_ns = np.maximum(self_ns + waiting_ns, device_ns)
     all_ns = int(self_ns.sum())
 
     def name(names: Sequence[str], index: Int32, place: int) -> str | None:
@@ -154,6 +165,7 @@ def _table(
                 line=name(origins.lines, line, place),
                 calls=int(calls[place]),
                 self_ns=int(self_ns[place]),
+                waiting_ns=int(waiting_ns[place]),
                 share=int(self_ns[place]) / all_ns if all_ns else 0.0,
                 device_ns=int(device_ns[place]) if has_device else None,
                 longest_start_ns=int(events.start_ns[longest[place]]),

@@ -176,6 +176,29 @@ def waiting_calls(trace: Trace) -> Int32:
     return distinct(np.concatenate(parts)).astype(np.int32)
 
 
+def operator_wait_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
+    """How much of its own time each operator waits for the device, as far as calls show it.
+
+    Args:
+        trace: The trace.
+        rows: Operators, shape (n,).
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+
+    Returns:
+        Nanoseconds, shape (n,).
+    """
+    calls = waiting_calls(trace)
+    around = launching_operator[calls]
+    is_within = around >= 0
+    waited = np.bincount(
+        around[is_within],
+        weights=trace.events.duration_ns[calls][is_within],
+        minlength=len(trace.events),
+    ).astype(np.int64)
+    found: Int64 = waited[rows]
+    return found
+
+
 def _outermost(trace: Trace, rows: Int32) -> Int32:
     """The rows that begin after all earlier rows of their thread have ended."""
     events, keep = trace.events, np.ones(len(rows), dtype=bool)

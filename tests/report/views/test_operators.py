@@ -114,3 +114,20 @@ def test_no_view_without_operators() -> None:
         gpu 7  |.KKK|.KKK|
     """)
     assert make_operators_view(Signals(run_of(trace))) is None
+
+
+def test_waiting_is_not_work() -> None:
+    """A copy to the host that waits for the device: 8 of its 10 ms are the device's time."""
+    builder = TraceBuilder().step(0, 0, ms(20))
+    builder.operator("aten::item", 0, ms(11))
+    builder.operator("aten::copy_", ms(1), ms(11)).synchronize(ms(2), ms(10))
+    builder.operator("aten::mm", ms(12), ms(15))
+    view = view_of(builder)
+    rows = {row.operator: row for row in view.by_operator.rows}
+    assert (rows["aten::copy_"].self_ns, rows["aten::copy_"].waiting_ns) == (ms(2), ms(8))
+    # The wait belongs to the innermost operator around it.
+    assert (rows["aten::item"].self_ns, rows["aten::item"].waiting_ns) == (ms(1), 0)
+    assert (view.self_ns, view.waiting_ns) == (ms(6), ms(8))
+    # Of the work, 3 of 6 ms are the product's. The copy comes first: its wait may be avoidable.
+    assert rows["aten::mm"].share == 0.5
+    assert next(row.operator for row in view.by_operator.rows) == "aten::copy_"
