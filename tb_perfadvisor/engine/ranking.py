@@ -328,7 +328,8 @@ class _Union:
         # The simulation knows what the fixes add to each other. Subtract only the time that
         # findings without a simulated fix have taken.
         fresh, whole = _untaken(saving, self._not_simulated)
-        added_ns = max(self._saved_by_fixes - before - saving.recording_ns, 0)
+        costs_ns = saving.recording_ns + saving.elsewhere_ns
+        added_ns = max(self._saved_by_fixes - before - costs_ns, 0)
         marginal = min(added_ns, saving.claimed_ns) * fresh // whole
         unclaimed, _ = _untaken(saving, self._taken)
         marginal += saving.unproven_ns * unclaimed // whole

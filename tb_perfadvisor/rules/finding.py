@@ -106,6 +106,9 @@ class Saving(Struct, frozen=True):
     recording_ns: int = 0
     """The cost of recording, which a replay of `fix` saves and the change does not. The engine sets
     it, and subtracts it from `expected_ns`."""
+    elsewhere_ns: int = 0
+    """Time that the change saves and costs elsewhere, which a replay of `fix` does not show. It is
+    subtracted from `expected_ns`: by the rule, and by the engine from what the replay saves."""
     is_unknown: bool = False
     """Whether nothing tells how much of `high_ns` to expect. Such a finding is shown without an
     estimate and ranks by its bounds, so its summary should say what it may save at most."""

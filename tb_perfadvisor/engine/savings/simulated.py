@@ -103,7 +103,8 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
     steps = simulation_for(signals, *saving.fix)
     if not isinstance(steps, Simulation):
         return replace(saving, fix=())
-    saved_ns = min(steps.saved_ns(*saving.fix), saving.high_ns)
+    saved_ns = max(steps.saved_ns(*saving.fix) - saving.elsewhere_ns, 0)
+    saved_ns = min(saved_ns, saving.high_ns)
     unproven_ns = 0
     if steps.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
         # Without a profiler, the host may be fast enough to keep the device busy. Then the model
