@@ -75,6 +75,7 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Keep results out of the user's own cache, and the user's out of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PERFADVISOR_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield
 
 

@@ -375,6 +375,7 @@ export interface FindingInfo {
   when_to_ignore: string;
   how_to_verify: string;
   is_preview: boolean;
+  proof?: ProofInfo | null;
 }
 /**
  * Wall-clock time per step that a change would save.
@@ -561,6 +562,22 @@ export interface Remedy {
   costs?: {
     [k: string]: string;
   };
+}
+/**
+ * What `perfadvisor try` measured when it made the change, in the program of this recording.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ProofInfo".
+ */
+export interface ProofInfo {
+  change: string;
+  helped: boolean;
+  text: string;
+  low_share: number | null;
+  share: number | null;
+  high_share: number | null;
+  pairs: number;
+  tried_unix_s: number;
 }
 /**
  * All findings together: their union, never their sum.
@@ -764,6 +781,7 @@ export interface BriefFinding {
   title: string;
   severity: "high" | "low" | "medium";
   saving: BriefSaving | null;
+  proof?: string | null;
   place: string | null;
   remedy: string;
   snippet: string | null;

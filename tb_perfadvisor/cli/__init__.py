@@ -15,6 +15,7 @@ from tb_perfadvisor.cli.demo import demo
 from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import Group
 from tb_perfadvisor.cli.history import history
+from tb_perfadvisor.cli.ledger import ledger
 from tb_perfadvisor.cli.mcp import mcp
 from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.rules import explain, rules
@@ -23,6 +24,7 @@ from tb_perfadvisor.cli.suggest import suggest
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
 from tb_perfadvisor.cli.training import training
+from tb_perfadvisor.cli.try_changes import try_changes
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.version import VERSION
@@ -41,6 +43,8 @@ app = Group(
         rules,
         explain,
         suggest,
+        try_changes,
+        ledger,
         doctor,
         publish,
         tpu_shapes,

@@ -168,6 +168,8 @@ def analyze(
     from tb_perfadvisor.contract.model import Rejected
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
+    from tb_perfadvisor.proof.attach import with_proofs
+    from tb_perfadvisor.proof.ledger import known_proofs
     from tb_perfadvisor.report.formats.render import document, render
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.sources import Repository, with_sources
@@ -218,6 +220,8 @@ def analyze(
     with show_progress("reading scalars", 1) as progress:
         reports, unread = api.with_whole_runs(listing, reports, settings, progress.describe)
         rejected += unread
+    proofs = known_proofs()
+    reports = [with_proofs(report, proofs) for report in reports]
     if ask_tpu_compiler:
         from tb_perfadvisor.tpu_compiler.report_answers import with_answers
 

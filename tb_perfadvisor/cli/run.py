@@ -107,7 +107,7 @@ def run(
                 hint="Write the program after two dashes: perfadvisor run -- python train.py",
             ) from error
         returncode = _wait(process)
-        said = [json.loads(file.read_text("utf-8")) for file in sorted(Path(status).iterdir())]
+        said = [json.loads(file.read_text("utf-8")) for file in sorted(Path(status).glob("*.json"))]
     for line in _summary(said, logdir):
         note(line)
     sys.exit(returncode if returncode >= 0 else 128 - returncode)

@@ -19,6 +19,8 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
 from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
 from tb_perfadvisor.plain_text import plain, plain_lines
+from tb_perfadvisor.proof.attach import with_proofs
+from tb_perfadvisor.proof.ledger import known_proofs
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.formats.brief import render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks
@@ -199,7 +201,8 @@ class Answers:
         if not reports:
             reasons = " ".join(f"{file.path}: {file.reason}" for file in rejected[:3])
             raise PerfAdvisorError(f"contains no readable profile. {reasons}", where=path)
-        return reports, rejected
+        proofs = known_proofs()
+        return [with_proofs(report, proofs) for report in reports], rejected
 
     def _entry(self, path: str, number: str) -> tuple[Report, Entry]:
         reports, _ = self._reports(path)

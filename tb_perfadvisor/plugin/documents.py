@@ -100,12 +100,16 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
 
 
 def _export(request: Export, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.proof.attach import with_proofs
+    from tb_perfadvisor.proof.ledger import known_proofs
     from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.report.timeline.embedded import make_timelines
     from tb_perfadvisor.report.timeline.stored_events import decode_events
 
     report = _with_whole_run(_read(cache, request.key, REPORT, Report), request, cache)
+    # The page's timelines name findings by place.
+    report = with_proofs(report, known_proofs(), in_order=request.format != "html")
     views = cache.read(request.key, VIEWS) if request.format == "html" else None
     if views is not None:  # only the page shows views and timelines
         decoded = msgspec.json.decode(views, type=dict[str, Any])

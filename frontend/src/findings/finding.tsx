@@ -15,6 +15,7 @@ import { ExcerptLink } from "./excerpt-link";
 import { ChevronIcon, LinkIcon } from "../widgets/icons";
 import { PreviewBadge } from "./preview-badge";
 import { Places } from "./places";
+import { Proof } from "./proof";
 import { Prose } from "../widgets/prose";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
@@ -54,6 +55,7 @@ export function Finding(props: Props): JSX.Element {
           <span class="finding-title">
             <Prose text={finding.heading ?? finding.title} />
             {finding.is_preview && <> <PreviewBadge /></>}
+            {finding.proof && <Proof proof={finding.proof} />}
           </span>
           {finding.heading === null ? <Severity severity={finding.severity} /> : <span />}
           {finding.saving ? (

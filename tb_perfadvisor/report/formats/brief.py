@@ -73,6 +73,8 @@ class BriefFinding(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     severity: model.Severity
     saving: BriefSaving | None
+    proof: str | None = None
+    """What `perfadvisor try` showed of it; null if it was not tried."""
     place: str | None
     """`file:line` of the costliest line of code; null if the profile has none."""
     remedy: str
@@ -232,6 +234,7 @@ def _finding(entry: Entry, command: str, length: int, with_snippets: bool) -> Br
             expected_share=round(saving.share_expected, 4),
             basis=saving.basis,
         ),
+        proof=None if finding.proof is None else _cut(plain(finding.proof.text), 120),
         place=None if place is None else _cut(plain(f"{place.file}:{place.line}"), 160),
         remedy=_cut(plain(remedy.text), length) if remedy else "",
         snippet=_snippet(remedy, length) if remedy and with_snippets else None,

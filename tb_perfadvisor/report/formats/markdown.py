@@ -13,12 +13,11 @@ from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
     format_cell,
-    marginal_text,
     number_rows,
     place_line,
     remaining_notes,
+    saving_line,
     source_lines,
-    worth_text,
 )
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -131,7 +130,7 @@ def finding_blocks(
 ) -> list[str]:
     """The blocks of one finding: evidence, remedies, when to ignore it, and how to verify it."""
     finding = entry.finding
-    saving = "; ".join(filter(None, [worth_text(finding, report), marginal_text(finding)]))
+    saving = saving_line(finding, report)
     severity = [] if finding.heading else [finding.severity]
     blocks = [
         f"{'#' * level} {entry.number}. {escape(entry.title)}",

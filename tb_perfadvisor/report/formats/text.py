@@ -21,13 +21,12 @@ from tb_perfadvisor.report.formats.text_table import TextTable
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
-    marginal_text,
     number_rows,
     place_line,
     recordable_checks,
     remaining_notes,
+    saving_line,
     source_lines,
-    worth_text,
 )
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
@@ -174,7 +173,7 @@ def _finding(
             (f"{finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
         )
     )
-    saving = "; ".join(filter(None, [worth_text(finding, report), marginal_text(finding)]))
+    saving = saving_line(finding, report)
     parts: list[RenderableType] = [
         WrappedText(saving, style="green"),
         WrappedText(plain(finding.summary)),

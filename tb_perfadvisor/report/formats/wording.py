@@ -74,6 +74,13 @@ def marginal_text(finding: model.FindingInfo) -> str:
     return f"adds {added if saving.marginal_ns else 'nothing'} to the changes above"
 
 
+def saving_line(finding: model.FindingInfo, report: model.Report) -> str:
+    """What a finding would save, what it adds to those above, and what trying it showed."""
+    proof = "" if finding.proof is None else plain(finding.proof.text)
+    parts = [proof, worth_text(finding, report), marginal_text(finding)]
+    return "; ".join(filter(None, parts))
+
+
 def caption_line(report: model.Report) -> str:
     """The caption, and a warning if the profile was not recorded but generated."""
     return plain(report.caption) + (" · synthetic profile" if report.is_synthetic else "")

@@ -1,0 +1,338 @@
+"""Measures the steps of a program that knows nothing of it, without a profiler.
+
+`perfadvisor try` puts it into the processes of both versions of a program. It notes when blocks of
+steps end, what work they did, and the first losses, and tells the command, which ends the program.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from tb_perfadvisor.instrument.checkout_guard import modules_of_checkout
+from tb_perfadvisor.instrument.ranks import rank_of_environment
+from tb_perfadvisor.instrument.step_hooks import HookedProcess, OnImport, jax_is_used
+from tb_perfadvisor.instrument.window import Window
+
+MOST_LOSSES: Final = 50
+CHECKED_STEP: Final = 5
+"""The step after which named tensors are stored: an early one, because rounding errors grow."""
+_SEED: Final = 0
+_LOOK_EVERY_NS: Final = 1_000_000_000
+
+
+class MeasuredProcess(HookedProcess):
+    """Measures the steps of this process."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Prepare; nothing is measured before a framework's steps begin."""
+        self._plan = settings["measure"]
+        self._window = Window(self._plan)
+        self._marker: Any = None
+        """The optimizer whose steps are the program's, or what else marks them."""
+        self._steps = self._optimizer_steps = self._backward_passes = 0
+        self._samples = self._input_elements = 0
+        self._losses: list[Any] = []
+        self._boundaries: list[list[int]] = []
+        self._looked_ns = 0
+        super().__init__(settings)
+        self.said["rank"] = rank_of_environment() or 0
+        random.seed(_SEED)
+
+    @property
+    def waiting(self) -> dict[str, OnImport]:
+        """What to call when a module was imported."""
+        return {
+            **super().waiting,
+            "torch": self._on_whole_torch,
+            "numpy.random": lambda module: vars(module)["seed"](_SEED),
+            "jax": lambda module: self.uses("jax"),
+            "tb_perfadvisor.instrument.continuous.profiler": self._on_continuous,
+        }
+
+    def on_optimizer_step(self, optimizer: Any) -> None:
+        """Count all optimizers; the steps of the first one are those of the program."""
+        self._optimizer_steps += 1
+        if self._marker is None:
+            self._marker = optimizer
+        if optimizer is self._marker:
+            self._step()
+            if self._steps == 1:
+                self._count_inputs()
+            if self._steps == CHECKED_STEP and self._plan["checks"]:
+                self._store_tensors(self._plan["checks"])
+
+    def keras_callback(self) -> Any:
+        """A callback that counts batches, and reads their loss."""
+        import keras
+
+        measured = self
+
+        class Measured(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+            """Counts the batches of `fit`."""
+
+            def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+                if logs and "loss" in logs and len(measured._losses) < MOST_LOSSES:
+                    measured._losses.append(float(logs["loss"]))
+                measured._step_of("fit")
+
+        return Measured()
+
+    def at_exit(self) -> None:
+        """Tell what was measured of a program that ended by itself."""
+        if jax_is_used():
+            self.uses("jax")
+        self._report(is_complete=self.said.get("is_complete", False))
+
+    def _step_of(self, marker: str) -> None:
+        """A step ended by a mark that the program sets; an optimizer's steps no longer count."""
+        if self._marker != marker:
+            self._marker, self._window, self._boundaries = marker, Window(self._plan), []
+        self._step()
+
+    def _step(self) -> None:
+        self._steps += 1
+        self.said["steps"] = self._steps
+        now_ns = time.perf_counter_ns()
+        if now_ns - self._looked_ns > _LOOK_EVERY_NS:
+            self._looked_ns = now_ns
+            _end_without(self._plan["parent"])
+            self.tell()
+        moment = self._window.step_ended(now_ns)
+        if moment in ("begin", "block", "end"):
+            _wait_for_devices()
+            self._boundaries.append(
+                [
+                    time.perf_counter_ns(),
+                    self._optimizer_steps,
+                    self._backward_passes,
+                    self._samples,
+                    self._input_elements,
+                ]
+            )
+        if moment == "begin":
+            self.said["is_open"] = True
+            self.tell()
+        elif moment == "end":
+            self._report(is_complete=True)
+            self.tell()
+
+    def _report(self, *, is_complete: bool) -> None:
+        if not self._steps or self.said.get("is_complete"):
+            return
+        self.said |= {
+            "begin": self._window.begin,
+            "block_steps": self._window.block_steps,
+            "boundaries": self._boundaries,
+            "losses": [_number(loss) for loss in self._losses],
+            "of_checkout": modules_of_checkout(self.settings["checkout"])[:3],
+            "versions": {name: _version(name) for name in self.said["imported"]},
+            "accelerator": _accelerator(),
+            "is_complete": is_complete,
+        }
+
+    # --- PyTorch ----------------------------------------------------------------------------------
+
+    def _on_whole_torch(self, module: ModuleType) -> None:
+        torch: Any = module
+        torch.manual_seed(_SEED)  # the program may choose another one
+        self._count_backward_passes(torch)
+        self._keep_unscaled_losses(torch)
+        self._count_samples()
+
+    def _count_backward_passes(self, torch: Any) -> None:
+        backward, is_compiling = torch.autograd.backward, torch.compiler.is_compiling
+
+        @wraps(backward)
+        def counted_backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not is_compiling():
+                self._backward_passes += 1
+                if len(self._losses) < MOST_LOSSES:
+                    with suppress(Exception):
+                        self._losses.append(_loss_of(tensors))
+            return backward(tensors, *arguments, **keywords)
+
+        torch.autograd.backward = counted_backward
+
+    def _keep_unscaled_losses(self, torch: Any) -> None:
+        """Remember the loss that a gradient scaler scales by a factor of its own."""
+        scaler = torch.amp.GradScaler
+        scale = scaler.scale
+
+        @wraps(scale)
+        def remembering_scale(self: Any, outputs: Any) -> Any:
+            scaled = scale(self, outputs)
+            if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
+                scaled._perfadvisor_unscaled = outputs.detach()
+            return scaled
+
+        scaler.scale = remembering_scale
+
+    def _count_samples(self) -> None:
+        """Count the rows of the batches that loaders hand to the program."""
+        from torch.utils.data import dataloader
+
+        loader: Any = vars(dataloader)["_BaseDataLoaderIter"]
+        fetch = loader.__next__
+
+        @wraps(fetch)
+        def counted_fetch(loading: Any) -> Any:
+            batch = fetch(loading)
+            tensor = next(_tensors(batch), None)
+            self._samples += tensor.shape[0] if tensor is not None and tensor.dim() else 1
+            return batch
+
+        loader.__next__ = counted_fetch
+
+    def _count_inputs(self) -> None:
+        """Count the numbers that the trained modules get, from now on."""
+        import torch
+
+        is_compiling, is_training = torch.compiler.is_compiling, torch.is_grad_enabled
+        roots = self._trained_modules()
+        ids = {id(root) for root in roots}
+
+        def count(kind: Any) -> None:
+            call = kind.__call__
+
+            @wraps(call)
+            def counted_call(module: Any, *arguments: Any, **keywords: Any) -> Any:
+                if not is_compiling() and id(module) in ids and is_training():
+                    given = (arguments, keywords)
+                    self._input_elements += sum(each.numel() for each in _tensors(given))
+                return call(module, *arguments, **keywords)
+
+            kind.__call__ = counted_call
+
+        for kind in {type(root) for root in roots}:
+            count(kind)
+
+    def _trained_modules(self) -> list[Any]:
+        """The modules with the optimizer's parameters that are no part of another module."""
+        import gc
+
+        import torch
+
+        trained = {
+            id(parameter) for group in self._marker.param_groups for parameter in group["params"]
+        }
+        # Not `isinstance`, which asks proxies of other libraries for their class.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+        parts = {id(part) for module in modules for part in module.children()}
+        return [
+            module
+            for module in modules
+            if id(module) not in parts
+            and any(id(parameter) in trained for parameter in module.parameters())
+        ]
+
+    def _store_tensors(self, patterns: list[str]) -> None:
+        """Store the tensors of the trained modules whose names match."""
+        from fnmatch import fnmatchcase
+
+        import numpy as np
+
+        found = {}
+        for module in self._trained_modules():
+            for name, tensor in module.state_dict().items():
+                plain = name.replace("_orig_mod.", "").removeprefix("module.")
+                if any(fnmatchcase(plain, pattern) for pattern in patterns):
+                    found[plain] = tensor.detach().float().cpu().numpy().ravel()
+        path = Path(self.settings["status"], f"{os.getpid()}.npz")
+        with path.open("wb") as file:
+            np.savez(file, **{str(place): found[name] for place, name in enumerate(found)})
+        self.said["tensors"] = [*found]
+
+    # --- other marks ------------------------------------------------------------------------------
+
+    def _on_continuous(self, module: ModuleType) -> None:
+        """Take the steps of programs that call the continuous profiler, as those of JAX do."""
+        profiler: Any = vars(module)["ContinuousProfiler"]
+        step = profiler.step
+
+        @wraps(step)
+        def counted_step(recording: Any) -> None:
+            step(recording)
+            self._step_of("step()")
+
+        profiler.step = counted_step
+
+
+def _loss_of(tensors: Any) -> Any:
+    """A copy of the sum of losses, still on its device: reading it would wait for the device."""
+    if not hasattr(tensors, "detach"):
+        return sum(_loss_of(tensor) for tensor in tensors)
+    unscaled = getattr(tensors, "_perfadvisor_unscaled", tensors)
+    return unscaled.detach().sum() if unscaled.numel() > 1 else unscaled.detach().clone()
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """The tensors in arguments or in a batch."""
+    if hasattr(value, "numel") and hasattr(value, "dim"):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+    elif hasattr(value, "data") and hasattr(value, "keys"):  # batches of transformers
+        yield from _tensors(dict(value))
+
+
+def _number(value: Any) -> float | None:
+    with suppress(Exception):
+        number = float(value)
+        return number if number - number == 0 else None  # neither infinite nor nan
+    return None
+
+
+def _wait_for_devices() -> None:
+    """Wait until the devices have done what the host launched."""
+    torch: Any = sys.modules.get("torch")
+    with suppress(Exception):
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        if jax_is_used():
+            import jax
+
+            for array in jax.live_arrays():
+                # A step may have donated it meanwhile.
+                with suppress(RuntimeError):
+                    array.block_until_ready()
+
+
+def _end_without(parent: int) -> None:
+    """End this process if the command that measures it has gone."""
+    try:
+        os.kill(parent, 0)  # looks, and sends nothing
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        return
+
+
+def _version(module: str) -> str:
+    return str(getattr(sys.modules.get(module), "__version__", ""))
+
+
+def _accelerator() -> str:
+    """The name of the accelerator in use; empty for none."""
+    torch: Any = sys.modules.get("torch")
+    with suppress(Exception):
+        if torch is not None and torch.cuda.is_initialized():
+            return str(torch.cuda.get_device_name())
+        if jax_is_used():
+            import jax
+
+            device = jax.devices()[0]
+            return "" if device.platform == "cpu" else str(device.device_kind)
+    return ""

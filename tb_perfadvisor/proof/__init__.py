@@ -1,0 +1,1 @@
+"""Proves changes: runs a copy of a program with and without them, interleaved, and compares."""

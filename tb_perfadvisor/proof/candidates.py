@@ -1,0 +1,175 @@
+"""The changes to try: patches for findings, each against the original, and patches of the user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tb_perfadvisor.advice import change_ids
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.proof.shares import Prediction
+from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.suggest import suggest
+
+_RESEEDS: Final = frozenset({"loader-workers"})
+"""Fixes after which random transforms draw other numbers: workers have seeds of their own."""
+_APPLY_LIMIT_S: Final = 60
+
+
+class Candidate(Struct, frozen=True):
+    """A change to try."""
+
+    name: str
+    """The id of the change in the catalog of advice, or the name of the user's file."""
+    is_of_catalog: bool
+    rule_id: str
+    """The rule of its finding; empty for a patch of the user."""
+    patch: str
+    """A unified diff, relative to `directory`."""
+    directory: Path
+    """Where the patch applies, in the checkout."""
+    what: tuple[str, ...]
+    """What it does, with its places."""
+    predicted: Prediction | None
+    may_differ: str
+    """Why results may differ a little; empty if they must be equal."""
+    finding: model.FindingInfo | None
+    """With the one remedy that it carries out; None for a patch of the user."""
+
+
+def candidates_of(
+    report: model.Report, repository: Path, changes: Sequence[str]
+) -> list[Candidate]:
+    """The mechanical changes for the findings of a report, best finding first.
+
+    Args:
+        report: The report.
+        repository: The directory of the program's code.
+        changes: The ids of changes to take; by default the first mechanical one of each finding.
+
+    Raises:
+        UsageError: If there is no such change.
+    """
+    unknown = sorted(set(changes) - set(change_ids()))
+    if unknown:
+        raise UsageError(
+            f"there is no change {unknown[0]!r}.", hint="docs/advice.md lists the changes."
+        )
+    found: list[Candidate] = []
+    for finding in report.findings:
+        for remedy in finding.remedies:
+            is_wanted = remedy.change in changes if changes else True
+            candidate = _candidate(report, finding, remedy, repository) if is_wanted else None
+            if candidate is not None and candidate.patch not in [each.patch for each in found]:
+                found.append(candidate)
+                if not changes:
+                    break
+    return found
+
+
+def candidate_of_file(file: Path, directory: Path) -> Candidate:
+    """A patch of the user, relative to a directory.
+
+    Raises:
+        UsageError: If it cannot be read.
+    """
+    try:
+        patch = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise UsageError(f"cannot be read: {reason}.", where=str(file)) from error
+    return Candidate(file.name, False, "", patch, directory, (), None, "", None)
+
+
+def combination_of(
+    report: model.Report | None, proved: Sequence[Candidate], repository: Path
+) -> str | None:
+    """One patch for several changes of a report; None if not all of them fit together.
+
+    Args:
+        report: The report that they are of.
+        proved: The changes, all of the catalog.
+        repository: The directory of the program's code.
+    """
+    findings = [each.finding for each in proved if each.finding is not None]
+    if report is None or len(findings) < len(proved):
+        return None
+    # Two remedies of one finding become two findings, whose patches build on one another.
+    suggestions = suggest(
+        replace(report, findings=[replace(each, refines=None) for each in findings]),
+        Repository(repository),
+    )
+    patches = [each.patch for each in suggestions if each.outcome == "patch"]
+    return "".join(patches) if len(patches) == len(proved) else None
+
+
+def _candidate(
+    report: model.Report, finding: model.FindingInfo, remedy: model.Remedy, repository: Path
+) -> Candidate | None:
+    if not remedy.fixes:
+        return None
+    alone = replace(finding, remedies=[remedy], refines=None)
+    (suggestion,) = suggest(replace(report, findings=[alone]), Repository(repository))
+    if suggestion.outcome != "patch":
+        return None
+    saving = finding.saving
+    may_differ = remedy.costs.get("accuracy", "").rstrip(".")
+    if not may_differ and _RESEEDS & set(remedy.fixes):
+        may_differ = "workers draw other random numbers"
+    return Candidate(
+        name=remedy.change or finding.rule_id,
+        is_of_catalog=bool(remedy.change),
+        rule_id=finding.rule_id,
+        patch=suggestion.patch,
+        directory=repository,
+        what=tuple(suggestion.changes),
+        predicted=None
+        if saving is None
+        else Prediction(saving.share_low, saving.share_expected, saving.share_high),
+        may_differ=may_differ,
+        finding=alone,
+    )
+
+
+def apply_patch(patch: str, directory: Path) -> None:
+    """Apply a patch in a copy.
+
+    `git apply` refuses paths that lead out of the directory, also by links.
+
+    Args:
+        patch: A unified diff, relative to the directory.
+        directory: It lies in no repository.
+
+    Raises:
+        UsageError: If it does not apply.
+    """
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        "GIT_CEILING_DIRECTORIES": str(directory.parent),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    try:
+        done = subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", "-"],
+            cwd=directory,
+            env=environment,
+            input=patch.encode(),
+            capture_output=True,
+            timeout=_APPLY_LIMIT_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise UsageError("needs git, which applies patches.", where="try") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError("the patch could not be applied in time.") from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it has no change"]
+        raise UsageError(f"the patch does not apply: {lines[0]}.")

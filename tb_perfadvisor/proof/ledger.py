@@ -1,0 +1,142 @@
+"""The ledger: what trials predicted and measured, one line of JSON each.
+
+It lies in the user's data directory and is sent nowhere. It holds no code, no paths and no command:
+the name of a patch of the user is not written either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tb_perfadvisor.contract import model
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.proof.machine import Machine
+from tb_perfadvisor.proof.shares import Effect, Prediction, Verdict
+
+DIRECTORY_VARIABLE: Final = "PERFADVISOR_DATA_DIR"
+FILE: Final = "proofs.jsonl"
+FORMAT: Final = 1
+_MOST_BYTES: Final = 64 << 20
+PATCH: Final = "patch"
+"""What the ledger calls a patch of the user."""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the ledger."""
+
+    format: int = FORMAT
+    tried_unix_s: int
+    recording: str
+    """A digest of the recording that predicted it; empty without one."""
+    change: str
+    """The id of the change, several joined with ` + `, or `patch`."""
+    rule: str = ""
+    predicted: Prediction | None = None
+    measured: Effect | None = None
+    """Shares of the step that are saved, at 95 % confidence."""
+    verdict: Verdict
+    reason: str = ""
+    results: str = ""
+    pairs: int = 0
+    repeated_pairs: int = 0
+    step_ns: int | None = None
+    """Of the original."""
+    load_by_others: float | None = None
+    machine: Machine
+    versions: Mapping[str, str] = {}
+
+
+def ledger_file() -> Path:
+    """Where the ledger lies; the file may not exist yet."""
+    import platformdirs
+
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    return (
+        Path(directory or platformdirs.user_data_dir("tb_perfadvisor", appauthor=False)) / FILE
+    ).expanduser()
+
+
+def digest_of(report: model.Report) -> str:
+    """A digest that tells the recording of a report from all others, wherever its files lie.
+
+    Two recordings of one program differ in it: when they began, to the nanosecond, how long they
+    were and how many events each rank wrote.
+    """
+    facts = (
+        report.recorded,
+        report.framework,
+        [(worker.rank, worker.duration_ns, worker.events) for worker in report.workers],
+        report.overview.window_ns,
+    )
+    return blake2b(msgspec.json.encode(facts), digest_size=16).hexdigest()
+
+
+def append(proofs: Iterable[Proof], file: Path) -> None:
+    """Add lines to a ledger.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    lines = b"".join(msgspec.json.encode(proof) + b"\n" for proof in proofs)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # One write to the end of a file: two commands at a time do not mix their lines.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, lines)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}.", where=str(file)) from error
+
+
+def read(file: Path) -> list[Proof]:
+    """The lines of a ledger, the oldest first; those that are no proof are left out.
+
+    Raises:
+        UsageError: If the file exists and cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            lines = stream.read(_MOST_BYTES).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}.", where=str(file)) from error
+    proofs = []
+    for line in lines:
+        try:
+            proofs.append(msgspec.json.decode(line, type=Proof))
+        except msgspec.MsgspecError:  # a full disk cut it off, or a later version wrote it
+            continue
+    return proofs
+
+
+def known_proofs() -> list[Proof]:
+    """The lines of the user's ledger; none if it cannot be read: reports do without."""
+    try:
+        return read(ledger_file())
+    except (UsageError, RuntimeError):  # there may be no home directory
+        return []
+
+
+def is_within(proof: Proof) -> bool | None:
+    """Whether the predicted and the measured range overlap; None without both."""
+    if proof.predicted is None or proof.measured is None:
+        return None
+    return proof.predicted.low <= proof.measured.high and proof.measured.low <= proof.predicted.high
+
+
+def latest(proofs: Sequence[Proof]) -> dict[tuple[str, str], Proof]:
+    """The last verdict on each change of each recording."""
+    return {
+        (proof.recording, proof.change): proof
+        for proof in sorted(proofs, key=lambda proof: proof.tried_unix_s)
+        if proof.recording and proof.verdict not in ("undecided", "failed")
+    }

@@ -1,0 +1,209 @@
+"""Whether two versions of a program did the same work, and computed the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite, sqrt
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.proof.runs import Counters, Run
+from tb_perfadvisor.trace.tables import Float64
+
+_FIRST: Final = 5
+_EQUAL_WITHIN: Final = 1e-3
+"""Of the first values: other orders of summation change float32 losses by 1e-5 or less, and what
+follows may amplify that. TF32 and bfloat16 change them by more, and count as a change."""
+_MEAN_WITHIN: Final = 0.01
+"""Of the mean of the first fifty: rounding errors grow from step to step."""
+_CLOSE_WITHIN: Final = 0.05
+"""Within which a change that may cost accuracy, or draws other random numbers, is close."""
+_TIMES_NOISE: Final = 3.0
+_COUNTER_NAMES: Final = {
+    "optimizer_steps": "optimizer steps",
+    "backward_passes": "backward passes",
+    "samples": "samples",
+    "input_elements": "input elements",
+}
+_ROWS: Final = ("samples", "input_elements", "backward_passes")
+
+Agreement = Literal["equal", "close", "different", "not checked"]
+
+
+class Results(Struct, frozen=True):
+    """How the results of a change compare with those of the original."""
+
+    agreement: Agreement
+    text: str
+    """In words: `losses equal`."""
+
+
+def skipped_work(base: Run, target: Run) -> str | None:
+    """The counter by which a version does other work per step, in words; None if none does.
+
+    Work is counted over the same steps of both runs. Loaders fetch ahead, so that samples may
+    differ by those of a step. If everything but the optimizer's steps changed by the same factor,
+    it is those that were skipped.
+
+    Args:
+        base: A run of the original.
+        target: A run of the changed program.
+    """
+    old, new = _common(base, target)
+    if old is None or new is None:
+        return None
+    steps = _steps(old)
+    ratios = {}
+    for name in ("optimizer_steps", *_ROWS):
+        before, after = (_done(each, name) for each in (old, new))
+        if before:
+            allowed = 0.0 if name in ("optimizer_steps", "backward_passes") else _slack(old, name)
+            ratios[name] = 1.0 if abs(after - before) <= allowed else after / before
+    unequal = {name: ratio for name, ratio in ratios.items() if ratio != 1.0}
+    if not unequal:
+        return None
+    rows = [ratios[name] for name in _ROWS if name in ratios]
+    same_factor = max(rows, default=1.0) - min(rows, default=1.0) <= 0.05 * max(rows, default=1.0)
+    # A step of the program is one of its optimizer, so the others grow if it skips some.
+    if len(rows) > 1 and same_factor and min(rows) > 1 and ratios["optimizer_steps"] == 1.0:
+        return f"optimizer steps: {1 / min(rows):.3g} times as many for the same samples"
+    name = min(unequal, key=lambda each: (unequal[each], each))
+    before, after = _done(old, name) / steps, _done(new, name) / steps
+    return f"{_COUNTER_NAMES[name]}: {after:,.6g} per step instead of {before:,.6g}"
+
+
+def counted(run: Run) -> list[str]:
+    """The names of what could be counted in a run."""
+    return [
+        text
+        for name, text in _COUNTER_NAMES.items()
+        if len(run.counters) > 1 and _done(run.counters, name)
+    ]
+
+
+def _common(base: Run, target: Run) -> tuple[Sequence[Counters] | None, Sequence[Counters] | None]:
+    """The boundaries of the blocks that both runs measured."""
+    if base.begin is None or target.begin is None or base.block_steps != target.block_steps:
+        return None, None
+    ahead = (target.begin - base.begin) // (base.block_steps or 1)
+    old = base.counters[max(ahead, 0) :]
+    new = target.counters[max(-ahead, 0) :]
+    count = min(len(old), len(new))
+    return (old[:count], new[:count]) if count > 1 else (None, None)
+
+
+def common_blocks_ns(base: Run, target: Run) -> tuple[list[int], list[int]]:
+    """The times of the blocks of steps that both runs measured."""
+    old, new = _common(base, target)
+    if old is None or new is None:
+        return [], []
+    first, second = (
+        [after.at_ns - before.at_ns for before, after in pairwise(rows)] for rows in (old, new)
+    )
+    return first, second
+
+
+def _done(rows: Sequence[Counters], name: str) -> float:
+    return float(getattr(rows[-1], name) - getattr(rows[0], name))
+
+
+def _steps(rows: Sequence[Counters]) -> float:
+    return max(_done(rows, "optimizer_steps"), 1.0)
+
+
+def _slack(rows: Sequence[Counters], name: str) -> float:
+    """What may differ by chance: a step's worth, and more where steps differ in size."""
+    values = np.diff([float(getattr(row, name)) for row in rows])
+    spread = float(values.std()) * sqrt(len(values))
+    return _done(rows, name) / _steps(rows) + _TIMES_NOISE * spread
+
+
+def compare_results(bases: Sequence[Run], targets: Sequence[Run], may_differ: str) -> Results:
+    """Compare what versions computed, against the noise between runs of the original.
+
+    Args:
+        bases: Two runs of the original, or more.
+        targets: Runs of the changed program.
+        may_differ: Why small differences are expected of this change; empty if they are not.
+    """
+    worst, where, has_any = 0.0, "", False
+    for name in bases[0].series:
+        noise = _noise([run.series.get(name, ()) for run in bases])
+        for target in targets:
+            values = target.series.get(name, ())
+            if values and bases[0].series[name]:
+                has_any = True
+                excess, said = _excess(name, bases[0].series[name], values, noise)
+                if excess > worst:
+                    worst, where = excess, said
+    for name, tensor in bases[0].tensors.items():
+        has_any = True
+        noises = [_distance(tensor, run.tensors.get(name)) for run in bases[1:]]
+        for target in targets:
+            distance = _distance(tensor, target.tensors.get(name))
+            if distance > max(_EQUAL_WITHIN, _TIMES_NOISE * max(noises, default=0.0)):
+                excess = distance / _CLOSE_WITHIN
+                if excess > worst:
+                    worst, where = excess, f"tensor {name}: differs by {distance:.2%}"
+    if not has_any:
+        return Results("not checked", "no results to compare")
+    if not worst:
+        what = "tensors" if bases[0].tensors else "losses"
+        return Results("equal", f"{what} equal")
+    if may_differ and worst <= 1:
+        return Results("close", f"{where} ({may_differ})")
+    return Results("different", where)
+
+
+def _noise(runs: Sequence[Sequence[float | None]]) -> float:
+    """The largest difference between runs of the original, relative to the values."""
+    pairs = [(_difference(runs[0], run)) for run in runs[1:]]
+    return max((max(pair) for pair in pairs), default=0.0)
+
+
+def _difference(
+    first: Sequence[float | None], second: Sequence[float | None]
+) -> tuple[float, float]:
+    """How far the first values differ at most, and how far their means do, relatively."""
+    both = [
+        (before, after)
+        for before, after in zip(first, second, strict=False)
+        if before is not None and after is not None
+    ]
+    count = min(len(first), len(second))
+    if len(both) < sum(value is not None for value in first[:count]):
+        return float("inf"), float("inf")  # it has become infinite or no number
+    if not both:
+        return 0.0, 0.0
+    old, new = np.array(both, np.float64).T
+    size = float(np.abs(old).mean())
+    if size == 0 or not isfinite(size):
+        return (0.0, 0.0) if np.array_equal(old, new) else (float("inf"), float("inf"))
+    return (
+        float(np.abs(new - old)[:_FIRST].max()) / size,
+        abs(float(new.mean() - old.mean())) / size,
+    )
+
+
+def _excess(
+    name: str, base: Sequence[float | None], target: Sequence[float | None], noise: float
+) -> tuple[float, str]:
+    """How far a series lies outside of what is equal, as a multiple of what is close; 0 inside."""
+    first, mean = _difference(base, target)
+    allowed = _TIMES_NOISE * noise
+    if first <= max(_EQUAL_WITHIN, allowed) and mean <= max(_MEAN_WITHIN, allowed):
+        return 0.0, ""
+    largest = max(first, mean)
+    said = f"{name}: differs by {largest:.2%}" if isfinite(largest) else f"{name}: no number"
+    return largest / max(_CLOSE_WITHIN, allowed), said
+
+
+def _distance(first: Float64, second: Float64 | None) -> float:
+    if second is None or first.shape != second.shape:
+        return float("inf")
+    size = float(np.linalg.norm(first))
+    distance = float(np.linalg.norm(first - second))
+    return distance / size if size else (0.0 if distance == 0 else float("inf"))

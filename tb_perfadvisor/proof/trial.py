@@ -1,0 +1,287 @@
+"""Tries a change: runs pairs of versions until a verdict is proved, refused, or out of reach."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import log
+from pathlib import Path
+from statistics import fmean
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.proof.results import (
+    Results,
+    common_blocks_ns,
+    compare_results,
+    counted,
+    skipped_work,
+)
+from tb_perfadvisor.proof.runs import Plan, Run
+from tb_perfadvisor.proof.sequential import LOOKS, Look, is_look, look
+from tb_perfadvisor.proof.shares import Effect, Verdict
+
+MOST_LOAD_CHANGE: Final = 0.10
+"""If others used a share of the cores in one run of a pair that differs by more, it is repeated."""
+_MOST_REPEATS: Final = 2
+"""In a row; then the pair counts. The machine is not going to be quieter, and the spread of the
+pairs says what that costs."""
+_FEWEST_BLOCKS: Final = 6
+_TRIMMED: Final = 6
+"""A sixth of a pair's blocks are left out at each end: pauses of the machine hit a block or two."""
+_LEAST_LIMIT_S: Final = 120.0
+_TIMES_AS_LONG: Final = 5.0
+_RATHER_SHORT: Final = 30
+_SEED: Final = 0
+
+Progress = Callable[[str], None]
+
+
+class Measures(Protocol):
+    """What runs versions of a program: `Runner`, or a stand-in with a clock of its own."""
+
+    def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
+        """Run a version until its steps are measured."""
+
+
+class Trial(Struct, frozen=True):
+    """What a trial of a change showed."""
+
+    verdict: Verdict
+    reason: str
+    """Why it is refused, failed or undecided; otherwise empty."""
+    effect: Effect | None
+    """None before the first look."""
+    pairs: int
+    repeated: int
+    """Pairs that were repeated because the load by others differed between their runs."""
+    load: float | None
+    """The mean share of the cores that others used; None if it is unknown."""
+    base_step_ns: float | None
+    step_ns: float | None
+    base_start_up_s: float | None
+    """From the start of the original to its first measured step, in its first run."""
+    start_up_s: float | None
+    steps_per_run: int
+    results: Results
+    counted: tuple[str, ...]
+    """The counters that were compared."""
+    versions: Mapping[str, str]
+    accelerator: str
+
+
+def try_change(
+    runner: Measures,
+    base: Path,
+    change: Path,
+    name: str,
+    *,
+    budget_s: float,
+    checks: Sequence[str] = (),
+    may_differ: str = "",
+    progress: Progress = lambda text: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Trial:
+    """Run pairs of the original and the changed program until there is a verdict.
+
+    Args:
+        runner: Runs them.
+        base: The original.
+        change: The changed program.
+        name: Of the change.
+        budget_s: After which no further pair begins.
+        checks: Patterns of the names of tensors to compare.
+        may_differ: Why small differences of results are expected; empty if they are not.
+        progress: Told what is going on.
+        clock: In seconds.
+
+    Raises:
+        PerfAdvisorError: If the original cannot be measured.
+    """
+    return _Trial(runner, base, change, name, budget_s, checks, may_differ, progress, clock).run()
+
+
+class _Trial:
+    def __init__(
+        self,
+        runner: Measures,
+        base: Path,
+        change: Path,
+        name: str,
+        budget_s: float,
+        checks: Sequence[str],
+        may_differ: str,
+        progress: Progress,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner, self._base, self._change, self._name = runner, base, change, name
+        self._plan = Plan(checks=tuple(checks))
+        self._may_differ, self._progress, self._clock = may_differ, progress, clock
+        self._ends_s = clock() + budget_s
+        self._bases: list[Run] = []
+        self._changed: list[Run] = []
+        self._readings: list[float] = []
+        self._repeated = 0
+        self._longest_pair_s = 0.0
+        self._order = random.Random(_SEED)
+
+    def run(self) -> Trial:
+        refused = self._first_pair()
+        if refused is not None:
+            return refused
+        base_first, repeats = True, 0
+        while len(self._readings) < LOOKS[-1]:
+            if self._clock() + self._longest_pair_s > self._ends_s:
+                return self._trial("undecided", "the budget was spent")
+            # Pairs of pairs in opposite orders cancel a drift; the random first order cancels what
+            # comes and goes with a period.
+            if not repeats:
+                is_second = len(self._readings) % 2
+                base_first = not base_first if is_second else self._order.random() < 0.5
+            old, new, problem = self._pair(base_first)
+            if problem:
+                return self._trial("failed", problem)
+            refused = self._refusal(old, new)
+            if refused is not None:
+                return refused
+            if _is_disturbed(old, new) and repeats < _MOST_REPEATS:
+                repeats += 1
+                self._repeated += 1
+                continue
+            repeats = 0
+            self._read(old, new)
+            if is_look(len(self._readings)):
+                seen = look(self._readings)
+                if seen.decision != "undecided":
+                    return self._trial(seen.decision, "")
+        return self._trial("undecided", f"{LOOKS[-1]} pairs do not tell")
+
+    def _first_pair(self) -> Trial | None:
+        """Choose the steps to measure, and look for a reason not to go on."""
+        began_s = self._clock()
+        old = self._measure_first_base()
+        new = self._runner.measure(self._change, self._name, self._plan, self._limit_s(old))
+        self._longest_pair_s = self._clock() - began_s
+        if new.problem or not new.counters:
+            self._bases, self._changed = [old], [new]
+            return self._trial("failed", new.problem or f"it ended after {new.steps} steps")
+        self._follow(new)
+        refused = self._refusal(old, new)
+        if refused is None:
+            self._read(old, new)
+        return refused
+
+    def _measure_first_base(self) -> Run:
+        limit_s = max(self._ends_s - self._clock(), 1.0)
+        run = self._runner.measure(self._base, "base", self._plan, limit_s)
+        if not run.problem and not run.is_complete and run.begin is not None:
+            # The program ends by itself before the window does: measure fewer steps.
+            blocks = 2 * _FEWEST_BLOCKS
+            block_steps = (run.steps - run.begin - 1) // blocks
+            if block_steps:
+                self._plan = msgspec.structs.replace(
+                    self._plan, begin=run.begin, block_steps=block_steps
+                )
+                run = self._runner.measure(self._base, "base", self._plan, limit_s)
+        if run.problem or not run.is_complete:
+            raise PerfAdvisorError(
+                "the program cannot be measured as it is: "
+                + (run.problem or f"it ended after {run.steps} steps")
+                + ".",
+                hint=f"A trial needs about {_RATHER_SHORT} steps of an optimizer, of Keras's fit, "
+                "or marked with `step()` of tb_perfadvisor.instrument's `continuous`.",
+            )
+        self._follow(run)
+        return run
+
+    def _pair(self, base_first: bool) -> tuple[Run, Run, str]:
+        began_s = self._clock()
+        limit_s = self._limit_s(*self._bases)
+        runs = {}
+        for is_base in (base_first, not base_first):
+            number = len(self._readings) + 1
+            self._progress(f"pair {number}: {'original' if is_base else 'with the change'}")
+            version, name = (self._base, "base") if is_base else (self._change, self._name)
+            runs[is_base] = self._runner.measure(version, name, self._plan, limit_s)
+        self._longest_pair_s = max(self._longest_pair_s, self._clock() - began_s)
+        old, new = runs[True], runs[False]
+        if old.problem:
+            return old, new, f"the original could not be repeated: {old.problem}"
+        return old, new, new.problem
+
+    def _refusal(self, old: Run, new: Run) -> Trial | None:
+        """The reason not to go on, if these runs show one."""
+        self._bases.append(old)
+        self._changed.append(new)
+        skipped = skipped_work(old, new)
+        if skipped is not None:
+            return self._trial("refused", skipped)
+        if len(self._bases) > 1:
+            results = self._results()
+            if results.agreement == "different":
+                return self._trial("refused", results.text)
+        return None
+
+    def _read(self, old: Run, new: Run) -> None:
+        before, after = common_blocks_ns(old, new)
+        if len(before) >= _FEWEST_BLOCKS:
+            ratios = sorted(log(late / early) for early, late in zip(before, after, strict=True))
+            out = len(ratios) // _TRIMMED
+            self._readings.append(fmean(ratios[out : len(ratios) - out]))
+        else:
+            # One of the versions was warming up for longer. From now on both are measured later.
+            latest = max(run.begin for run in (old, new) if run.begin is not None)
+            self._plan = msgspec.structs.replace(self._plan, begin=latest)
+            self._repeated += 1
+
+    def _follow(self, run: Run) -> None:
+        if self._plan.begin is None:
+            self._plan = msgspec.structs.replace(
+                self._plan, begin=run.begin, block_steps=run.block_steps
+            )
+
+    def _limit_s(self, *runs: Run) -> float:
+        """What a run may take: several times as long as the original."""
+        return max(_LEAST_LIMIT_S, _TIMES_AS_LONG * max(run.whole_s for run in runs))
+
+    def _results(self) -> Results:
+        return compare_results(self._bases, self._changed, self._may_differ)
+
+    def _trial(self, verdict: Verdict, reason: str) -> Trial:
+        seen = look(self._readings) if verdict != "refused" else Look("undecided", None)
+        loads = [run.load for run in (*self._bases, *self._changed) if run.load is not None]
+        first = self._bases[0]
+        return Trial(
+            verdict=verdict,
+            reason=reason,
+            effect=seen.effect,
+            pairs=len(self._readings),
+            repeated=self._repeated,
+            load=fmean(loads) if loads else None,
+            base_step_ns=_usual(self._bases),
+            step_ns=_usual(self._changed),
+            base_start_up_s=first.start_up_s,
+            start_up_s=self._changed[0].start_up_s if self._changed else None,
+            steps_per_run=(len(first.counters) - 1) * (first.block_steps or 0),
+            results=self._results()
+            if self._changed and self._changed[-1].counters
+            else Results("not checked", "no results to compare"),
+            counted=tuple(counted(first)),
+            versions=first.versions,
+            accelerator=first.accelerator,
+        )
+
+
+def _is_disturbed(old: Run, new: Run) -> bool:
+    if old.load is None or new.load is None:
+        return False
+    return abs(old.load - new.load) > MOST_LOAD_CHANGE
+
+
+def _usual(runs: Sequence[Run]) -> float | None:
+    known = sorted(run.step_ns for run in runs if run.step_ns is not None)
+    return known[len(known) // 2] if known else None

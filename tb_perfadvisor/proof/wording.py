@@ -1,0 +1,82 @@
+"""What trials showed, in words."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.proof.candidates import Candidate
+from tb_perfadvisor.proof.shares import (
+    CONFIDENCE,
+    MARGIN,
+    Prediction,
+    effect_text,
+    percent,
+    span,
+)
+from tb_perfadvisor.proof.trial import Trial
+from tb_perfadvisor.units import format_duration
+
+_NOTABLE_START_UP_S = 1.0
+_NOTABLE_LOAD = 0.1
+_MOST_SHOWN = 10.0
+"""Times as long; beyond that the runs say nothing."""
+
+
+def verdict_line(candidate: Candidate, trial: Trial) -> str:
+    """What a change brought, in one line."""
+    parts = [f"{candidate.name}: {_verdict(trial)}"]
+    if candidate.predicted is not None:
+        parts.append(predicted_text(candidate.predicted))
+    if trial.verdict not in ("refused", "failed"):
+        parts.append(trial.results.text)
+    return ", ".join(parts)
+
+
+def predicted_text(predicted: Prediction) -> str:
+    """`predicted 12-21 %`."""
+    return f"predicted {span(predicted.low, predicted.high)}"
+
+
+def _verdict(trial: Trial) -> str:
+    if trial.verdict in ("refused", "failed"):
+        return f"{trial.verdict}: {trial.reason}"
+    effect = trial.effect
+    if trial.verdict == "no difference" and effect is not None:
+        return (
+            f"no difference within {percent(MARGIN)} "
+            f"({span(effect.low, effect.high)} faster, {CONFIDENCE:.0%})"
+        )
+    if trial.verdict == "undecided":
+        if effect is None or -effect.low > _MOST_SHOWN:
+            return f"undecided: {trial.reason} after {_pairs(trial.pairs)}"
+        return f"undecided: {trial.reason} at {effect_text(effect)}"
+    return effect_text(effect) if effect is not None else trial.verdict
+
+
+def detail_lines(trial: Trial) -> list[str]:
+    """What the verdict rests on."""
+    lines = []
+    if trial.base_step_ns is not None and trial.step_ns is not None:
+        lines.append(
+            f"step {format_duration(trial.base_step_ns)} → {format_duration(trial.step_ns)}, "
+            f"{_pairs(trial.pairs)} of {trial.steps_per_run} steps each"
+            + (f", {trial.repeated} more repeated" if trial.repeated else "")
+        )
+    if trial.load is None:
+        lines.append("load by other programs: not measured here")
+    elif trial.load >= _NOTABLE_LOAD:
+        lines.append(f"other programs used {trial.load:.0%} of the cores meanwhile")
+    if trial.base_start_up_s is not None and trial.start_up_s is not None:
+        more = trial.start_up_s - trial.base_start_up_s
+        if abs(more) >= _NOTABLE_START_UP_S:
+            lines.append(
+                f"start-up and warm-up: {trial.base_start_up_s:.1f} s → {trial.start_up_s:.1f} s"
+            )
+    lines.append(
+        f"equal per step: {', '.join(trial.counted)}"
+        if trial.counted
+        else "work per step: nothing could be counted"
+    )
+    return lines
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'' if count == 1 else 's'} of runs"

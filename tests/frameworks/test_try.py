@@ -1,0 +1,174 @@
+"""`perfadvisor try` with real programs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import time
+import torch
+torch.manual_seed(1)
+net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+x = torch.randn(6400, 32)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x[:, :1]), batch_size=8)
+torch.save(net.state_dict(), "checkpoint.pt")
+for epoch in range(50):
+    for number, (batch, target) in enumerate(loader):
+        time.sleep(0.004)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(batch), target)
+        loss.backward()
+        optimizer.step()
+"""
+SLEEP = "        time.sleep(0.004)"
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32" or importlib.util.find_spec("torch") is None,
+    reason="needs PyTorch, and Linux or macOS",
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "checkpoint.pt").write_text("of an earlier run")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
+    return folder
+
+
+def state(folder: Path) -> dict[str, str]:
+    """The content of all files, of git's too."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def patch_of(*changes: tuple[str, str]) -> str:
+    import difflib
+
+    after = PROGRAM
+    for old, new in changes:
+        assert old in after
+        after = after.replace(old, new)
+    lines = (text.splitlines(keepends=True) for text in (PROGRAM, after))
+    return "".join(difflib.unified_diff(*lines, "a/train.py", "b/train.py"))
+
+
+def command(tmp_path: Path, patch: str, *options: str) -> list[str]:
+    (tmp_path / "change.diff").write_text(patch)
+    return [
+        *(sys.executable, "-m", "tb_perfadvisor", "try", "--yes", "--format", "json"),
+        *("--patch", str(tmp_path / "change.diff"), *options, "--", sys.executable, "train.py"),
+    ]
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "t").mkdir(exist_ok=True)
+    return {
+        **os.environ,
+        "TMPDIR": str(tmp_path / "t"),
+        "PERFADVISOR_DATA_DIR": str(tmp_path / "data"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def tried(tmp_path: Path, checkout: Path, patch: str, *options: str) -> dict[str, Any]:
+    """What trying a patch says; the checkout must be as it was, and nothing else left."""
+    before = state(checkout)
+    done = subprocess.run(
+        command(tmp_path, patch, *options),
+        cwd=checkout,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert state(checkout) == before
+    assert [*(tmp_path / "t").iterdir()] == []
+    (said,) = json.loads(done.stdout)
+    (line,) = (tmp_path / "data" / "proofs.jsonl").read_text().splitlines()
+    assert json.loads(line)["verdict"] == said["proof"]["verdict"]
+    assert str(checkout) not in line
+    assert "change.diff" not in line
+    result: dict[str, Any] = said
+    return result
+
+
+def test_a_faster_change_is_proved(tmp_path: Path, checkout: Path) -> None:
+    patch = patch_of((SLEEP, "        pass"))
+    said = tried(tmp_path, checkout, patch, "--check", "0.*")
+    assert said["proof"]["verdict"] == "faster", said
+    # Of a step, the sleep of 4 ms or a little more is gone, and at most all of it.
+    assert 0.3 < said["proof"]["measured"]["estimate"] < 0.97
+    assert said["results"] == {"agreement": "equal", "text": "tensors equal"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([("batch_size=8", "batch_size=4")], "input elements: 128 per step instead of 256"),
+        (
+            [("        loss.backward()", "        if number % 2: loss.backward()")],
+            "backward passes: 0.5 per step instead of 1",
+        ),
+        (
+            [("        optimizer.step()", "        if number % 2: optimizer.step()")],
+            "optimizer steps: 0.5 times as many for the same samples",
+        ),
+        ([("(net(batch), target)", "(net(batch), target) / 2")], "loss: differs by"),
+    ],
+)
+def test_skipped_work_is_refused(
+    tmp_path: Path, checkout: Path, changes: list[tuple[str, str]], reason: str
+) -> None:
+    said = tried(tmp_path, checkout, patch_of((SLEEP, "        pass"), *changes))
+    assert said["proof"]["verdict"] == "refused", said
+    assert said["reason"].startswith(reason)
+
+
+def test_a_crash_of_the_change_is_told(tmp_path: Path, checkout: Path) -> None:
+    said = tried(tmp_path, checkout, patch_of((SLEEP, "        undefined()")))
+    assert said["proof"]["verdict"] == "failed"
+    assert "NameError" in said["reason"]
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
+    before = state(checkout)
+    process = subprocess.Popen(
+        command(tmp_path, patch_of((SLEEP, "        pass"))),
+        cwd=checkout,
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline_s = time.monotonic() + 120
+    while not [*(tmp_path / "t").glob("*/run/status/*.json")]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    (status,) = (tmp_path / "t").glob("*/run/status/*.json")
+    program = int(status.stem)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert [*(tmp_path / "t").iterdir()] == []
+    assert state(checkout) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
