@@ -1550,6 +1550,7 @@ export interface RanksView {
   waited_for: number[];
   pairs_ns: number[][];
   step_index: number[];
+  step_waiting_ns: (number | null)[][] | null;
   critical: number[];
 }
 /**

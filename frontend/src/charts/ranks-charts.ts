@@ -8,6 +8,12 @@ const ROW_PX = 22;
 /** The least distance between the names of ranks. */
 const LABEL_PX = 30;
 const LEFT_PX = 172;
+/** The least width of a cell that shows its number. */
+const NUMBER_PX = 58;
+/** Colors that are paler than this share of the strongest one get no number. */
+const FAINT = 0.04;
+/** Colors that are stronger have a text color of their own. */
+const STRONG = 0.5;
 /** Below this width, the names of causes are on lines of their own, above the cells. */
 const NARROW_PX = 560;
 
@@ -62,6 +68,7 @@ export function drawHeat(
   const left = isNarrow ? 0 : LEFT_PX;
   const every = Math.max(1, Math.ceil((ranks.length * LABEL_PX) / Math.max(width - left, 1)));
   const ticks = ranks.filter((_, index) => index % every === 0);
+  const hasNumbers = (width - left) / Math.max(ranks.length, 1) >= NUMBER_PX;
   const strength = ({ ns }: HeatCell): number => Math.abs(ns) / fullNs;
   return {
     height: rows.length * (isNarrow ? ROW_PX + 20 : ROW_PX) + 40,
@@ -99,6 +106,13 @@ export function drawHeat(
           isDifference && cell.ns < 0 ? "var(--heat-less)" : "var(--heat-more)",
         fillOpacity: strength,
       }),
+      Plot.text(hasNumbers ? cells.filter((cell) => strength(cell) >= FAINT) : [], {
+        x: "x",
+        y: "y",
+        text: ({ ns }: HeatCell) => (isDifference ? formatChange(ns) : formatDuration(ns)),
+        fill: (cell: HeatCell) => (strength(cell) > STRONG ? "var(--on-heat)" : "var(--text)"),
+        pointerEvents: "none",
+      }),
       Plot.text(isNarrow ? rows : [], {
         y: (row: string) => row,
         text: (row: string) => row,
@@ -113,6 +127,18 @@ export function drawHeat(
       ),
     ],
   };
+}
+
+/** One cell per step and rank: how long the rank waits for others. */
+export function stepCells(view: RanksView, names: string[]): HeatCell[] {
+  return (view.step_waiting_ns ?? []).flatMap((waits, row) =>
+    waits.flatMap((ns, x) => {
+      const step = view.step_index[row] ?? row;
+      if (ns === null) return [];
+      const isLast = view.critical[row] === x ? "\nthe last one" : "";
+      return [{ x, y: `step ${step}`, ns, title: `${names[x]} waits ${formatDuration(ns)}\nin step ${step}${isLast}` }];
+    }),
+  );
 }
 
 /** `7` for `rank 7`, as the axis is labeled "rank". */

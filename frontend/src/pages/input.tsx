@@ -5,7 +5,7 @@ import { fetchView } from "../state/api";
 import { PlotFigure } from "../charts/plot-figure";
 import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
-import type { InputIterator, InputView, LoaderWorkers, Report, StepsView } from "../report";
+import type { FindingInfo, InputIterator, InputView, LoaderWorkers, Report, StepsView } from "../report";
 import { openFinding } from "../state/store";
 import { causeName, describePeriod, describeSaving } from "../text";
 import { Fetched, Nothing } from "../widgets/fetched";
@@ -110,11 +110,20 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
             <StallBySteps captureId={captureId} />
           )}
           {!view.workers && (
-            <p class="muted">
-              {report.framework === "pytorch"
-                ? "PyTorch’s profiler records the wait for the loader, but not what its worker processes do. If it has some, time_workers(loader) of tb_perfadvisor.instrument.torch records that."
-                : "The profile has no tf.data iterators, so it does not show what happens inside the input pipeline."}
-            </p>
+            <section class="card" aria-labelledby="stages">
+              <h2 id="stages">To see its stages</h2>
+              <p>
+                {report.framework === "pytorch" ? (
+                  <>
+                    PyTorch’s profiler records the wait for the loader, not what its worker processes do. Wrap the
+                    loader in <code>time_workers(loader)</code> of <code>tb_perfadvisor.instrument.torch</code> and
+                    record again.
+                  </>
+                ) : (
+                  "The profile has no tf.data iterators. Read the input through tf.data, or record again with TensorFlow’s default host tracer level."
+                )}
+              </p>
+            </section>
           )}
         </>
       )}
@@ -219,19 +228,25 @@ function PartsCard({ id, title, detail, parts, children }: PartsProps): JSX.Elem
 function InputFindings({ report }: { report: Report }): JSX.Element | null {
   const findings = report.findings.filter(({ category }) => category === "input");
   if (findings.length === 0) return null;
+  const own = new Map(findings.map(({ rule_id: ruleId, saving }) => [ruleId, saving?.expected_ns]));
+  // A finding inside another one is about the same time, which need not be said again.
+  const isSame = ({ refines, saving }: FindingInfo): boolean =>
+    refines !== null && own.has(refines) && own.get(refines) === saving?.expected_ns;
   return (
     <section aria-labelledby="input-findings">
       <div class="section-head">
         <h2 id="input-findings">Input findings</h2>
       </div>
       <ul class="card links">
-        {findings.map(({ rule_id: ruleId, title, severity, saving }) => (
-          <li key={ruleId}>
-            <Severity severity={severity} />
-            <button type="button" class="event-button" onClick={() => openFinding(ruleId)}>
-              <Prose text={title} />
+        {findings.map((finding) => (
+          <li key={finding.rule_id}>
+            <Severity severity={finding.severity} />
+            <button type="button" class="event-button" onClick={() => openFinding(finding.rule_id)}>
+              <Prose text={finding.title} />
             </button>
-            {saving && <span class="muted">saves {describeSaving(saving).expected}</span>}
+            {finding.saving && !isSame(finding) && (
+              <span class="muted">saves {describeSaving(finding.saving).expected}</span>
+            )}
           </li>
         ))}
       </ul>

@@ -4,7 +4,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { PlotFigure } from "../charts/plot-figure";
 import { median } from "../charts/median";
-import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, strongest } from "../charts/ranks-charts";
+import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, stepCells, strongest } from "../charts/ranks-charts";
 import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
 import type { RanksView, Report } from "../report";
 import { causeName, describePeriod, rankNames } from "../text";
@@ -96,7 +96,6 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
     [cells, fullNs],
   );
   const columns = useMemo(() => rankColumns(view, names, report), [view, names, report]);
-  const drawSteps = useCallback(() => drawCritical(view, names), [view, names]);
   return (
     <>
       <header class="headline">
@@ -131,15 +130,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
         )}
       </section>
       {hasWaits(view) && <Pairs view={view} names={names} />}
-      {new Set(view.critical).size > 1 && (
-        <section class="card" aria-labelledby="critical">
-          <div class="card-head">
-            <h2 id="critical">Critical rank of each step</h2>
-            <p class="muted">the rank that waits least for the others</p>
-          </div>
-          <PlotFigure label={describeCritical(view, names)} draw={drawSteps} />
-        </section>
-      )}
+      {hasWaits(view) && <ByStep view={view} names={names} />}
       <section aria-labelledby="ranks-table">
         <div class="section-head">
           <h2 id="ranks-table">All ranks</h2>
@@ -202,6 +193,35 @@ function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Eleme
       <PlotFigure label="How long each rank waits for the ranks that are last in collectives." draw={draw} />
       <HeatKey fullNs={fullNs} />
       {hidden > 0 && <p class="muted">Not shown: {formatPlural(hidden, "rank")} that cause less waiting.</p>}
+    </section>
+  );
+}
+
+/** More rows than this would fill more than a screen. */
+const MAX_STEPS = 32;
+
+/** How long each rank waits in each step; of many steps, only which rank is the last one. */
+function ByStep({ view, names }: { view: RanksView; names: string[] }): JSX.Element | null {
+  const cells = useMemo(() => stepCells(view, names), [view, names]);
+  const fullNs = strongest(cells, NEGLIGIBLE_WAIT_SHARE * median(view.step_ns));
+  const isMap = view.step_waiting_ns !== null && view.step_index.length <= MAX_STEPS;
+  const draw = useCallback(
+    (width: number) => {
+      if (!isMap) return drawCritical(view, names);
+      const rows = view.step_index.map((step) => `step ${step}`);
+      return drawHeat(cells, rows, [...names.keys()], names, width, false, fullNs);
+    },
+    [cells, fullNs],
+  );
+  if (view.step_index.length < 2) return null;
+  return (
+    <section class="card" aria-labelledby="by-step">
+      <div class="card-head">
+        <h2 id="by-step">{isMap ? "How long each rank waits in each step" : "Critical rank of each step"}</h2>
+        <p class="muted">the rank that waits least holds up the others</p>
+      </div>
+      <PlotFigure label={describeCritical(view, names)} draw={draw} />
+      {isMap && <HeatKey fullNs={fullNs} />}
     </section>
   );
 }

@@ -18,6 +18,7 @@ const RANKS: RanksView = {
   waited_for: [],
   pairs_ns: [],
   step_index: [],
+  step_waiting_ns: null,
   critical: [],
 };
 

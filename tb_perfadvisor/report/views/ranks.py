@@ -7,11 +7,11 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals, ranks_of
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
-from tb_perfadvisor.signals.ranks.stragglers import critical_of_steps, lateness, waiting_for
+from tb_perfadvisor.signals.ranks.stragglers import lateness, waiting_for, waits_by_step
 from tb_perfadvisor.trace.tables import Int64
 
 MAX_PAIRS = 65_536
-"""Cells of the matrix of waits; its columns are the ranks that others wait for most."""
+"""Cells of each map of waits. Columns of pairs are the ranks that others wait for most."""
 
 
 class RanksView(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,9 @@ class RanksView(msgspec.Struct, frozen=True, kw_only=True):
     pairs_ns: list[list[int]]
     """`pairs_ns[column][worker]`: how long a worker waits for the column's worker, per step."""
     step_index: list[int]
+    step_waiting_ns: list[list[int | None]] | None
+    """`step_waiting_ns[step][worker]`: how long a worker waits in a step of `step_index`; null for
+    one without collectives in it. Null if there are too many."""
     critical: list[int]
     """Per step of `step_index`: the worker that waits least."""
 
@@ -58,7 +61,8 @@ def make_ranks_view(signals: Signals) -> RanksView | None:
         return mean
 
     pairs = waiting_for(ranks, MAX_PAIRS // len(ranks)) if found is not None else None
-    index, critical = critical_of_steps(ranks)
+    by_step = waits_by_step(ranks)
+    has_map = by_step.waiting_ns.size <= MAX_PAIRS
     return RanksView(
         causes=[CAUSES[index].value for index in used.tolist()],
         total_ns=np.rint(totals[used] / steps).astype(np.int64).tolist(),
@@ -71,6 +75,12 @@ def make_ranks_view(signals: Signals) -> RanksView | None:
         late=list(found.late) if found is not None else [],
         waited_for=[worker for worker, _ in pairs] if pairs is not None else [],
         pairs_ns=[per_step(column) for _, column in pairs] if pairs is not None else [],
-        step_index=index.tolist(),
-        critical=critical.tolist(),
+        step_index=by_step.number.tolist(),
+        step_waiting_ns=[
+            [None if waited_ns < 0 else waited_ns for waited_ns in of_step]
+            for of_step in by_step.waiting_ns.tolist()
+        ]
+        if has_map
+        else None,
+        critical=by_step.critical.tolist(),
     )

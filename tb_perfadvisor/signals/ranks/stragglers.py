@@ -147,12 +147,31 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
     return result
 
 
-def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
-    """Used steps that all workers have: their numbers, and the worker that waits least in each."""
+class StepWaits(Struct, frozen=True):
+    """How long each worker waits in each of the used steps that all workers have."""
+
+    number: Int64
+    """Of each step; shape (steps,)."""
+    waiting_ns: Int64
+    """-1 for a worker without collectives in a step; shape (steps, workers)."""
+
+    @property
+    def critical(self) -> Int64:
+        """The worker that waits least in each step; shape (steps,).
+
+        A worker without collectives in a step keeps nobody waiting in it.
+        """
+        most = np.iinfo(np.int64).max
+        waits: Int64 = np.where(self.waiting_ns < 0, most, self.waiting_ns)
+        critical: Int64 = waits.argmin(axis=1)
+        return critical
+
+
+def waits_by_step(ranks: Ranks) -> StepWaits:
+    """How long each worker waits in each common step with collectives, overlapped or not."""
     matched, count, common = ranks.matched, len(ranks), ranks.common_steps()
     if len(matched) == 0 or len(common) == 0:
-        none = np.empty(0, dtype=np.int64)
-        return none, none
+        return StepWaits(np.empty(0, dtype=np.int64), np.empty((0, count), dtype=np.int64))
     waited = np.zeros((len(common), count), dtype=np.int64)
     takes_part = np.zeros((len(common), count), dtype=bool)
     for worker, rows in ranks.rows_by_worker():
@@ -165,10 +184,9 @@ def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
         is_common = common[np.minimum(row, len(common) - 1)] == number
         np.add.at(waited[:, worker], row[is_common], matched.waiting_ns[rows[inside]][is_common])
         takes_part[row[is_common], worker] = True
-    # A worker without collectives in a step keeps nobody waiting in it.
-    waited[~takes_part] = np.iinfo(np.int64).max
+    waited[~takes_part] = -1
     known = takes_part.any(axis=1)
-    return common[known], waited[known].argmin(axis=1)
+    return StepWaits(common[known], waited[known])
 
 
 class Excess(Struct, frozen=True):

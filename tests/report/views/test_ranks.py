@@ -39,6 +39,7 @@ def test_waits_between_ranks_and_the_critical_rank() -> None:
     assert view.late_ns == [0, ms(5), 0]
     assert (view.waited_for, view.pairs_ns) == ([1], [[ms(5), 0, ms(5)]])
     assert (view.step_index, view.critical) == ([0, 1], [1, 1])
+    assert view.step_waiting_ns == [[ms(5), 0, ms(5)]] * 2
 
 
 def test_ranks_without_matching_collectives_have_a_breakdown() -> None:
