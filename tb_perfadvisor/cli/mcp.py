@@ -23,10 +23,19 @@ from tb_perfadvisor.extras import install_command
 @click.option(
     "--repo", type=PATH, help="The directory of the program's code, to show lines and patches."
 )
-def mcp(root: Path, repo: Path | None) -> None:
+@click.option(
+    "--try",
+    "commands",
+    multiple=True,
+    metavar="COMMAND",
+    help='A program that agents may try changes of, such as "python train.py". It runs in copies '
+    "of --repo. Can be repeated.",
+)
+def mcp(root: Path, repo: Path | None, commands: tuple[str, ...]) -> None:
     """Serve profiles to coding agents by the Model Context Protocol, on stdin and stdout."""
     try:
         from tb_perfadvisor.mcp.server import make_server
+        from tb_perfadvisor.mcp.trials import Trials
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "anyio"):
             raise
@@ -37,4 +46,9 @@ def mcp(root: Path, repo: Path | None) -> None:
         ) from error
     from tb_perfadvisor.execution import limits_from_environment
 
-    make_server(root, repo, limits_from_environment(note)).run("stdio")
+    trials = None
+    if commands:
+        if repo is None:
+            raise UsageError("--try needs --repo, the directory of the program.", where="mcp")
+        trials = Trials(root, repo, commands)
+    make_server(root, repo, limits_from_environment(note), trials=trials).run("stdio")

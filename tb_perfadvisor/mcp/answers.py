@@ -156,17 +156,7 @@ class Answers:
     # --- files ------------------------------------------------------------------------------------
 
     def _place(self, path: str) -> Path:
-        """A path below the root.
-
-        Raises:
-            UsageError: If it is outside, also through links.
-        """
-        try:
-            if "://" not in path:
-                return Path(resolve_inside(str(self._root / path), str(self._root)))
-        except LeadsOutError:
-            pass
-        raise UsageError("is outside of the server's root.", where=path)
+        return place_below(self._root, path)
 
     def _listing(self, path: str, *, may_be_empty: bool = False) -> Listing:
         place = self._place(path)
@@ -233,6 +223,21 @@ class Answers:
             return None
         suggestions = suggest(report, Repository(self._repository))
         return next(each for each in suggestions if each.number == entry.number)
+
+
+def place_below(root: Path, path: str) -> Path:
+    """A path below a root.
+
+    Raises:
+        UsageError: If it is outside, also through links.
+    """
+    whole = os.path.realpath(root)
+    try:
+        if "://" not in path:
+            return Path(resolve_inside(os.path.join(whole, path), whole))  # noqa: PTH118 - a text
+    except LeadsOutError:
+        pass
+    raise UsageError("is outside of the server's root.", where=path)
 
 
 def bounded(text: str, more: str) -> str:

@@ -13,6 +13,7 @@ from mcp.types import ToolAnnotations
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.execution.limits import Limits
 from tb_perfadvisor.mcp.answers import Answers
+from tb_perfadvisor.mcp.trials import Trials
 from tb_perfadvisor.mcp.worker import Request
 from tb_perfadvisor.mcp.worker_process import Workers
 from tb_perfadvisor.version import VERSION
@@ -27,8 +28,15 @@ _INSTRUCTIONS = (
 _READS = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
 
 
+_RUNS = ToolAnnotations(readOnlyHint=False, destructiveHint=False, openWorldHint=True)
+
+
 def make_server(
-    root: Path, repository: Path | None, limits: Limits, command: Sequence[str] | None = None
+    root: Path,
+    repository: Path | None,
+    limits: Limits,
+    command: Sequence[str] | None = None,
+    trials: Trials | None = None,
 ) -> MCPServer:
     """The server with its tools.
 
@@ -37,6 +45,7 @@ def make_server(
         repository: The code of the programs; None for none.
         limits: The most time and memory that an answer may take.
         command: What tests run instead of the worker.
+        trials: The commands that may be tried; None for none.
 
     Raises:
         UsageError: If one is not a directory.
@@ -94,4 +103,22 @@ def make_server(
         """
         return await ask(ctx, "how_to_record", framework=framework, path=path)
 
+    if trials is not None:
+        _offer(server, trials)
     return server
+
+
+def _offer(server: MCPServer, trials: Trials) -> None:
+    """Add the tool that tries changes, which only a server with commands has."""
+
+    @server.tool(
+        annotations=_RUNS,
+        description="Prove a change: run a copy of the program with and without it, in turn, and "
+        "compare. Takes minutes. `path` is a recording, `change` the id of a change that a finding "
+        f"of it advises, `command` the number of one of these commands: {trials.listed}.",
+    )
+    async def try_change(path: str, change: str, command: int = 1) -> str:
+        try:
+            return await trials.try_change(path, change, command)
+        except PerfAdvisorError as error:
+            raise ToolError(str(error)) from error
