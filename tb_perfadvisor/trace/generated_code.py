@@ -12,6 +12,11 @@ the user chose. A file's name is `c` and a hash in base 32; its directory is the
 characters (torch/_inductor/codecache.py, `get_path`)."""
 
 
+GENERATED_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
+"""A kernel that Inductor generated. The second is the name before PyTorch 2.2:
+torch/_inductor/config.py, `descriptive_names`."""
+
+
 def is_generated(path: str) -> bool:
     """Whether a path, or a frame that begins with one, is of a generated file."""
     return GENERATED_FILE.search(path) is not None

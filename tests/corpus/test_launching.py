@@ -107,3 +107,23 @@ def test_an_allocator_that_is_off_is_turned_on(corpus: Path) -> None:
     assert first.rule_id == "allocator-churn"
     assert [remedy.change for remedy in first.remedies] == ["caching-allocator"]
     assert "PYTORCH_NO_HIP_MEMORY_CACHING" in first.remedies[0].snippet
+
+
+def test_gaps_before_one_kernel_are_one_finding(corpus: Path) -> None:
+    # Read from the file: all 54 gaps of the device above 1 ms stand before the same kernel of the
+    # user, launched by an operator of its name and a number; they last 112 ms of five steps.
+    (run,) = load(corpus / "modded-nanogpt/h2d")
+    signals = Signals(run)
+    idle, trace = signals.attribution.idle, signals.trace
+    long = idle.end_ns - idle.start_ns > NS_PER_MS
+    assert {trace.name(row) for row in idle.next_row[long].tolist()} == {
+        "linear_relu_square_kernel"
+    }
+    report = analyze(corpus / "modded-nanogpt/h2d")
+    first = report.findings[0]
+    assert first.rule_id == "slow-launch"
+    assert "before one kernel, linear_relu_square_kernel" in first.summary
+    assert first.saving is not None
+    per_step_ns = int((idle.end_ns - idle.start_ns)[long].sum()) / len(signals.steps)
+    assert first.saving.expected_ns == pytest.approx(per_step_ns, rel=0.05)
+    assert "python-overhead" not in {finding.rule_id for finding in report.findings}

@@ -64,8 +64,8 @@ class LaunchBound(Rule):
     short gaps. Left out are idle time that other rules report (calls that lost their core,
     synchronizations, loops over the parameters in the optimizer and in zero_grad, eager operators
     of TensorFlow and JAX, graph breaks of PyTorch, preparing the replay of a GPU graph, recording
-    one) and gaps of more than two milliseconds, which are not caused by launching. A graph is one
-    launch, however many kernels it has.
+    one, slow launches of one kernel) and gaps of more than two milliseconds, which are not caused
+    by launching. A graph is one launch, however many kernels it has.
 
     Low is the time inside launch calls and three quarters of the time in framework code, minus the
     estimated cost of recording. Expected adds the rest of that and Python code; high adds
@@ -123,8 +123,12 @@ class LaunchBound(Rule):
             return
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
-        available = intersect(idle_without(signals, *OVERRIDING, *LAUNCHING), short_gaps)
-        others = join(long_gaps, idle_owners(signals)[IdleOwner.REPLAY_PREPARATION])
+        owned = (*OVERRIDING, *LAUNCHING, IdleOwner.SLOW_LAUNCH)
+        available = intersect(idle_without(signals, *owned), short_gaps)
+        owners = idle_owners(signals)
+        others = join(
+            long_gaps, owners[IdleOwner.REPLAY_PREPARATION], owners[IdleOwner.SLOW_LAUNCH]
+        )
 
         def of(*causes: Cause) -> Intervals:
             return intersect(attribution.of(*causes), available)

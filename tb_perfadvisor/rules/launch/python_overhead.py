@@ -24,7 +24,12 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, idle_without
+from tb_perfadvisor.signals.host.idle_owners import (
+    OVERRIDING,
+    STALLING,
+    IdleOwner,
+    idle_without,
+)
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -65,9 +70,9 @@ class PythonOverhead(Rule):
     ------------------
     The idle time attributed to *Python*, *framework* and *unexplained* in gaps that are too long
     for slow launching. Idle time that other rules report (calls that lost their core,
-    synchronizations, garbage collection, Python callbacks) and collectives on the host are left
-    out, and so are waiting for input, the time between steps, and gaps in which the host compiles
-    for longer than it runs other code. Low and expected are the
+    synchronizations, garbage collection, Python callbacks, slow launches of one kernel) and
+    collectives on the host are left out, and so are waiting for input, the time between steps, and
+    gaps in which the host compiles for longer than it runs other code. Low and expected are the
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
     of the gaps. Stretches in at most half of the steps are left to the rules about steps. In a
@@ -119,7 +124,7 @@ class PythonOverhead(Rule):
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
         stalls = intersect(
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
-            idle_without(signals, *OVERRIDING, *STALLING),
+            idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH),
         )
         if signals.device.is_host_only and signals.trace.source.framework == "tensorflow":
             # Inside a compiled function, the host only waits for TensorFlow's executor.

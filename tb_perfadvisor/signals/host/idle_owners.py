@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.launch.device_graphs import graph_captures, replay_p
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
+from tb_perfadvisor.signals.launch.slow_launches import SlowLaunch, find_slow_launches
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
@@ -41,6 +42,8 @@ class IdleOwner(Enum):
     HOST_CALLBACK = "host-callback"
     GARBAGE_COLLECTION = "garbage-collection"
     HOST_COLLECTIVE = "host-collective"
+    SLOW_LAUNCH = "slow-launch"
+    """Of what the others leave: before one kernel, the host takes far longer than before others."""
 
 
 OVERRIDING = (
@@ -68,8 +71,23 @@ def idle_owners(signals: Signals) -> Mapping[IdleOwner, Intervals]:
     """The parts of `Signals.host_idle` that have an owner; no two of them overlap.
 
     After the overriding ones, short gaps belong to what launches and long gaps to what stalls, if
-    both apply.
+    both apply. What is left before one kernel belongs to its launcher.
     """
+    slow = join(*(launch.idle for launch in slow_launches(signals)))
+    return {**_owned_by_kind(signals), IdleOwner.SLOW_LAUNCH: slow}
+
+
+@memoized
+def slow_launches(signals: Signals) -> tuple[SlowLaunch, ...]:
+    """What takes the host far longer to launch than other work, without idle of other owners."""
+    return find_slow_launches(
+        signals, minus(signals.host_idle, join(*_owned_by_kind(signals).values()))
+    )
+
+
+@memoized
+def _owned_by_kind(signals: Signals) -> Mapping[IdleOwner, Intervals]:
+    """The idle time of all owners that are known by what the host does."""
     events, on_host = signals.trace.events, signals.trace.rows(EventKind.HOST_COLLECTIVE)
     candidates = {
         IdleOwner.PREEMPTION: preempted_calls(signals).idle,

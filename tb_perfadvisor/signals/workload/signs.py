@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.generated_code import GENERATED_FILE
+from tb_perfadvisor.trace.generated_code import GENERATED_FILE, GENERATED_KERNEL
 
 
 class Sign(Struct, frozen=True):
@@ -32,8 +32,6 @@ class Sign(Struct, frozen=True):
 _CALLS = (EventKind.OPERATOR, EventKind.ANNOTATION)
 _FRAMES = (EventKind.PYTHON,)
 _KERNELS = (EventKind.KERNEL,)
-_INDUCTOR_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
-"""The second is the name before PyTorch 2.2: torch/_inductor/config.py, `descriptive_names`."""
 
 
 def _calls(part: Part, pattern: str) -> Sign:
@@ -147,10 +145,10 @@ SIGNS: tuple[Sign, ...] = (
         r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
     ),
     Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE, anywhere=True),
-    Sign(Part.TORCH_COMPILE, _KERNELS, _INDUCTOR_KERNEL),
+    Sign(Part.TORCH_COMPILE, _KERNELS, GENERATED_KERNEL),
     _calls(Part.INDUCTOR, r"## Call CompiledFxGraph "),
     Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE, anywhere=True),
-    Sign(Part.INDUCTOR, _KERNELS, _INDUCTOR_KERNEL),
+    Sign(Part.INDUCTOR, _KERNELS, GENERATED_KERNEL),
     Sign(
         Part.CUSTOM_ALL_REDUCE,
         (EventKind.KERNEL, EventKind.COLLECTIVE),

@@ -57,7 +57,7 @@ def test_owners_split_host_idle_without_overlap(gap_ns: int) -> None:
     owned = idle_owners(signals)
     for left, right in combinations(IdleOwner, 2):
         assert len(intersect(owned[left], owned[right])) == 0, (left, right)
-    everyone = (*OVERRIDING, *LAUNCHING, *STALLING)
+    everyone = (*OVERRIDING, *LAUNCHING, *STALLING, IdleOwner.SLOW_LAUNCH)
     assert set(everyone) == set(IdleOwner)
     total = sum(total_ns(owned[owner]) for owner in IdleOwner)
     assert total + total_ns(idle_without(signals, *everyone)) == total_ns(signals.host_idle)
