@@ -161,7 +161,7 @@ DRAWN_PAIRS = (
         "convolutions.unfused_normalization",
         "batch normalization in separate operations; fixed: left to the compiler",
         "unfused-batch-norm",
-        "unfused-elementwise",
+        "unfused-operators",
     ),
     _cause(
         "normal-noise",
@@ -374,7 +374,7 @@ TUNED_PAIRS = (
         "tuned.differences",
         "differences of all pairs are kept; fixed: summed up at once",
         "broadcast-overhead",
-        "unfused-elementwise",
+        "unfused-operators",
     ),
     _cause(
         "head-major-keys",

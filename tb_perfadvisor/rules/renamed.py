@@ -9,6 +9,7 @@ RENAMED = MappingProxyType(
         "backward-synchronisation": "backward-synchronization",
         "depthwise-convolution": "grouped-convolution",
         "device-synchronisation": "device-synchronization",
+        "unfused-elementwise": "unfused-operators",
     }
 )
 """The present id by the former one. An entry stays for good."""

@@ -152,3 +152,49 @@ def test_sizes_that_no_memory_holds_are_no_attention() -> None:
     scores = [2**40, 2**40, LENGTH, LENGTH]
     damaged = (PIECES[0], PIECES[1], ("aten::_softmax", [scores, [], []], SOFTMAX, 6.0), PIECES[3])
     assert find(UnfusedAttention, trace(damaged, 11)) == ()
+
+
+SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::BUnaryFunctor<c10::BFloat16"
+Kernels = tuple[tuple[str, KernelFamily, float], ...]
+LAYER: Kernels = (
+    (PRODUCT, KernelFamily.MATMUL, 1.0),
+    (SCALE, KernelFamily.ELEMENTWISE, 1.0),
+    (SOFTMAX, KernelFamily.SOFTMAX, 2.0),
+    (PRODUCT, KernelFamily.MATMUL, 1.0),
+)
+
+
+def without_shapes(layer: Kernels, length_ms: float) -> Trace:
+    """Two steps of a layer each, of a recorder that saw the device only."""
+    builder = TraceBuilder().device(H100)
+    for step in range(2):
+        at = ms(length_ms * step)
+        builder.step(step, at, at + ms(length_ms))
+        for name, family, duration in layer:
+            builder.kernel(name, at, at + ms(duration), family=family)
+            at += ms(duration)
+    return builder.build()
+
+
+def test_without_shapes_the_products_stay() -> None:
+    (finding,) = find(UnfusedAttention, without_shapes(LAYER, 5)) or ()
+    saving = finding.saving
+    assert saving is not None
+    # Scale and softmax take 3 ms in each of two steps.
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (3_000_000, 6_000_000, 6_000_000)
+    assert saving.basis == "modeled"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        # Experts are chosen by the largest of a softmax; a classifier ends with its logarithm.
+        ("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", KernelFamily.SORT),
+        ("void at::native::(anonymous namespace)::cunn_LogSoftMaxForward", KernelFamily.SOFTMAX),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", KernelFamily.COLLECTIVE),
+    ],
+)
+def test_other_softmaxes_are_no_attention(between: tuple[str, KernelFamily]) -> None:
+    name, family = between
+    layer = (*LAYER[:3], (name, family, 0.1), LAYER[3])
+    assert not find(UnfusedAttention, without_shapes(layer, 6))

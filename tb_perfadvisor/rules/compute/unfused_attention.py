@@ -9,9 +9,11 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.attention_by_order import attention_by_order
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.unfused_attention import (
     AttentionLayers,
@@ -44,6 +46,10 @@ class UnfusedAttention(Rule):
     time of the separate kernels. Where the profile allows it, replaying the steps refines the
     expected saving.
 
+    Without shapes, attention is a softmax between two products, with nothing but memory-bound
+    kernels around it, at least twice in the profile. These kernels go, and the products stay, since
+    a fused kernel computes them, too. Low is half of it.
+
     When to ignore
     --------------
     When the scores themselves are needed, for a figure or a loss. With short sequences, a fused
@@ -63,14 +69,7 @@ class UnfusedAttention(Rule):
     id = "unfused-attention"
     title = "Use a fused attention kernel"
     category = "compute"
-    needs = (
-        Need.DEVICE_EVENTS,
-        Need.KERNELS,
-        Need.LAUNCH_LINKS,
-        Need.SHAPES,
-        Need.PEAKS,
-        Need.PYTORCH,
-    )
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PYTORCH)
     is_preview = False
 
     minimum_share = Limit(0.02, "share", "A smaller gain is lost in the variation between steps.")
@@ -87,6 +86,10 @@ class UnfusedAttention(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when unfused attention takes much longer than a fused kernel."""
+        yield from self._with_shapes(signals)
+        yield from self._by_order(signals)
+
+    def _with_shapes(self, signals: Signals) -> Iterable[Finding]:
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         attention = unfused_attention(signals)
@@ -128,6 +131,33 @@ class UnfusedAttention(Rule):
                 _by_size(attention, cost_ns, then_ns(1)),
                 costliest("Longest attention kernels", signals.worker, attention.rows, cost_ns),
             ),
+            remedies=advise("fused-attention"),
+        )
+
+    def _by_order(self, signals: Signals) -> Iterable[Finding]:
+        """Without shapes: what lies between the two products goes, and the products stay."""
+        attention = attention_by_order(signals)
+        rows, layers = attention.rows, len(distinct(attention.layer))
+        now_ns = signals.trace.events.duration_ns[rows]
+        saving = faster_device_work(
+            signals,
+            rows,
+            np.zeros_like(now_ns),
+            basis="modeled",
+            most_then_ns=now_ns // 2,
+        )
+        exposed_ns = saving.claimed_ns
+        if not layers or self.is_minor(exposed_ns, signals):
+            return
+        yield Finding(
+            instance=count_per_step(layers, "softmax", signals, plural="softmaxes"),
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into kernels between the two products of"
+                f" unfused attention: {len(rows) / layers:.0f} around each softmax pass the scores"
+                " through memory. A fused kernel keeps the scores on the chip."
+            ),
+            saving=saving,
+            evidence=costly_work("kernels on the scores", signals, rows, saving.claims),
             remedies=advise("fused-attention"),
         )
 

@@ -68,7 +68,7 @@ def _elementwise(count: int) -> Callable[[Inputs], Work]:
 
     def formula(inputs: Inputs) -> Work:
         arrays = [tensor for tensor in inputs.tensors[:count] if tensor is not None]
-        shape = _broadcast([array.shape for array in arrays])
+        shape = broadcast([array.shape for array in arrays])
         # Scalars adopt the type of the arrays.
         typed = [array for array in arrays if array.shape] or arrays
         result_bytes = prod(shape) * max(array.item_bytes for array in typed)
@@ -80,12 +80,13 @@ def _elementwise(count: int) -> Callable[[Inputs], Work]:
 
 def _comparison(inputs: Inputs) -> Work:
     arrays = [tensor for tensor in inputs.tensors[:2] if tensor is not None]
-    count = prod(_broadcast([array.shape for array in arrays]))
+    count = prod(broadcast([array.shape for array in arrays]))
     traffic = sum(array.size_bytes for array in arrays) + count
     return Work(KernelFamily.ELEMENTWISE, count, traffic, common_format(*arrays))
 
 
-def _broadcast(shapes: list[Shape]) -> Shape:
+def broadcast(shapes: list[Shape]) -> Shape:
+    """The shape of an elementwise result."""
     rank = max(len(shape) for shape in shapes)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
@@ -126,23 +127,21 @@ def _compiled(inputs: Inputs) -> Work:
 # --- the table --------------------------------------------------------------------------------
 
 _N = KernelFamily.NORMALIZATION
-_UNARY = (
+UNARY = (
     "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan tanh sigmoid "
     "log_sigmoid relu relu6 gelu silu mish elu selu softplus hardtanh hardswish hardsigmoid "
     "leaky_relu threshold clamp_min clamp_max erf erfc reciprocal sign floor ceil round trunc "
     "bitwise_not logical_not"
 )
-_BINARY = (
+BINARY = (
     "add sub rsub mul div true_divide floor_divide pow maximum minimum fmax fmin remainder fmod "
     "atan2 masked_fill bitwise_and bitwise_or bitwise_xor threshold_backward gelu_backward "
     "silu_backward tanh_backward sigmoid_backward hardtanh_backward leaky_relu_backward "
     "elu_backward hardswish_backward mish_backward native_dropout_backward"
 )
-_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor isclose"
-_TERNARY = "addcmul addcdiv lerp where"
-_REDUCTIONS = (
-    "sum mean max min amax amin any all prod norm linalg_vector_norm var std argmax argmin"
-)
+COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor isclose"
+TERNARY = "addcmul addcdiv lerp where"
+REDUCTIONS = "sum mean max min amax amin any all prod norm linalg_vector_norm var std argmax argmin"
 
 
 def _products() -> dict[str, Callable[[Inputs], Work]]:
@@ -229,12 +228,12 @@ def _bound_by_memory() -> dict[str, Callable[[Inputs], Work]]:
             ("_softmax_backward_data", "_log_softmax_backward_data"),
             _row_wise(KernelFamily.SOFTMAX, (0, 1), _SOFTMAX_FLOP - 1),
         ),
-        **dict.fromkeys(_UNARY.split(), _elementwise(1)),
-        **dict.fromkeys(_BINARY.split(), _elementwise(2)),
-        **dict.fromkeys(_TERNARY.split(), _elementwise(3)),
+        **dict.fromkeys(UNARY.split(), _elementwise(1)),
+        **dict.fromkeys(BINARY.split(), _elementwise(2)),
+        **dict.fromkeys(TERNARY.split(), _elementwise(3)),
         "clamp": _elementwise(3),
-        **dict.fromkeys(_COMPARISONS.split(), _comparison),
-        **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+        **dict.fromkeys(COMPARISONS.split(), _comparison),
+        **dict.fromkeys(REDUCTIONS.split(), _reduction),
         **dict.fromkeys(("fill", "zero"), _fill),
         "copy": _copy,
         "clone": _clone,
