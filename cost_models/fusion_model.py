@@ -3,7 +3,7 @@
     python -m cost_models.fusion_model               # prints Markdown
     python -m cost_models.fusion_model --write       # and updates docs/accuracy.md
 
-Needs PyTorch and a C++ compiler, but no GPU. `fusion_programs.py` records small programs in eager
+Needs PyTorch, but no GPU. `fusion_programs.py` records small programs in eager
 mode on the CPU and lets TorchInductor compile them. Our model sees the recorded shapes alone, and
 foretells how many bytes the compiled program moves. TorchInductor counts what its kernels read and
 write.
@@ -52,8 +52,6 @@ class Comparison(NamedTuple):
     """By our model, if no tensor is read twice."""
     strict_bytes: float
     """By our model, if each further input is another tensor."""
-    eager_ms: float
-    compiled_ms: float
 
     def saved(self, moved_bytes: float) -> float:
         """The share of the eager program's bytes that is saved if only some are moved."""
@@ -79,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.recorded or Path(temporary)
         if options.recorded is None:
-            subprocess.run([sys.executable, str(_PROGRAMS), str(folder), "--times"], check=True)
+            subprocess.run([sys.executable, str(_PROGRAMS), str(folder)], check=True)
         text = tables(compare(folder))
     print(text)
     if options.write:
@@ -103,8 +101,6 @@ def compare(folder: Path) -> list[Comparison]:
                 inductor["bytes"],
                 float(traffic.fused_bytes.sum()),
                 float(traffic.strict_bytes.sum()),
-                inductor["eager_ms"],
-                inductor["compiled_ms"],
             )
         )
     return comparisons
@@ -153,17 +149,14 @@ def tables(comparisons: list[Comparison]) -> str:
                 f"| {part}, {mode} ({len(chosen)}) | {100 * statistics.median(errors):.0f} points"
                 f" | {100 * max(errors):.0f} points | {len(chosen) - below - above} | {below} |\n"
             )
-    lines.append(
-        "\n| program | MB now | saved by TorchInductor | low – **expected** – high | time |\n"
-    )
-    lines.append("|---|---|---|---|---|\n")
+    lines.append("\n| program | MB now | saved by TorchInductor | low – **expected** – high |\n")
+    lines.append("|---|---|---|---|\n")
     for c in comparisons:
         low, high = c.saved(c.strict_bytes), c.saved(c.fused_bytes)
         held = ", held out" if c.part == "held out" else ""
         lines.append(
             f"| {c.name.replace('_', ' ')}{held} | {c.eager_bytes / _MB:.1f} | {100 * c.true:.0f} %"
-            f" | {100 * low:.0f} – **{100 * c.expected:.0f}** – {100 * high:.0f} %"
-            f" | {100 * (1 - c.compiled_ms / c.eager_ms):.0f} % |\n"
+            f" | {100 * low:.0f} – **{100 * c.expected:.0f}** – {100 * high:.0f} % |\n"
         )
     return "".join(lines) + "\n"
 

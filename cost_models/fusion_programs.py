@@ -1,21 +1,19 @@
 """Small PyTorch programs of memory-bound operators, run one by one and compiled by TorchInductor.
 
-    python fusion_programs.py FOLDER [--times]
+    python fusion_programs.py FOLDER
 
 Writes a profile of each program in eager mode, `NAME.pt.trace.json`, and what TorchInductor makes
 of it, `inductor.json`: the bytes that its kernels read and write by its own count, without products
-and other library calls, the number of these kernels, and, with `--times`, how long both versions
-take on this CPU.
+and other library calls, and the number of these kernels.
 
 What to fuse is decided by TorchInductor's back end for Triton, the one that it uses on GPUs. It
-decides without a GPU, and without Triton. Times are of its back end for C++.
+decides without a GPU, and without Triton; nothing that it generates is run.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from torch._inductor.virtualized import V
 from torch.profiler import ProfilerActivity, profile
 
 TOKENS, WIDTH, HEADS = 640, 512, 8
-_REPEATS = 5
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -298,15 +295,6 @@ def _leaves(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x.clone().requires_grad_(x.is_floating_point()) for x in inputs)
 
 
-def _milliseconds(run: Callable[..., object], inputs: tuple[Any, ...]) -> float:
-    times = []
-    for _ in range(_REPEATS):
-        begin = time.perf_counter()
-        run(*inputs)
-        times.append(time.perf_counter() - begin)
-    return min(times) * 1e3
-
-
 class _Counter:
     """A compiler that fuses as on a GPU, counts, and runs the graph as it was."""
 
@@ -357,7 +345,7 @@ def _counted(
     return counter.sizes
 
 
-def record(folder: Path, *, timed: bool) -> None:
+def record(folder: Path) -> None:
     """Record all programs, forward only and in training."""
     torch.set_num_threads(1)
     found: dict[str, dict[str, Any]] = {}
@@ -377,15 +365,9 @@ def record(folder: Path, *, timed: bool) -> None:
                 recorded.export_chrome_trace(str(folder / f"{name}.pt.trace.json"))
                 sizes = _counted(run, inputs, wrap)
                 found[name] = {"part": part, "bytes": sum(sizes), "kernels": len(sizes)}
-                if timed:
-                    torch._dynamo.reset()
-                    compiled = wrap(torch.compile(run))
-                    compiled(*inputs)
-                    found[name]["eager_ms"] = _milliseconds(eager, inputs)
-                    found[name]["compiled_ms"] = _milliseconds(compiled, inputs)
                 print(name, found[name], flush=True)
     (folder / "inductor.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]), timed="--times" in sys.argv)
+    record(Path(sys.argv[1]))
