@@ -71,7 +71,7 @@ OPERATORS = (
 )  # fmt: skip
 """One of cosmic-ray's operators for each kind of edit."""
 
-_FEW_SECONDS, _MANY_SECONDS = 3.0, 12.0
+_FEW_SECONDS, _MANY_SECONDS = 1.0, 6.0
 """What a small and a large choice of tests take together, as recorded."""
 _STATEMENTS = (
     "simple_stmt", "suite", "file_input", "if_stmt", "for_stmt", "while_stmt", "with_stmt",

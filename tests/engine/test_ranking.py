@@ -270,6 +270,17 @@ def test_simulated_fixes_add_what_simulating_them_together_shows() -> None:
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 110)
 
 
+def test_a_fix_that_adds_nothing_to_another_adds_not_even_a_nanosecond() -> None:
+    ranked, combined = rank(
+        [(rule("b"), retimed(50, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
+        1000,
+        lambda fixes: 60,
+    )
+    assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("a", 60), ("b", 0)]
+    assert combined is not None
+    assert combined.expected_ns == 60
+
+
 def test_a_fix_may_add_more_after_another_than_alone() -> None:
     # If two threads are equally slow, speeding up one of them saves nothing.
     together = {1: 60, 2: 100}

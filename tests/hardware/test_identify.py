@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.hardware import identify, named_device
+from tb_perfadvisor.hardware import identify, known_devices, named_device
 from tb_perfadvisor.hardware.kernel_architectures import built_for
 from tb_perfadvisor.trace import Device
 
@@ -85,6 +85,21 @@ def test_clock_and_bandwidth_tell_a_v100_from_its_siblings() -> None:
     assert found.spec.peaks.flop_per_s("fp16") == 112e12  # PCIe; SXM2 has 125, the V100S 130
     assert found.spec.peaks.memory_bandwidth_bytes_per_s == 900e9  # the V100S has 1134
     assert found.spec.link == ""
+
+
+def test_a_bandwidth_that_differs_too_much_is_unknown() -> None:
+    # A device with 84 multiprocessors of capability 8.6 and 24 or 48 GiB: an A40 has 696 GB/s, an
+    # RTX A6000 768, 10 % more; an RTX 3090 Ti has 1008, 45 % more than an A40.
+    rows = {spec.name: spec for spec in known_devices()}
+    bandwidth = {
+        name: rows[name].peaks.memory_bandwidth_bytes_per_s
+        for name in ("A40", "RTX A6000", "RTX 3090 Ti")
+    }
+    assert bandwidth == {"A40": 696e9, "RTX A6000": 768e9, "RTX 3090 Ti": 1008e9}
+    found = identify(Device(0, "", "gpu", None, 84, vendor="nvidia", compute_capability="8.6"))
+    assert set(bandwidth) <= set(found.candidates)
+    assert found.spec is not None
+    assert found.spec.peaks.memory_bandwidth_bytes_per_s is None
 
 
 def test_export_variants_are_found_by_name_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
@@ -67,6 +68,13 @@ def test_unknown_kernel_counts_as_communication_with_a_note() -> None:
     assert signals.attribution.total_ns(Cause.COMMUNICATION) == ms(2 * 3 + 2)
     assert collectives_of(signals).operation == ("all-gather", "all-gather", "unknown")
     assert collectives_of(signals).size_bytes[2] == -1
+
+
+def test_the_note_shortens_long_names() -> None:
+    with_long_name = built()
+    strings = tuple("x" * 200 if text == UNKNOWN else text for text in with_long_name.strings)
+    (note,) = with_probable_collectives(replace(with_long_name, strings=strings)).notes
+    assert f"({'x' * 80})" in note.message
 
 
 @pytest.mark.parametrize("suffix", ["json", "pb"])

@@ -58,12 +58,15 @@ def test_values_that_only_stats_carry() -> None:
     gpu = drawing.plane("/device:GPU:0")
     stream = drawing.line(gpu, "Stream #7(Compute)")
     drawing.event(gpu, stream, "gemm", 0, 5, occupancy_pct=37.5)
+    drawing.event(gpu, stream, "full", 5, 2, occupancy_pct=100.0)
+    drawing.event(gpu, stream, "impossible", 7, 2, occupancy_pct=150.0)
     drawing.event(gpu, stream, "fill", 10, 5, memset_details=Reference("kind:device size:64"))
     steps = drawing.line(gpu, "Steps")
     drawing.event(gpu, steps, "train", 0, 9, group_id=5)
     drawing.event(gpu, steps, "train 2", 10, 9, step_num=6)
     trace = drawing.read()
-    assert trace.kernels.occupancy_share.tolist() == [0.375]
+    assert trace.kernels.occupancy_share[:2].tolist() == [0.375, 1.0]
+    assert math.isnan(trace.kernels.occupancy_share[2])
     assert kinds(trace)["fill"] == "MEMSET"
     assert [int(trace.events.step[row_of(trace, name)]) for name in ("train", "train 2")] == [5, 6]
 

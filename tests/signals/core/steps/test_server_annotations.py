@@ -80,6 +80,8 @@ def batch(
             batch(DECODE, (0, 0), (117, 117), captured_requests=128),
         ),
         ("decode[bs=128 tok=384 p=2 d=126]", batch(MIXED, (2, None), (126, None))),
+        ("decode[bs=128 tok=384 p=1 d=127]", batch(MIXED, (1, None), (127, None))),
+        ("decode[bs=2 tok=384 p=2 d=0]", batch(PREFILL, (2, None), (0, None))),
     ],
 )
 def test_what_a_name_says(name: str, expected: ServerBatch) -> None:
