@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.writers import write_kineto, write_xplane
-from tb_perfadvisor.trace import EventKind, KernelFamily, Source, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Source, Trace
 
 # PyTorch, torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu: a barrier between ranks.
 UNKNOWN = "barrier_kernel(unsigned int**, int, int, int, unsigned long)"
@@ -33,12 +33,15 @@ def built(
     known: str = CAST,
     known_ms: float = 0.25,
     computes: bool = True,
+    copies: bool = False,
 ) -> Trace:
     """Collectives of 3 ms each on a stream with an unknown kernel and a known one."""
     builder = TraceBuilder(rank=0, world_size=2, backend="nccl").step(0, 0, ms(20))
     builder.operator("aten::mm", 0, ms(1))
     if computes:
         builder.kernel(GEMM, ms(1), ms(4), family=KernelFamily.MATMUL)
+    if copies:
+        builder.copy(CopyDirection.HOST_TO_DEVICE, ms(1), ms(4), stream=7)
     for index in range(collectives):
         begin = ms(4 + 3 * index)
         builder.collective(NCCL, begin, begin + ms(3), operation="all-gather", group_size=2)
@@ -96,8 +99,16 @@ def test_both_formats(suffix: str) -> None:
         built(collectives=1, unknown_ms=1),  # a single collective may run on any stream
         built(known=GEMM, known_ms=0.7),  # 6 of 6.7 ms are less than nine tenths
         built(computes=False),  # no other stream computes
+        built(computes=False, copies=True),  # another one only copies
     ],
-    ids=["compute stream", "more than known", "one collective", "computes too", "only stream"],
+    ids=[
+        "compute stream",
+        "more than known",
+        "one collective",
+        "computes too",
+        "only stream",
+        "copies",
+    ],
 )
 def test_unknown_kernel_on_other_streams_is_compute(trace: Trace) -> None:
     assert with_probable_collectives(trace) is trace
