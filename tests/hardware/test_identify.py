@@ -152,6 +152,13 @@ def test_kernels_name_an_architecture(
     assert (found.capability, found.generation) == (capability, generation)
 
 
+def test_the_newest_architecture_counts_wherever_it_stands() -> None:
+    for names in ([VOLTA, "memset", AMPERE], [AMPERE, "memset", VOLTA]):
+        found = built_for(names)
+        assert found is not None
+        assert found.capability == (8, 0)
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -172,6 +179,7 @@ def test_most_kernels_name_none(kernel: str) -> None:
         (VOLTA, 80, "NVIDIA V100 or V100S"),  # an A10G has 80, too, but runs kernels for Ampere
         (VOLTA, 68, "NVIDIA GeForce RTX 2080 Ti"),  # Turing runs kernels written for Volta
         (AMPERE, 108, "NVIDIA A100"),
+        (AMPERE, 82, "NVIDIA GeForce RTX 3090"),  # so has an RTX PRO 4500, two generations newer
         (HOPPER, 132, "NVIDIA H100, H200 or GH200"),
         (VOLTA, None, "NVIDIA GPU (Volta or newer)"),
         (GFX942, None, "AMD GPU (gfx942)"),

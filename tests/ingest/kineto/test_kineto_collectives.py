@@ -162,3 +162,15 @@ def test_host_collectives_are_sized_by_their_tensors() -> None:
 )
 def test_bytes_of_tensors(shapes: str, dtypes: str, size_bytes: int) -> None:
     assert shaped_bytes(shapes, dtypes) == size_bytes
+
+
+def test_a_collective_without_a_launch_belongs_to_no_call() -> None:
+    # The call of the next one is the last event of the file.
+    args = {"Input Dims": [[384]], "Input type": ["long"]}
+    events = [
+        kernel("ncclKernel_SendRecv_RING(x)", 5, 5),
+        event("nccl:all_to_all", 100, 9, "user_annotation", args=args),
+    ]
+    table = (trace := read(to_bytes(events))).collectives
+    assert [trace.text(int(text_id)) for text_id in table.operation] == ["send-recv"]
+    assert table.size_bytes.tolist() == [-1]

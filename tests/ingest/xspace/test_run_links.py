@@ -102,6 +102,25 @@ def test_runs_are_linked_by_the_context_where_both_sides_have_it() -> None:
     assert launches(loop.read()) == [f"DoEnqueueProgram {1000 * n + 100}" for n in range(4)]
 
 
+def test_a_run_that_no_launch_numbers_is_linked_to_none() -> None:
+    # The recording ended before the launch of the last run was written.
+    loop = Loop()
+    for number in range(4):
+        loop.run(number, run_id=number + 5)
+        if number < 3:
+            loop.launch(number, run_id=number + 5, device_ordinal=0)
+    assert launches(loop.read()) == [*(f"DoEnqueueProgram {1000 * n + 100}" for n in range(3)), ""]
+
+
+def test_a_run_without_context_is_not_the_run_of_context_0() -> None:
+    loop = Loop()
+    for number in range(3):
+        loop.launch(number, _pt=TPU_LAUNCH, _p=number)
+        loop.run(number, _ct=TPU_LAUNCH, _c=number)
+    loop.run(3)
+    assert launches(loop.read()) == [*(f"DoEnqueueProgram {1000 * n + 100}" for n in range(3)), ""]
+
+
 def test_without_launches_the_calls_of_the_function_are_linked_in_order_of_run_id() -> None:
     loop = Loop()
     for number in (2, 0, 3, 1):
