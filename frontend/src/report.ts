@@ -47,6 +47,7 @@ export interface Report {
   outcomes: Outcome[];
   missing_signals: Missing[];
   not_checked: RecordingGap[];
+  blind_spot?: BlindSpotInfo | null;
   is_start_up: boolean;
   notes: NoteInfo[];
   recorded?: RecordedInfo | null;
@@ -626,6 +627,17 @@ export interface RecordingGap {
   signals: string[];
   reasons: string[];
   rule_ids: string[];
+}
+/**
+ * Why finding little says little: few of the checks that concern the program could run.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BlindSpotInfo".
+ */
+export interface BlindSpotInfo {
+  looked: number;
+  checks: number;
+  reason: string;
 }
 /**
  * Something about the profile itself.

@@ -11,6 +11,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Severity
 from tb_perfadvisor.signals import Missing, Signals
+from tb_perfadvisor.signals.recording.needs import RECORDABLE
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals
 
 Progress = Callable[[str, float], None]
@@ -28,6 +29,24 @@ class RuleOutcome(Struct, frozen=True):
     missing: tuple[Missing, ...]
     reason: str | None
     elapsed_ms: float
+
+    @property
+    def lacks_recording(self) -> bool:
+        """Whether another recording of the same program would let the rule run."""
+        return bool(self.missing) and all(
+            missing.need in RECORDABLE and missing.remedy for missing in self.missing
+        )
+
+
+class BlindSpot(Struct, frozen=True):
+    """Why finding little says little: few of the checks that concern the program could run."""
+
+    looked: int
+    """How many checks ran."""
+    checks: int
+    """How many concern the program, as far as the recording tells."""
+    reason: str
+    """Why most of the others could not run."""
 
 
 class RankedFinding(Struct, frozen=True):
@@ -85,3 +104,5 @@ class Analysis(Struct, frozen=True):
     notes: tuple[Note, ...]
     """On the profile itself."""
     headline: str
+    blind_spot: BlindSpot | None = None
+    """None if enough checks could run."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.agreement import agreeing
 from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, RuleOutcome
+from tb_perfadvisor.engine.blind_spot import blind_spot
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
@@ -56,6 +57,9 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         partial(most_saved_ns, signals),
         happening_once(signals),
     )
+    # Without a window there are no steps to check, and a selection of rules is the user's own.
+    is_whole = bool(signals.attribution.window_ns) and not config.select
+    unseen = blind_spot(outcomes) if is_whole else None
     return Analysis(
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
@@ -63,7 +67,8 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         first=None if is_start_up(signals) else first_finding(findings),
         combined=combined,
         notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
-        headline=headline(signals, findings, combined),
+        headline=headline(signals, findings, combined, unseen),
+        blind_spot=unseen,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.analysis import BlindSpot, CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.rules.evidence.snapshots import holders_in
@@ -27,6 +27,7 @@ COUNTED_SHARE = 0.01
 """A change that adds less than a hundredth to the others is not worth counting."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
+_CUT_OFF = "truncated-file"
 _ALL = 0.9995
 """Rounded, this is 100.0 %."""
 _AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}
@@ -34,15 +35,33 @@ _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"
 
 
 def headline(
-    signals: Signals, findings: Sequence[RankedFinding], combined: CombinedSaving | None
+    signals: Signals,
+    findings: Sequence[RankedFinding],
+    combined: CombinedSaving | None,
+    blind_spot: BlindSpot | None = None,
 ) -> str:
     """Say what all the advice together would save, or else where the time goes.
+
+    If a file is cut off, that comes first: all else holds for what is left of it.
 
     Args:
         signals: Of the reference worker.
         findings: The ranked findings.
         combined: What they save together; None when none has a saving.
+        blind_spot: Why finding little says little; None if it does not.
     """
+    said = _said(signals, findings, combined, blind_spot)
+    if not any(note.id == _CUT_OFF for note in (*signals.run.notes, *signals.trace.notes)):
+        return said
+    return f"The file is cut off, so this is about its beginning. {said}"
+
+
+def _said(
+    signals: Signals,
+    findings: Sequence[RankedFinding],
+    combined: CombinedSaving | None,
+    blind_spot: BlindSpot | None,
+) -> str:
     steps, attribution = signals.steps, signals.attribution
     log = signals.trace.compile_log
     if log is not None:
@@ -85,7 +104,7 @@ def headline(
     notable = [ranked for ranked in findings if ranked.severity != "low"]
     if notable:
         return notable[0].title
-    return _where_time_goes(signals, whole)
+    return _where_time_goes(signals, whole, blind_spot)
 
 
 def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
@@ -124,7 +143,7 @@ def _launched_work_waits(signals: Signals, whole: str) -> str:
     return f"For {format_share(share)} of {whole}, launched work waits on the device: {wait}"
 
 
-def _where_time_goes(signals: Signals, whole: str) -> str:
+def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None) -> str:
     attribution = signals.attribution
     worst = max(
         (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
@@ -140,7 +159,12 @@ def _where_time_goes(signals: Signals, whole: str) -> str:
         name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
         return f"{worst.label}: {share} of {whole}" + (f", mostly under {name}" if name else "")
     if is_host_only:
-        computing = format_share(attribution.share(Cause.HOST_COMPUTE))
-        return f"Nothing stands out: operators run for {computing} of {whole}"
-    busy = format_share(attribution.share(*COMPUTE))
-    return f"Nothing stands out: the device computes for {busy} of {whole}"
+        doing = f"operators run for {format_share(attribution.share(Cause.HOST_COMPUTE))}"
+    else:
+        doing = f"the device computes for {format_share(attribution.share(*COMPUTE))}"
+    if blind_spot is None:
+        return f"Nothing stands out: {doing} of {whole}"
+    return (
+        f"{doing[0].upper()}{doing[1:]} of {whole}, but only {blind_spot.looked} of"
+        f" {blind_spot.checks} checks could look: {blind_spot.reason}"
+    )

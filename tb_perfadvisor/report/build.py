@@ -26,7 +26,7 @@ from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_numbers
 from tb_perfadvisor.report.views import available_views, make_views
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.signals import RECORDABLE, Missing, Signals, ranks_of
+from tb_perfadvisor.signals import Missing, Signals, ranks_of
 from tb_perfadvisor.signals.efficiency.references import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.start_up import is_start_up
@@ -81,6 +81,9 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         outcomes=[_outcome(outcome) for outcome in analysis.outcomes],
         missing_signals=_missing_signals(analysis.outcomes),
         not_checked=_not_checked(analysis.outcomes),
+        blind_spot=None
+        if (unseen := analysis.blind_spot) is None
+        else model.BlindSpotInfo(looked=unseen.looked, checks=unseen.checks, reason=unseen.reason),
         is_start_up=is_start_up(signals),
         notes=[
             model.NoteInfo(
@@ -366,7 +369,7 @@ def _not_checked(outcomes: Sequence[RuleOutcome]) -> list[model.RecordingGap]:
     """What to record, with the checks that then could run; most first."""
     gaps: dict[str, list[tuple[Missing, str]]] = {}
     for outcome in outcomes:
-        if all(missing.need in RECORDABLE and missing.remedy for missing in outcome.missing):
+        if outcome.lacks_recording:
             for missing in outcome.missing:
                 gaps.setdefault(missing.remedy, []).append((missing, outcome.rule.id))
     found = [

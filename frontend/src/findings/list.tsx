@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatPlural } from "../format";
-import type { FindingInfo, Report } from "../report";
+import type { BlindSpotInfo, FindingInfo, Report } from "../report";
 import { chosenCause } from "../state/chosen-cause";
 import { openFindings } from "../state/store";
 import { causeName } from "../text";
@@ -71,7 +71,10 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
       {branches.length === 0 && cause !== null ? (
         <p class="card all-clear">No finding saves time of this cause.</p>
       ) : branches.length === 0 ? (
-        <NoFindings passed={report.outcomes.filter(({ status }) => status === "passed").length} />
+        <NoFindings
+          passed={report.outcomes.filter(({ status }) => status === "passed").length}
+          unseen={report.blind_spot ?? null}
+        />
       ) : (
         <ol class="findings">
           {shown.map(({ id, finding, refined }) => (
@@ -91,8 +94,14 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
   );
 }
 
-/** An empty list is good news only if a check passed. */
-function NoFindings({ passed }: { passed: number }): JSX.Element {
+/** An empty list is good news only if enough checks passed. */
+function NoFindings({ passed, unseen }: { passed: number; unseen: BlindSpotInfo | null }): JSX.Element {
+  if (passed > 0 && unseen)
+    return (
+      <p class="card all-clear">
+        No findings, but only {unseen.looked} of {unseen.checks} checks ran. See below what could not be checked.
+      </p>
+    );
   return passed > 0 ? (
     <p class="card all-clear">
       <CheckIcon /> No findings: {formatPlural(passed, "check")} passed. See below what could not be checked.

@@ -6,7 +6,13 @@ absent number is None (`null`), never 0 and never NaN. Durations are nanoseconds
 step: means over the used steps, divided once from totals that sum exactly.
 """
 
-from tb_perfadvisor.contract.model.checks import Missing, Outcome, RecordingGap, Status
+from tb_perfadvisor.contract.model.checks import (
+    BlindSpotInfo,
+    Missing,
+    Outcome,
+    RecordingGap,
+    Status,
+)
 from tb_perfadvisor.contract.model.comparison import (
     CauseChange,
     ComparedRun,
@@ -117,6 +123,7 @@ from tb_perfadvisor.contract.model.whole_run import (
 __all__ = [
     "SCHEMA_VERSION",
     "Basis",
+    "BlindSpotInfo",
     "BreakdownPart",
     "CauseChange",
     "CauseTime",

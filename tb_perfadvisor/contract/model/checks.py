@@ -39,3 +39,14 @@ class RecordingGap(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     """Why the checks could not run."""
     rule_ids: list[str]
+
+
+class BlindSpotInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Why finding little says little: few of the checks that concern the program could run."""
+
+    looked: int
+    """How many checks ran."""
+    checks: int
+    """How many concern the program, as far as the recording tells."""
+    reason: str
+    """Why most of the others could not run."""

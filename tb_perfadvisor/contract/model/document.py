@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.contract.model.checks import Missing, Outcome, RecordingGap
+from tb_perfadvisor.contract.model.checks import BlindSpotInfo, Missing, Outcome, RecordingGap
 from tb_perfadvisor.contract.model.findings import CombinedSaving, FindingInfo, FirstFinding
 from tb_perfadvisor.contract.model.overview import KeyNumber, Overview, StepsInfo
 from tb_perfadvisor.contract.model.profile import NoteInfo, RecordedInfo, Worker, WorkloadInfo
@@ -48,6 +48,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     not_checked: list[RecordingGap]
     """What to record so that more checks can run. Checks that cannot concern this program are not
     listed."""
+    blind_spot: BlindSpotInfo | None = None
+    """None if enough checks could run for their silence to mean something."""
     is_start_up: bool
     """Whether the profile mostly shows what happens only once, so that its findings say little."""
     notes: list[NoteInfo]

@@ -99,6 +99,9 @@ def _report(report: model.Report) -> RenderableType:
 
 
 def _nothing_found(report: model.Report) -> WrappedText:
+    if (unseen := report.blind_spot) is not None and unseen.looked:
+        # The headline says why.
+        return WrappedText(f"No findings, but only {unseen.looked} of {unseen.checks} checks ran.")
     if any(outcome.status == "passed" for outcome in report.outcomes):
         return WrappedText("Nothing to change.", style="green")
     return WrappedText("No findings, because nothing could be checked.")
