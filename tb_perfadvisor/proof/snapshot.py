@@ -116,6 +116,12 @@ def take_snapshot(working_directory: Path, space: Path) -> Snapshot:
             where=str(checkout),
             hint="Start the command where your program lies.",
         )
+    if space.is_relative_to(checkout):
+        raise UsageError(
+            "lies in the program, whose copies must lie outside of it.",
+            where=tempfile.gettempdir(),
+            hint="Set TMPDIR to a directory elsewhere.",
+        )
     target = space / "snapshot"
     copying = _Copying(checkout, target)
     with _says_what_is_full():

@@ -172,3 +172,65 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
     assert state(checkout) == before
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
+
+
+LOADING = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((16,), index / 4000), torch.ones(1)
+
+def main():
+    net = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    train_loader = DataLoader(Images(), batch_size=8)
+    for epoch in range(20):
+        for batch, target in train_loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(batch), target)
+            loss.backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "train.py").write_text(LOADING)
+    before = state(checkout)
+    ours = [sys.executable, "-m", "tb_perfadvisor"]
+    recording = str(tmp_path / "recording")
+    # Eight images of 2 ms are loaded for each step, which takes about 1 ms: workers load them ahead.
+    done = subprocess.run(
+        [*ours, "try", "--yes", "--logdir", recording, "--", sys.executable, "train.py"],
+        cwd=checkout,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "% faster (" in done.stdout, done.stdout
+    assert ", predicted " in done.stdout
+    assert "git apply <<'END_OF_PATCH'" in done.stdout
+    assert "num_workers=" in done.stdout
+    assert state(checkout) == before
+    shown = subprocess.run(
+        [*ours, "analyze", recording, "--format", "brief"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    (report,) = json.loads(shown.stdout)["reports"]
+    assert any("proved: " in (finding["proof"] or "") for finding in report["findings"])

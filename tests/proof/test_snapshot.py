@@ -191,6 +191,12 @@ def test_the_next_trial_deletes_what_a_killed_one_left(temporary: Path) -> None:
             assert other != space
 
 
+def test_copies_lie_outside_of_the_program(temporary: Path) -> None:
+    (temporary.parent / ".git").mkdir()
+    with pytest.raises(UsageError, match="lies in the program"), working_space() as space:
+        take_snapshot(temporary.parent, space)
+
+
 def test_a_home_directory_is_no_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     with (
