@@ -52,12 +52,21 @@ def moment(mark: bytes, cores: Iterable[int], proc: Path = _PROC) -> Moment | No
     return Moment(busy, whole, _time_of(mark, proc)) if whole else None
 
 
-def load_by_others(before: Moment | None, after: Moment | None) -> float | None:
-    """The share (0-1) of the cores that other programs used; None if it is unknown."""
+class Load(Struct, frozen=True):
+    """How the cores were used during a run, as shares (0-1) of their time."""
+
+    others: float
+    """By other programs."""
+    idle: float
+
+
+def load_between(before: Moment | None, after: Moment | None) -> Load | None:
+    """The load from one moment to another; None if it is unknown."""
     if before is None or after is None or after.whole <= before.whole:
         return None
-    others = (after.busy - before.busy) - (after.of_program - before.of_program)
-    return min(max(others / (after.whole - before.whole), 0.0), 1.0)
+    whole, busy = after.whole - before.whole, after.busy - before.busy
+    others = busy - (after.of_program - before.of_program)
+    return Load(min(max(others / whole, 0.0), 1.0), max(1 - busy / whole, 0.0))
 
 
 def processes_of(mark: bytes, proc: Path = _PROC) -> list[int]:

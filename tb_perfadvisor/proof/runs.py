@@ -23,7 +23,7 @@ from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.instrument import hook, site
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH
-from tb_perfadvisor.proof.machine import load_by_others, moment, pinned_cores, processes_of
+from tb_perfadvisor.proof.machine import Load, load_between, moment, pinned_cores, processes_of
 from tb_perfadvisor.proof.snapshot import Snapshot, path_in_copy, safe_environment
 from tb_perfadvisor.trace.tables import Float64
 
@@ -70,8 +70,8 @@ class Run(Struct, frozen=True):
     start_up_s: float | None
     """From the start of the program to the begin of the window."""
     whole_s: float
-    load: float | None
-    """The share of the cores that others used during the window; None if it is unknown."""
+    load: Load | None
+    """How the cores were used during the window; None if it is unknown."""
     series: Mapping[str, tuple[float | None, ...]]
     """The first values of what the program computed or logged, by name."""
     tensors: Mapping[str, Float64]
@@ -169,7 +169,7 @@ class Runner:
             counters=tuple(Counters(*row) for row in main.get("boundaries", ())),
             start_up_s=None if opened_s is None else opened_s - began_s,
             whole_s=ended_s - began_s,
-            load=load_by_others(before, after),
+            load=load_between(before, after),
             series=self._series(main),
             tensors=self._tensors(said),
             is_complete=main.get("is_complete", False),

@@ -27,6 +27,7 @@ from tb_perfadvisor.proof.shares import Effect, Verdict
 
 MOST_LOAD_CHANGE: Final = 0.10
 """If others used a share of the cores in one run of a pair that differs by more, it is repeated."""
+_FREE_SHARE: Final = 0.05
 _MOST_REPEATS: Final = 2
 """In a row; then the pair counts. The machine is not going to be quieter, and the spread of the
 pairs says what that costs."""
@@ -253,7 +254,7 @@ class _Trial:
 
     def _trial(self, verdict: Verdict, reason: str) -> Trial:
         seen = look(self._readings) if verdict != "refused" else Look("undecided", None)
-        loads = [run.load for run in (*self._bases, *self._changed) if run.load is not None]
+        loads = [run.load.others for run in (*self._bases, *self._changed) if run.load is not None]
         first = self._bases[0]
         return Trial(
             verdict=verdict,
@@ -277,9 +278,15 @@ class _Trial:
 
 
 def _is_disturbed(old: Run, new: Run) -> bool:
+    """Whether others used much more of the cores in one run than in the other.
+
+    If no core was idle in the run in which they used less, that says nothing: a change that uses
+    more cores leaves less to others.
+    """
     if old.load is None or new.load is None:
         return False
-    return abs(old.load - new.load) > MOST_LOAD_CHANGE
+    less, more = sorted((old.load, new.load), key=lambda load: load.others)
+    return more.others - less.others > MOST_LOAD_CHANGE and less.idle >= _FREE_SHARE
 
 
 def _usual(runs: Sequence[Run]) -> float | None:

@@ -208,7 +208,7 @@ def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path)
     before = state(checkout)
     ours = [sys.executable, "-m", "tb_perfadvisor"]
     recording = str(tmp_path / "recording")
-    # Eight images of 2 ms are loaded for each step, which takes about 1 ms: workers load them ahead.
+    # Eight images of 2 ms are loaded for each step of about 1 ms: workers load them ahead.
     done = subprocess.run(
         [*ours, "try", "--yes", "--logdir", recording, "--", sys.executable, "train.py"],
         cwd=checkout,

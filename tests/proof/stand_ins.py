@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.proof.machine import Load
 from tb_perfadvisor.proof.runs import BLOCKS, Counters, Plan, Run
 
 BASE, CHANGE = Path("base"), Path("change")
@@ -26,7 +27,7 @@ class Program:
         noise: Noise = lambda run, block: 1.0,
         work: Mapping[Path, Counters] | None = None,
         losses: Mapping[Path, Sequence[float | None]] | None = None,
-        loads: Sequence[float | None] = (0.0,),
+        loads: Sequence[Load | None] = (Load(0.0, 0.5),),
         problems: Sequence[str] = (),
         warm_up: Mapping[Path, int] | None = None,
         start_up_s: float = 3.0,

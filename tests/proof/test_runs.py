@@ -14,7 +14,7 @@ import pytest
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.proof import runs
 from tb_perfadvisor.proof.candidates import apply_patch
-from tb_perfadvisor.proof.machine import load_by_others, moment, processes_of
+from tb_perfadvisor.proof.machine import Load, load_between, moment, processes_of
 from tb_perfadvisor.proof.runs import Plan, Run, Runner
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 
@@ -172,8 +172,8 @@ def test_load_by_others(tmp_path: Path) -> None:
     # 100 ticks later, 60 were busy, 40 of them for the program: others used 20 %.
     state(160, 140, 50)
     after = moment(b"mark", [0], tmp_path)
-    assert load_by_others(before, after) == pytest.approx(0.2)
-    assert load_by_others(before, before) is None
+    assert load_between(before, after) == Load(pytest.approx(0.2), pytest.approx(0.4))
+    assert load_between(before, before) is None
     assert moment(b"mark", [0], tmp_path / "missing") is None
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.proof.machine import Load
 from tb_perfadvisor.proof.runs import Counters
 from tb_perfadvisor.proof.trial import Trial, try_change
 from tests.proof.stand_ins import BASE, CHANGE, Program, wandering
 
+QUIET, BUSY = Load(others=0.0, idle=0.5), Load(others=0.4, idle=0.1)
 PER_STEP = Counters(0, 1, 1, 8, 1024)
 
 
@@ -74,7 +76,7 @@ def test_a_disturbed_pair_is_repeated() -> None:
     # The fourth run, of the second pair, is disturbed: others use 40 % of the cores and no longer.
     program = Program(
         change=1.0,
-        loads=(0.0, 0.0, 0.0, 0.4, 0.0),
+        loads=(*[QUIET] * 3, BUSY, QUIET),
         noise=lambda run, block: 1.5 if run == 3 else 1.0,
     )
     trial = tried(program)
@@ -84,8 +86,14 @@ def test_a_disturbed_pair_is_repeated() -> None:
 
 def test_a_machine_that_is_always_busy_gets_a_verdict() -> None:
     # Every pair is disturbed: each is repeated twice and then counts, with its spread.
-    trial = tried(Program(change=0.5, loads=[0.0, 0.5] * 200), budget_s=3600)
+    trial = tried(Program(change=0.5, loads=[QUIET, BUSY] * 200), budget_s=3600)
     assert (trial.verdict, trial.pairs, trial.repeated) == ("faster", 4, 6)
+
+
+def test_a_change_that_leaves_less_to_others_is_not_disturbed() -> None:
+    # It uses all cores, so that others get 10 % where they had 40 %.
+    program = Program(change=0.5, loads=[BUSY, Load(others=0.1, idle=0.0)] * 10)
+    assert tried(program).repeated == 0
 
 
 def test_unknown_load_disturbs_nothing() -> None:
