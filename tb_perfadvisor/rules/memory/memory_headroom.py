@@ -12,8 +12,10 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_categories import batch_room
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
+from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.launch.queue import launch_queue
-from tb_perfadvisor.trace.intervals import minus, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.units import format_bytes
 
 _MOST_DOUBLINGS = 6
@@ -42,7 +44,9 @@ class MemoryHeadroom(Rule):
     Memory that was allocated during the profile grows with the batch; memory from before
     (parameters, optimizer state) does not. The saving is the part of the idle time during
     launches, framework and Python that a step no longer pays: half of it with twice the batch,
-    which is expected. High uses the largest power of two that fits; low is 0. The device time per
+    which is expected. As in launch-bound, gaps of more than two milliseconds and what other rules
+    report are left out, and so are operators that compute on the host, because a larger batch takes
+    them longer. High uses the largest power of two that fits; low is 0. The device time per
     sample is assumed to stay the same.
 
     When to ignore
@@ -96,10 +100,7 @@ class MemoryHeadroom(Rule):
             return
         if (launch_queue(signals).empty_share or 0.0) < self.minimum_empty_share:
             return
-        idle = minus(
-            signals.attribution.of(Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON),
-            signals.synchronizations.induced,
-        )
+        idle = _idle_of_launching(signals)
         idle_ns = total_ns(idle)
         if share_of_window(idle_ns, signals) < self.minimum_idle_share:
             return
@@ -138,6 +139,17 @@ class MemoryHeadroom(Rule):
             ),
             remedies=advise("larger-batch", "double-batch"),
         )
+
+
+def _idle_of_launching(signals: Signals) -> Intervals:
+    """Idle time that a larger batch does not lengthen: the host launches, and computes nothing."""
+    short_gaps, _ = short_and_long_gaps(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)
+    idle = intersect(
+        signals.attribution.of(Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON),
+        intersect(short_gaps, idle_without(signals, *OVERRIDING, IdleOwner.SLOW_LAUNCH)),
+    )
+    events, rows = signals.trace.events, signals.placement.host_rows
+    return minus(idle, union(events.start_ns[rows], events.end_ns[rows]))
 
 
 def _range(signals: Signals) -> str:
