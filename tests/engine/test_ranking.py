@@ -455,6 +455,50 @@ def claims(draw: st.DrawFn) -> Finding:
     return Finding("", Saving(low, expected, high, interval, "measured"))
 
 
+@st.composite
+def some_rules(draw: st.DrawFn) -> list[tuple[Rule, Finding]]:
+    """Findings of a few rules, of which some explain others, and some have no price."""
+    found = []
+    for number, finding in enumerate(draw(st.lists(claims(), max_size=8))):
+        refines = draw(st.sampled_from([None, None, *(f"r{i}" for i in range(number))]))
+        saving = finding.saving
+        assert saving is not None
+        if draw(st.booleans()) and draw(st.booleans()):
+            bounds = replace(saving, low_ns=0, expected_ns=0)
+            found.append((rule(f"r{number}", refines), Finding("", bounds=bounds)))
+        else:
+            found.append((rule(f"r{number}", refines), finding))
+    return found
+
+
+@given(some_rules())
+def test_parents_and_children_agree_and_nothing_counts_twice(
+    found: list[tuple[Rule, Finding]],
+) -> None:
+    ranked, combined = rank(found, 1000)
+    general = {entry.rule.id: entry.finding for entry in ranked if entry.refines is None}
+    for entry in ranked:
+        if entry.refines is None:
+            continue
+        limits = general[entry.refines].saving or general[entry.refines].bounds
+        part = entry.finding.saving
+        assert entry.marginal_ns == 0
+        if limits is None or part is None:
+            continue
+        most_ns = limits.expected_ns if general[entry.refines].saving else limits.high_ns
+        assert part.expected_ns <= most_ns
+        assert part.high_ns <= limits.high_ns
+    if combined is None:
+        return
+    assert sum(entry.marginal_ns for entry in ranked) == combined.expected_ns
+    assert combined.low_ns <= combined.expected_ns <= combined.high_ns
+    limits_of_all = [finding.saving or finding.bounds for finding in general.values()]
+    known = [limits for limits in limits_of_all if limits is not None]
+    assert combined.high_ns <= total_ns(join(*(limits.claims for limits in known)))
+    assert combined.high_ns <= sum(limits.high_ns for limits in known)
+    assert combined.high_ns >= max((limits.high_ns for limits in known), default=0)
+
+
 @given(st.lists(claims(), max_size=8))
 def test_marginals_add_up_to_a_union_within_the_window(findings: list[Finding]) -> None:
     ranked, combined = rank([(rule(f"r{i}"), finding) for i, finding in enumerate(findings)], 1000)

@@ -68,6 +68,26 @@ def test_half_of_an_unrecorded_stretch_is_expected() -> None:
     assert saving is not None
     assert saving.basis == "heuristic"
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 10_500_000, 21_000_000)
+    # Nobody can act on it before it is known what the host does.
+    assert finding.title == "Record what the host does in the long gaps"
+    assert finding.remedies[0].change == "record-host-code"
+    assert "nothing in the profile tells" in finding.summary
+
+
+@pytest.mark.parametrize(("annotated", "is_named"), [("uuuuu", True), ("uuu..", False)])
+def test_an_annotation_of_the_program_names_a_stretch(annotated: str, *, is_named: bool) -> None:
+    # 5 or 3 of 7 ms of idle time.
+    lane = f"|..{annotated}...|"
+    trace = f"""
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |o.......o.|o.......o.|o.......o.|
+        main   {lane}{lane[1:]}{lane[1:]}
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert (finding.title == "") == is_named
+    assert (finding.remedies[0].change != "record-host-code") == is_named
 
 
 def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:

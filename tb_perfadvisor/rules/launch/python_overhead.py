@@ -24,6 +24,7 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.host.idle_annotations import nameless
 from tb_perfadvisor.signals.host.idle_owners import (
     OVERRIDING,
     STALLING,
@@ -47,6 +48,8 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.whatif import Remove
 
 _FEWEST_STALLS = 3
+_OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
+_NAMELESS = "Record what the host does in the long gaps"
 _ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
 _IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
 """Changes that spend less time between the kernels of a compiled graph."""
@@ -75,9 +78,11 @@ class PythonOverhead(Rule):
     gaps in which the host compiles for longer than it runs other code. Low and expected are the
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
-    of the gaps. Stretches in at most half of the steps are left to the rules about steps. In a
-    profile of one step, low is 0, because the stretches may not recur. If most of the code is the
-    wrapper that torch.compile generates around its kernels, the advice is about that wrapper.
+    of the gaps. If neither an event nor an annotation of the program names more than half of them,
+    the first thing to do is to record what they are. Stretches in at most half of the steps are
+    left to the rules about steps. In a profile of one step, low is 0, because the stretches may not
+    recur. If most of the code is the wrapper that torch.compile generates around its kernels, the
+    advice is about that wrapper.
 
     When to ignore
     --------------
@@ -151,10 +156,13 @@ class PythonOverhead(Rule):
         what = f", mostly in {host_code.names[0]}" if is_known and host_code.names else ""
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
+        is_nameless = 2 * total_ns(nameless(signals, minus(claims, recorded))) > total
+        what = "; nothing in the profile tells what that code is" if is_nameless else what
+        first = _IN_WRAPPER if is_in_wrapper else ()
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
-            title="Speed up the generated wrapper of the compiled code" if is_in_wrapper else "",
-            instance=short_name(host_code.names[0]) if what and not is_in_wrapper else "",
+            title=_NAMELESS if is_nameless else _OF_WRAPPER if is_in_wrapper else "",
+            instance=short_name(host_code.names[0]) if is_known and host_code.names else "",
             summary=(
                 f"{subject} for {per_step(total, signals)} during long stretches of host code that"
                 f" launch nothing{what}."
@@ -168,7 +176,7 @@ class PythonOverhead(Rule):
                 (Remove(recorded_stalls),) if is_known else (),
             ),
             evidence=_evidence(signals, claims, total - recorded_ns, host_code),
-            remedies=advise(*(_IN_WRAPPER if is_in_wrapper else ()), *_ADVICE),
+            remedies=advise(*(("record-host-code",) if is_nameless else first), *_ADVICE),
         )
 
 
@@ -197,7 +205,7 @@ def _recurs(signals: Signals, gaps: Intervals) -> bool:
     length = gaps[:, 1] - gaps[:, 0]
     if len(steps) <= 1:
         # One long stretch among short ones is something that the program does once.
-        return len(gaps) >= _FEWEST_STALLS and 2 * int(length.max()) <= int(length.sum())
+        return len(gaps) >= _FEWEST_STALLS and 3 * int(length.max()) <= 2 * int(length.sum())
     # A gap that crosses the end of a step belongs to the step with most of it.
     step = np.searchsorted(steps.start_ns, gaps[:, 0] + length // 2, side="right")
     return bool(2 * len(distinct(step)) > len(steps))

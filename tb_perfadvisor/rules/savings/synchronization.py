@@ -35,7 +35,7 @@ def saving_without_waits(signals: Signals, chosen: Mask) -> Saving:
             return Saving(
                 min(low_ns, expected_ns),
                 expected_ns,
-                max(replayed_ns, expected_ns),
+                max(replayed_ns, int(prices.if_free_ns.sum()), expected_ns),
                 claims,
                 "simulated",
                 priced=prices.expected_from,

@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -104,6 +104,13 @@ def annotated_idle(signals: Signals) -> AnnotatedIdle:
             is_open = np.flatnonzero(name < 0)
             name[is_open] = segments.name_at(track[is_open], start[is_open])
     return AnnotatedIdle(start_ns=start, end_ns=end, gap=gap.astype(np.int32), name=name)
+
+
+def nameless(signals: Signals, intervals: Intervals) -> Intervals:
+    """The part of some idle time that no annotation names."""
+    pieces = annotated_idle(signals)
+    unnamed = pieces.name < 0
+    return intersect(intervals, union(pieces.start_ns[unnamed], pieces.end_ns[unnamed]))
 
 
 def _split(
