@@ -26,6 +26,7 @@ MOST_LOSSES: Final = 50
 CHECKED_STEP: Final = 5
 """The step after which named tensors are stored: an early one, because rounding errors grow."""
 _SEED: Final = 0
+_FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "keras")
 _LOOK_EVERY_NS: Final = 1_000_000_000
 
 
@@ -134,7 +135,7 @@ class MeasuredProcess(HookedProcess):
             "boundaries": self._boundaries,
             "losses": [_number(loss) for loss in self._losses],
             "of_checkout": modules_of_checkout(self.settings["checkout"])[:3],
-            "versions": {name: _version(name) for name in self.said["imported"]},
+            "versions": {name: _version(name) for name in _FRAMEWORKS if name in sys.modules},
             "accelerator": _accelerator(),
             "is_complete": is_complete,
         }

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.proof.runs import Counters, Run
+from tb_perfadvisor.proof.shares import percent
 from tb_perfadvisor.trace.tables import Float64
 
 _FIRST: Final = 5
@@ -147,7 +148,7 @@ def compare_results(bases: Sequence[Run], targets: Sequence[Run], may_differ: st
             if distance > max(_EQUAL_WITHIN, _TIMES_NOISE * max(noises, default=0.0)):
                 excess = distance / _CLOSE_WITHIN
                 if excess > worst:
-                    worst, where = excess, f"tensor {name}: differs by {distance:.2%}"
+                    worst, where = excess, f"tensor {name}: differs by {percent(distance)}"
     if not has_any:
         return Results("not checked", "no results to compare")
     if not worst:
@@ -197,7 +198,7 @@ def _excess(
     if first <= max(_EQUAL_WITHIN, allowed) and mean <= max(_MEAN_WITHIN, allowed):
         return 0.0, ""
     largest = max(first, mean)
-    said = f"{name}: differs by {largest:.2%}" if isfinite(largest) else f"{name}: no number"
+    said = f"{name}: differs by {percent(largest)}" if isfinite(largest) else f"{name}: no number"
     return largest / max(_CLOSE_WITHIN, allowed), said
 
 

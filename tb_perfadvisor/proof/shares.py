@@ -51,4 +51,4 @@ def effect_text(effect: Effect) -> str:
     is_slower = effect.estimate < 0
     word = "slower" if is_slower else "faster"
     low, high = (-effect.high, -effect.low) if is_slower else (effect.low, effect.high)
-    return f"{percent(abs(effect.estimate))} {word} ({span(low, high)}, {CONFIDENCE:.0%})"
+    return f"{percent(abs(effect.estimate))} {word} ({span(low, high)}, {percent(CONFIDENCE)})"

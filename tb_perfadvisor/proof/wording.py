@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tb_perfadvisor.proof.candidates import Candidate
 from tb_perfadvisor.proof.shares import (
-    CONFIDENCE,
     MARGIN,
     Prediction,
     effect_text,
@@ -40,10 +39,7 @@ def _verdict(trial: Trial) -> str:
         return f"{trial.verdict}: {trial.reason}"
     effect = trial.effect
     if trial.verdict == "no difference" and effect is not None:
-        return (
-            f"no difference within {percent(MARGIN)} "
-            f"({span(effect.low, effect.high)} faster, {CONFIDENCE:.0%})"
-        )
+        return f"no difference within {percent(MARGIN)}: {effect_text(effect)}"
     if trial.verdict == "undecided":
         if effect is None or -effect.low > _MOST_SHOWN:
             return f"undecided: {trial.reason} after {_pairs(trial.pairs)}"
@@ -63,7 +59,7 @@ def detail_lines(trial: Trial) -> list[str]:
     if trial.load is None:
         lines.append("load by other programs: not measured here")
     elif trial.load >= _NOTABLE_LOAD:
-        lines.append(f"other programs used {trial.load:.0%} of the cores meanwhile")
+        lines.append(f"other programs used {percent(trial.load)} of the cores meanwhile")
     if trial.base_start_up_s is not None and trial.start_up_s is not None:
         more = trial.start_up_s - trial.base_start_up_s
         if abs(more) >= _NOTABLE_START_UP_S:

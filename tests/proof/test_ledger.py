@@ -87,9 +87,9 @@ def test_ranges_meet_or_not() -> None:
 
 
 def test_words() -> None:
-    assert effect_text(Effect(0.16, 0.18, 0.20)) == "18 % faster (16–20 %, 95%)"
-    assert effect_text(Effect(-0.30, -0.25, -0.20)) == "25 % slower (20–30 %, 95%)"
-    assert effect_text(Effect(-0.004, 0.002, 0.008)) == "0.2 % faster (-0.4 to 0.8 %, 95%)"
+    assert effect_text(Effect(0.16, 0.18, 0.20)) == "18 % faster (16–20 %, 95 %)"
+    assert effect_text(Effect(-0.30, -0.25, -0.20)) == "25 % slower (20–30 %, 95 %)"
+    assert effect_text(Effect(-0.004, 0.002, 0.008)) == "0.2 % faster (-0.4 to 0.8 %, 95 %)"
 
 
 def test_the_table() -> None:
@@ -128,7 +128,7 @@ def test_a_proof_of_this_recording_is_shown(report: Report) -> None:
     of_this = proof(recording=digest_of(report), change=change_of(report))
     shown = with_proofs(report, [of_this])
     assert shown.findings[0].proof is not None
-    assert shown.findings[0].proof.text == "proved: 18 % faster (16–20 %, 95%)"
+    assert shown.findings[0].proof.text == "proved: 18 % faster (16–20 %, 95 %)"
     assert "proved: 18 % faster" in render_text(document([shown], []))
     assert "proved: 18 % faster" in (make_brief(shown).findings[0].proof or "")
 
