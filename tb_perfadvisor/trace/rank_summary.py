@@ -81,3 +81,5 @@ class RankSummary(Struct, frozen=True):
     """Notes of the reader about problems with this rank's file."""
     snapshot_peaks: tuple[tuple[int, int, int], ...] = ()
     """Of the rank's memory snapshot: device, peak of allocated and of reserved bytes."""
+    host_operators: int = 0
+    """Operators that the thread of the steps ran in the whole used window; 0 if not recorded."""

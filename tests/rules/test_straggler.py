@@ -104,6 +104,35 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
     assert table.rows == (("rank 1", 2_400_000), ("rank 0", 0))
 
 
+# The late rank's operator takes six cells, or it runs one more before it.
+SLOWER = """
+    cell 1ms
+    step   |..........|..........|
+    main   |ooooooo'SS|ooooooo'SS|
+    gpu 7  |.....KKK..|.....KKK..|
+    gpu 13 |........NN|........NN|
+"""
+BUSIER = """
+    cell 1ms
+    step   |..........|..........|
+    main   |OOOOOo'SSS|OOOOOo'SSS|
+    gpu 7  |.....KKK..|.....KKK..|
+    gpu 13 |........NN|........NN|
+"""
+
+
+@pytest.mark.parametrize(("late", "is_same"), [(SLOWER, True), (BUSIER, False)])
+def test_a_rank_that_runs_as_many_operators_needs_cores(late: str, *, is_same: bool) -> None:
+    drawn = [
+        draw(text, rank=rank, world_size=3, backend="nccl")
+        for rank, text in enumerate((late, ON_TIME, ON_TIME))
+    ]
+    (finding,) = find(Straggler, run_of(*drawn)) or ()
+    assert ("it runs as many operators as the others" in finding.summary) is is_same
+    changes = tuple(dict.fromkeys(remedy.change for remedy in finding.remedies))
+    assert changes == (OWN_CORES if is_same else ("same-work",))
+
+
 def test_inference_is_not_told_to_log_less() -> None:
     late = run((1,), world_size=2)
     (finding,) = run_rule(Straggler(), reference_worker(late)).findings

@@ -49,6 +49,8 @@ def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
     more = format_duration(first.own_ns - first.others_ns)
     name = _REASONS.get(first.cause) or first.cause.label.lower()
     reason = f"because of {name} ({more} more per step)"
+    if first.same_operators:
+        return f"{reason}, although it runs as many operators as the others"
     if first.work is None:
         return reason
     return f"{reason}: it has {first.work:.1f} times the work of the others"
@@ -68,6 +70,8 @@ def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...
         return ("even-input", "same-work")
     if excess and excess[0].work is not None:
         return ("even-work", "same-work")
+    if excess and excess[0].same_operators:
+        return OWN_CORES
     if first in COMPUTE:
         return ("device-clocks", "even-work", "same-work")
     return ("same-work",)

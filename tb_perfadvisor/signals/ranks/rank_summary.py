@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
 from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.products import matrix_flop
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
@@ -73,7 +73,17 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         collectives=_collectives(signals, max_collectives),
         notes=tuple(note for note in trace.notes if note.severity != "info"),
         snapshot_peaks=peaks_of(signals),
+        host_operators=_host_operators(signals),
     )
+
+
+def _host_operators(signals: Signals) -> int:
+    """How many operators the thread of the steps ran in the used window."""
+    events, rows = signals.trace.events, signals.trace.rows(EventKind.OPERATOR)
+    rows = rows[events.track[rows] == signals.step_track]
+    window = signals.attribution
+    inside = events.start_ns[rows] >= window.window_start_ns
+    return int((inside & (events.start_ns[rows] < window.window_end_ns)).sum())
 
 
 def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:

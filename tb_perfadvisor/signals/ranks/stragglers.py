@@ -202,6 +202,8 @@ class Excess(Struct, frozen=True):
     more work, and for causes that are not work."""
     work: float | None = None
     """Its work as a multiple of the others', if that makes it compute longer."""
+    same_operators: bool = False
+    """Whether it spends the time on as many operators as the others: each takes longer."""
 
 
 def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
@@ -237,8 +239,21 @@ def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[E
                 Excess(cause, own_ns, others_ns, max(others_ns, even_share * own_ns), work)
             )
         else:
-            excesses.append(Excess(cause, own_ns, others_ns, others_ns))
+            same = cause in _OF_OPERATORS and _runs_as_many_operators(ranks, worker, in_time)
+            excesses.append(Excess(cause, own_ns, others_ns, others_ns, same_operators=same))
     return tuple(sorted(excesses, key=lambda excess: excess.others_ns - excess.own_ns))
+
+
+_OF_OPERATORS = (Cause.FRAMEWORK, Cause.LAUNCHING)
+_AS_MANY = 0.02
+"""Ranks of one program differ by a few operators, such as those of logging."""
+
+
+def _runs_as_many_operators(ranks: Ranks, worker: int, in_time: NDArray[np.int64]) -> bool:
+    """Whether a worker runs as many operators per step as the median of those in time."""
+    count = np.array([s.host_operators / s.step_count for s in ranks.summaries])
+    usual = float(np.median(count[in_time]))
+    return usual > 0 and abs(float(count[worker]) - usual) <= _AS_MANY * usual
 
 
 def preempted_more_ns(ranks: Ranks, worker: int, late: tuple[int, ...]) -> float:
