@@ -145,6 +145,21 @@ def test_host_collectives_are_sized_by_their_tensors() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtypes", "width_bytes"),
+    [
+        # c10/core/ScalarType.h, and the C++ types that `Input type` names.
+        ("byte char bool int8 uint8 float8_e4m3fn float8_e5m2 c10::Float8_e4m3fn", 1),
+        ("short half bfloat16 Half BFloat16 c10::Half c10::BFloat16", 2),
+        ("int float Int Float", 4),
+        ("long double Long Double", 8),
+    ],
+)
+def test_widths_of_types(dtypes: str, width_bytes: int) -> None:
+    for dtype in dtypes.split():
+        assert shaped_bytes("[[3]]", dtype) == 3 * width_bytes, dtype
+
+
+@pytest.mark.parametrize(
     ("shapes", "dtypes", "size_bytes"),
     [
         ("[[598282]]", "float", 598_282 * 4),

@@ -350,13 +350,17 @@ def test_memory_in_use_is_the_heap_and_the_stack() -> None:
         allocation_bytes=8,
         **stats,
     )
+    # Without its size, it changes nothing.
+    drawing.event(
+        host, line, "MemoryAllocation", 40, 0, index_on_host=2, bytes_allocated=400, **stats
+    )
     trace = drawing.read()
-    assert trace.memory.at_ns.tolist() == [10, 20, 30]
-    assert trace.memory.device.tolist() == [2, 1, -1]
-    assert trace.memory.allocated_bytes.tolist() == [500, 244, 108]
-    assert trace.memory.bytes.tolist() == [256, -256, 8]
-    assert trace.memory.address.tolist() == [4096, 4096, 4096]
-    assert trace.memory.reserved_bytes.tolist() == [-1, -1, -1]
+    assert trace.memory.at_ns.tolist() == [10, 20, 30, 40]
+    assert trace.memory.device.tolist() == [2, 1, -1, 2]
+    assert trace.memory.allocated_bytes.tolist() == [500, 244, 108, 500]
+    assert trace.memory.bytes.tolist() == [256, -256, 8, 0]
+    assert trace.memory.address.tolist() == [4096] * 4
+    assert trace.memory.reserved_bytes.tolist() == [-1] * 4
     assert kinds(trace) == {"PjitFunction(f)": "ANNOTATION"}
     # The allocators' limits: 144 + 100 and 400 + 100 in use, and 1000 free.
     assert {device.index: device.memory_bytes for device in trace.devices} == {1: 1244, 2: 1500}

@@ -156,6 +156,16 @@ def test_the_wait_for_a_collective_has_the_group_of_its_start() -> None:
     assert trace.collectives.neighbors.tolist() == [2, 2]
 
 
+def test_an_operation_may_have_a_shape_and_no_text() -> None:
+    drawing = Drawing()
+    tpu = drawing.plane("/device:TPU:0", device_type_string="TPU v4")
+    line = drawing.line(tpu, "XLA Ops")
+    stats = {"hlo_category": "all-reduce", "shape_with_layout": "f32[8,128]{1,0}"}
+    drawing.event(tpu, line, "all-reduce.1", 0, 5, shared=stats)
+    drawing.event(tpu, line, "all-reduce.2", 10, 5, shared={"hlo_category": "all-reduce"})
+    assert drawing.read().collectives.size_bytes.tolist() == [8 * 128 * 4, -1]
+
+
 # Recorded on a TPU v5 (XProf's table of a training).
 PREFETCH_DONE = (
     "%copy-done.5 = bf16[1,2048,7168]{2,1,0:T(8,128)(2,1)S(1)} copy-done((bf16[1,2048,7168]"
@@ -253,6 +263,14 @@ def test_a_slice_of_an_all_reduce_is_a_reduce_scatter() -> None:
             "convolution fusion",
             KernelFamily.MATMUL,
             Precision.BITS_16,
+        ),
+        # A product of 8-bit arrays, to which a 16-bit array is added.
+        (
+            "%fusion.9 = bf16[8,64]{1,0} fusion(f8e4m3fn[8,32]{1,0} %a, f8e4m3fn[32,64]{1,0} %b, "
+            "bf16[8,64]{1,0} %residual)",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_8,
         ),
         # Unsigned bytes are multiplied in 8 bits; indices in 32 bits next to them are no factor.
         (

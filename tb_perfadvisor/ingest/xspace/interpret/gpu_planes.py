@@ -103,7 +103,7 @@ def add_gpu_plane(
     copies: ApiCopies,
     table: HloOperations,
     *,
-    is_known: bool = True,
+    is_known: bool,
 ) -> None:
     """Add the plane of a GPU or another accelerator with streams.
 

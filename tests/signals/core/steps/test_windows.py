@@ -8,7 +8,7 @@ import pytest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
-from tb_perfadvisor.trace import KernelFamily, Precision
+from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.whatif import Shorten, Simulation, simulation
 
 
@@ -83,3 +83,17 @@ def test_each_step_gets_faster_with_its_work(has_step_line: bool, devices: int) 
     rows = signals.device.rows
     assert len(rows) == 5
     assert steps.saved_ns(Shorten(rows, np.full(5, us(200)))) == 5 * us(100)
+
+
+def test_of_two_steps_the_host_tells_the_pace_although_the_device_never_waits() -> None:
+    # The second step waits for the kernels of both. Two ends on the device say too little.
+    builder = TraceBuilder()
+    for number, (start, end) in enumerate(((0, 50), (50, 400))):
+        builder.step(number, us(start), us(end))
+        builder.launch(us(start + 5), us(start + 10), key=str(number))
+    builder.host(EventKind.SYNCHRONIZE, "cudaDeviceSynchronize", us(70), us(399))
+    builder.kernel("gemm", us(12), us(200), launched_by="0")
+    builder.kernel("gemm", us(201), us(398), launched_by="1")
+    steps = Signals(run_of(builder.build())).steps
+    assert len(steps) == 2
+    assert steps.decided_by == Side.HOST
