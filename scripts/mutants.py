@@ -113,7 +113,12 @@ class Recording:
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for durations in sorted(session.glob("recorded-*.json")):
-            self.seconds |= json.loads(durations.read_text(encoding="utf-8"))
+            seconds = json.loads(durations.read_text(encoding="utf-8"))
+            # Files that were recorded again may have lost tests.
+            again = {_file_of(test) for test in seconds}
+            self.seconds = {
+                test: taken for test, taken in self.seconds.items() if _file_of(test) not in again
+            } | seconds
             data = coverage.CoverageData(str(durations.with_suffix(".coverage")))
             data.read()
             for file in data.measured_files():
@@ -134,10 +139,12 @@ class Recording:
         chosen: set[str] = set()
         for numbers in (mutant.lines, mentions, list(lines)):
             chosen = chosen or set().union(*(lines.get(number, ()) for number in numbers))
+            chosen &= self.seconds.keys()
         if not chosen:
             folder = Path(mutant.path).parent
             nearby = [self.lines[path] for path in self.lines if Path(path).parent == folder]
             chosen = chosen.union(*(tests for file in nearby for tests in file.values()))
+            chosen &= self.seconds.keys()
         stem = Path(mutant.path).stem
         breadth = self._breadth(mutant.path)
         return sorted(
@@ -221,6 +228,10 @@ def _statement(node: Any) -> Any:
 def _test_of(context: str) -> str:
     """The test function of a recorded context: `FILE::test_it[4]|run` without what follows it."""
     return context.partition("|")[0].partition("[")[0]
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 class _Durations:
@@ -391,7 +402,7 @@ def _run(mutant: Mutant, copy: Copy, recording: Recording, only: Sequence[str] |
         return result._replace(status="invalid")
     tests = recording.tests_of(mutant, source)
     if only is not None:
-        tests = [test for test in tests if test.partition("::")[0] in only]
+        tests = [test for test in tests if _file_of(test) in only]
     if not tests:
         return result._replace(status="untested")
     changed = _changed_functions(before, after)
