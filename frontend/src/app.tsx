@@ -64,7 +64,7 @@ function CapturePage(): JSX.Element {
   if (id === null || current.state === "loading") return <Loading />;
   if (current.state === "running") return <AnalysisProgress progress={current.progress} />;
   if (current.state === "failed") {
-    return <Failure error={current.error} onRetry={() => void showCapture(id, [], true)} />;
+    return <Failure error={current.error} onRetry={() => void showCapture(id, true)} />;
   }
   const { Page } = capturePage(page.value);
   return <Page key={id} report={current.value} captureId={id} />;

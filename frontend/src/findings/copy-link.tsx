@@ -1,7 +1,8 @@
 // Copies the link to a finding.
 import type { JSX } from "preact";
 import { isExported } from "../state/exported";
-import { addressOf, captureLink } from "../state/store";
+import { addressOf } from "../state/link";
+import { captureLink } from "../state/store";
 import { CopyButton } from "../widgets/code";
 
 export function CopyLink({ captureId, id }: { captureId: string; id: string }): JSX.Element | null {

@@ -1,8 +1,8 @@
 // A table of events, and the timeline around the selected one.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { formatDuration } from "../format";
 import type { EventsEvidence } from "../report";
+import { Below, useNumber } from "../state/linked";
 import { Name } from "../widgets/name";
 import { More, useShortList } from "../widgets/plain-table";
 import { ScrollBox } from "../widgets/scroll-box";
@@ -27,23 +27,27 @@ function neighbors(rows: EventsEvidence["rows"], selected: number): [number | un
 }
 
 export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Props): JSX.Element {
-  const [selected, select] = useState<number | null>(isRepeated ? null : 0);
   const { rows } = evidence;
-  const short = useShortList(rows);
+  const [chosen, select] = useNumber("event", -1);
+  // The first event shows its timeline by itself, unless one above shows the same.
+  const selected = rows[chosen] ? chosen : isRepeated ? null : 0;
+  const short = useShortList("all", rows);
   const row = selected === null ? undefined : rows[selected];
   const hasSteps = rows.some(({ step }) => step !== null);
   const hasSources = rows.some(({ source }) => source !== null);
   return (
     <>
       {row && selected !== null && (
-        <Timeline
-          captureId={captureId}
-          findingIndex={findingIndex}
-          neighbors={neighbors(rows, selected)}
-          select={select}
-          worker={row.worker}
-          focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
-        />
+        <Below name="event">
+          <Timeline
+            captureId={captureId}
+            findingIndex={findingIndex}
+            neighbors={neighbors(rows, selected)}
+            select={select}
+            worker={row.worker}
+            focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
+          />
+        </Below>
       )}
       <ScrollBox role="region" label={evidence.title}>
         <table>

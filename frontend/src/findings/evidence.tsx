@@ -5,6 +5,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { drawSeries } from "../charts/series-chart";
 import { formatDuration } from "../format";
 import type { FindingInfo, SeriesEvidence, SpanEvidence } from "../report";
+import { Below } from "../state/linked";
 import { asSentence } from "../text";
 import { EventTable } from "./events";
 import { Prose } from "../widgets/prose";
@@ -30,7 +31,9 @@ export function EvidenceList({ items, ...rest }: { items: Item[] } & Omit<Props<
   return (
     <>
       {items.map((item, index) => (
-        <Evidence key={index} item={item} isRepeated={repeated[index] ?? false} {...rest} />
+        <Below key={index} name={String(index)}>
+          <Evidence item={item} isRepeated={repeated[index] ?? false} {...rest} />
+        </Below>
       ))}
     </>
   );

@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { BASE, excerptUrl } from "../state/api";
 import { isExported } from "../state/exported";
 import { readSearch } from "../state/host";
+import { Below } from "../state/linked";
 import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
 import type { FindingInfo, Report } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state/store";
@@ -72,7 +73,11 @@ export function Finding(props: Props): JSX.Element {
         </button>
       </Heading>
       <div id={`finding-${id}`} class="finding-body" hidden={!isOpen}>
-        {isOpen && <FindingBody {...props} />}
+        {isOpen && (
+          <Below name={id}>
+            <FindingBody {...props} />
+          </Below>
+        )}
       </div>
     </div>
   );

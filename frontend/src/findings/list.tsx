@@ -1,9 +1,9 @@
 // The findings in the order of the report, specific ones below the general ones they refine.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { formatPlural } from "../format";
 import type { BlindSpotInfo, FindingInfo, Report } from "../report";
-import { chosenCause } from "../state/chosen-cause";
+import { chooseCause, chosenCause } from "../state/chosen-cause";
+import { useFlag } from "../state/linked";
 import { openFindings } from "../state/store";
 import { causeName } from "../text";
 import { Finding } from "./finding";
@@ -48,7 +48,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
   const all = nestFindings(report.findings);
   const branches = cause === null ? all : all.filter((branch) => isAbout(branch, cause));
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
-  const [isWhole, setWhole] = useState(false);
+  const [isWhole, setWhole] = useFlag("all");
   const isOpen = ({ id }: { id: string }): boolean => openFindings.value.has(id);
   // One or two more rows take no more space than the button. Open findings are always shown.
   const isLong = !isWhole && branches.length > SHORT + 2;
@@ -80,7 +80,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
           {shown.map(({ id, finding, refined }) => (
             <li key={id} class="card">
               <Finding id={id} finding={finding} {...shared} />
-              {refined.length > 0 && <Refined refined={refined} shared={shared} />}
+              {refined.length > 0 && <Refined of={id} refined={refined} shared={shared} />}
             </li>
           ))}
         </ol>
@@ -119,7 +119,7 @@ function ChosenCause({ cause, shown, of }: { cause: string; shown: number; of: n
   return (
     <span class="muted" role="status">
       {shown} of {formatPlural(of, "finding")} about “{causeName(cause)}”{" "}
-      <button type="button" class="link-button" onClick={() => (chosenCause.value = null)}>
+      <button type="button" class="link-button" onClick={() => chooseCause(null)}>
         Show all
       </button>
     </span>
@@ -132,8 +132,8 @@ interface Shared {
   captureId: string;
 }
 
-function Refined({ refined, shared }: Pick<Branch, "refined"> & { shared: Shared }): JSX.Element {
-  const [isWhole, setWhole] = useState(false);
+function Refined({ of, refined, shared }: Pick<Branch, "refined"> & { of: string; shared: Shared }): JSX.Element {
+  const [isWhole, setWhole] = useFlag(`more.${of}`);
   const shown =
     isWhole || refined.length <= SHORT_REFINED + 1
       ? refined

@@ -7,6 +7,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { type Focus, type Range, drawTimeline, layOut } from "../charts/timeline-chart";
 import { formatDuration, formatPlural } from "../format";
 import { isExported } from "../state/exported";
+import { useLinked } from "../state/linked";
 import { profileTarget, traceViewerLink } from "../state/profile-tab";
 import { report, selectedCapture } from "../state/store";
 import { ExcerptLink } from "./excerpt-link";
@@ -43,6 +44,17 @@ interface Props {
   select?(row: number): void;
 }
 
+const isSameRange = (a: Range, b: Range): boolean => a.fromNs === b.fromNs && a.toNs === b.toNs;
+
+/** A range in an address: nanoseconds since the beginning of the trace. */
+const formatRange = ({ fromNs, toNs }: Range): string => `${Math.round(fromNs)}-${Math.round(toNs)}`;
+
+function parseRange(text: string): Range | null {
+  const [, from, to] = /^(\d{1,15})-(\d{1,15})$/.exec(text) ?? [];
+  const range = { fromNs: Number(from), toNs: Number(to) };
+  return range.fromNs < range.toNs ? range : null;
+}
+
 function initialRange({ startNs, durationNs }: Focus, fill: number): Range {
   const spanNs = Math.max(durationNs / fill, INITIAL_NS);
   const fromNs = Math.max(0, startNs + durationNs / 2 - spanNs / 2);
@@ -72,10 +84,10 @@ export function Timeline(props: Props): JSX.Element {
   const { captureId, findingIndex, worker, focus, fill = INITIAL_FILL, around = "the event", select } = props;
   const { startNs, durationNs, name } = focus;
   const about = `${captureId} ${findingIndex} ${worker} ${startNs} ${durationNs}`;
-  // A new focus shows its initial range.
-  const [moved, setMoved] = useState<{ about: string; range: Range } | null>(null);
-  const range = moved?.about === about ? moved.range : initialRange(focus, fill);
-  const move = (next: Range): void => setMoved({ about, range: next });
+  const initial = initialRange(focus, fill);
+  const [zoom, setZoom] = useLinked("zoom");
+  const range = parseRange(zoom) ?? initial;
+  const move = (next: Range): void => setZoom(isSameRange(next, initial) ? "" : formatRange(next));
   const [fetched, setFetched] = useState<{ about: string; window: EventWindow } | null>(null);
   const [problem, setProblem] = useState("");
   const window = fetched?.window ?? null;
@@ -153,7 +165,7 @@ export function Timeline(props: Props): JSX.Element {
         </span>
       </div>
       {window ? (
-        <Pannable range={range} wholeNs={wholeNs} initial={initialRange(focus, fill)} move={move}>
+        <Pannable range={range} wholeNs={wholeNs} initial={initial} move={move}>
           <PlotFigure label={`Events around ${name || around}.`} draw={draw} />
         </Pannable>
       ) : (

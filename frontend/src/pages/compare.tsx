@@ -6,6 +6,7 @@ import { fetchComparison } from "../state/api";
 import { formatPlural } from "../format";
 import type { Comparison } from "../report";
 import { toApiError } from "../state/answers";
+import { useFlag, useLinked } from "../state/linked";
 import { type Load, attempts } from "../state/polling";
 import { compareLink, compared, go, selectedId } from "../state/store";
 import { frameworkName, matchesQuery } from "../text";
@@ -38,14 +39,19 @@ export function ComparePage({ captures }: { captures: Capture[] }): JSX.Element 
 
 function Selection(props: { captures: Capture[]; base: string; targets: string[] }): JSX.Element {
   const { captures, base, targets } = props;
-  const [query, setQuery] = useState("");
+  const [query, setQuery] = useLinked("choose.find");
+  const [isChoosing, setChoosing] = useFlag("choose", targets.length === 0);
   const candidates = captures.filter(({ id }) => id !== base);
   const shown = candidates.filter((capture) => {
     const text = `${captureName(capture.id, captures)} ${frameworkName(capture.framework)}`;
     return targets.includes(capture.id) || matchesQuery(text, query);
   });
   const toggle = (id: string): void =>
-    go(compareLink(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]));
+    go({
+      ...compareLink(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]),
+      // The first choice shows its comparison; further ones are made in the same list.
+      ...(isChoosing && targets.length > 0 ? { choose: "1", "choose.find": query } : {}),
+    });
   return (
     <section class="card choice" aria-labelledby="choice">
       <div class="card-head">
@@ -72,7 +78,11 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
       {candidates.length === 0 ? (
         <p class="muted">There is only one capture. Record another after a change, then compare the two here.</p>
       ) : (
-        <details class="choice-runs" open={targets.length === 0}>
+        <details
+          class="choice-runs"
+          open={isChoosing}
+          onToggle={({ currentTarget }) => setChoosing(currentTarget.open)}
+        >
           <summary>
             <ChevronIcon />
             {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base: choose others`}

@@ -1,9 +1,10 @@
 // The kernels: which take the most time, and how close each is to the limits of the device.
 import type { JSX } from "preact";
-import { useCallback, useMemo, useState } from "preact/hooks";
+import { useCallback, useMemo } from "preact/hooks";
 import { Timeline } from "../findings/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
+import { Below, useChoice, useChosenRow } from "../state/linked";
 import { asWords } from "../text";
 import { PlotFigure } from "../charts/plot-figure";
 import { boundOf, drawRoofline, drawnPoints, placedPoints } from "../charts/roofline-chart";
@@ -156,8 +157,10 @@ const groupColumns = (grouping: string, steps: number | null): Column<KernelGrou
 function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): JSX.Element {
   const steps = report.steps.used > 0 ? report.steps.used : null;
   const groups = kernelGroups(view);
-  const [grouping, setGrouping] = useState<Grouping>("kernel");
-  const [chosen, setChosen] = useState<KernelPoint | undefined>(undefined);
+  const [grouping, setGrouping] = useChoice<Grouping>("by", ["kernel", ...groups.map(([name]) => name)], "kernel");
+  const [chosen, setChosen] = useChosenRow("kernel", view.points, ({ name, operator, product }) =>
+    [name, operator, product].filter((part) => part !== null).join(" "),
+  );
   const group = groups.find(([name]) => name === grouping)?.[1];
   const columns = useMemo(() => kernelColumns(view, steps, isExported ? undefined : setChosen), [view, steps]);
   return (
@@ -180,12 +183,14 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
             </h2>
             <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
           </div>
-          <Timeline
-            captureId={captureId}
-            worker={report.reference_worker}
-            focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.name }}
-            fill={0.25}
-          />
+          <Below name="kernel">
+            <Timeline
+              captureId={captureId}
+              worker={report.reference_worker}
+              focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.name }}
+              fill={0.25}
+            />
+          </Below>
         </section>
       )}
       <section aria-labelledby="kernels-table">

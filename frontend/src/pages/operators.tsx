@@ -1,8 +1,9 @@
 // The operators: which take the most time of their own, and which module and line they come from.
 import type { JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
+import { Below, useChoice, useChosenRow } from "../state/linked";
 import { Timeline } from "../findings/timeline";
 import { formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { OperatorRow, OperatorTable, OperatorsView, Report } from "../report";
@@ -70,9 +71,12 @@ function OperatorsOf({ view, report, captureId }: Props & { view: OperatorsView 
   const steps = Math.max(report.overview.steps, 1);
   const tables = groupings(view);
   // A line and its operators say most about what to change.
-  const [grouping, setGrouping] = useState<Grouping>(tables.some(([name]) => name === "call site") ? "call site" : "operator");
+  const names = tables.map(([name]) => name);
+  const [grouping, setGrouping] = useChoice("by", names, names.includes("call site") ? "call site" : "operator");
   const [, table] = tables.find(([name]) => name === grouping) ?? ["operator", view.by_operator];
-  const [chosen, setChosen] = useState<OperatorRow | undefined>(undefined);
+  const [chosen, setChosen] = useChosenRow("by.chosen", table.rows, ({ operator, module, line }) =>
+    [operator, module, line].filter((name) => name !== null).join(" "),
+  );
   const columns = useMemo(() => operatorColumns(table, grouping, steps, report, setChosen), [table, grouping, steps]);
   return (
     <>
@@ -96,12 +100,14 @@ function OperatorsOf({ view, report, captureId }: Props & { view: OperatorsView 
             <h2 id="operator-events">{chosen.operator ?? chosen.module ?? chosen.line ?? "Operators"}: the call with the most own time</h2>
             <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
           </div>
-          <Timeline
-            captureId={captureId}
-            worker={report.reference_worker}
-            focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.operator ?? "" }}
-            fill={0.2}
-          />
+          <Below name="by.chosen">
+            <Timeline
+              captureId={captureId}
+              worker={report.reference_worker}
+              focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.operator ?? "" }}
+              fill={0.2}
+            />
+          </Below>
         </section>
       )}
       <section aria-labelledby="operators-table">
@@ -112,7 +118,7 @@ function OperatorsOf({ view, report, captureId }: Props & { view: OperatorsView 
               label="Group operators by"
               options={tables.map(([name]) => [name, name === "call site" ? "By operator and line" : `By ${name}`])}
               chosen={grouping}
-              choose={(name) => (setGrouping(name), setChosen(undefined))}
+              choose={setGrouping}
             />
           )}
         </div>

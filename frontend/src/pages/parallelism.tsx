@@ -1,7 +1,8 @@
 // What communication costs in each parallel dimension: data, tensor, pipeline and so on.
 import type { JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
+import { Below, useChosenRow } from "../state/linked";
 import { formatCell, formatDuration, formatPlural, formatShare } from "../format";
 import type { DimensionInfo, GroupInfo, ParallelismView, Report } from "../report";
 import { describePeriod, rankNames } from "../text";
@@ -72,7 +73,8 @@ export function describeParallelism({ dimensions, exposed_ns: exposedNs }: Paral
 
 function ParallelismOf({ view, report }: { view: ParallelismView; report: Report }): JSX.Element {
   const steps = Math.max(report.overview.steps, 1);
-  const [chosen, setChosen] = useState<DimensionInfo | undefined>(view.dimensions[0]);
+  const [linked, setChosen] = useChosenRow("dimension", view.dimensions, dimensionName);
+  const chosen = linked ?? view.dimensions[0];
   const columns = useMemo(() => dimensionColumns(view, report, setChosen), [view, report]);
   const per = describePeriod(report);
   const world = report.world_size ?? report.workers.length;
@@ -110,7 +112,11 @@ function ParallelismOf({ view, report }: { view: ParallelismView; report: Report
           by the size of the group.
         </p>
       </section>
-      {chosen && <Details dimension={chosen} report={report} />}
+      {chosen && (
+        <Below name="dimension">
+          <Details dimension={chosen} report={report} />
+        </Below>
+      )}
     </>
   );
 }

@@ -1,7 +1,8 @@
 // All ranks: where the time of their steps goes, and who waits for whom.
 import type { JSX } from "preact";
-import { useCallback, useMemo, useState } from "preact/hooks";
+import { useCallback, useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
+import { useFlag } from "../state/linked";
 import { PlotFigure } from "../charts/plot-figure";
 import { median } from "../charts/median";
 import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, stepCells, strongest } from "../charts/ranks-charts";
@@ -84,7 +85,7 @@ export function describeLateness(view: RanksView, names: string[], per: string):
 function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Element {
   const names = useMemo(() => rankNames(report), [report]);
   const per = describePeriod(report);
-  const [isDifference, setDifference] = useState(view.late.length > 0);
+  const [isDifference, setDifference] = useFlag("difference", view.late.length > 0);
   const ranks = [...names.keys()];
   const cells = useMemo(() => heatCells(view, names, causeName, isDifference, worthRows(view)), [view, names, isDifference]);
   const fullNs = strongest(cells);

@@ -1,11 +1,11 @@
 // All rules, beginning with those that found something in the selected capture, and each rule's page.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { PreviewBadge } from "../findings/preview-badge";
 import { formatCount, formatPlural } from "../format";
 import type { Outcome, Report } from "../report";
 import type { RuleInfo, RulePage as Page } from "../state/answers";
 import { fetchRule, fetchRules } from "../state/api";
+import { useLinked } from "../state/linked";
 import { openRule, pageLink, report, ruleLink, selectedId } from "../state/store";
 import { asSentence, asWords, describeSaving } from "../text";
 import { Fetched } from "../widgets/fetched";
@@ -120,7 +120,9 @@ const SAVES: Column<Row> = { key: "saves", label: "Saves", unit: "share", value:
 const categoryName = (category: string): string => (category === "xla" ? "XLA" : asWords(category));
 
 function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
-  const [status, setStatus] = useState<Status | null>(null);
+  const [chosen, choose] = useLinked("outcome");
+  const status = ORDER.find((name) => name === chosen) ?? null;
+  const setStatus = (next: Status | null): void => choose(next ?? "");
   const current = currentReport();
   const rows = readRows(rules, current);
   const shown = status === null ? rows : rows.filter((row) => row.status === status);

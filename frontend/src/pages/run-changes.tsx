@@ -7,6 +7,7 @@ import { formatBytes, formatChange, formatDuration, formatShare } from "../forma
 import type {
   ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling, LineChange, MemoryChanges,
 } from "../report";
+import { Below, nameInLink, slug } from "../state/linked";
 import { Fold } from "../widgets/fold";
 import { CheckIcon, WarningIcon } from "../widgets/icons";
 import { LongName } from "../widgets/name";
@@ -34,7 +35,9 @@ export function RunChanges({ comparison: { base, targets } }: { comparison: Comp
     <>
       {targets.length > 1 && base.window_ns > 0 && <StepTimes base={base} targets={targets} />}
       {targets.map((target) => (
-        <Target key={target.run.id} target={target} base={base} isOnly={targets.length === 1} />
+        <Below key={target.run.id} name={nameInLink(target.run.id)}>
+          <Target target={target} base={base} isOnly={targets.length === 1} />
+        </Below>
       ))}
       <RunTable base={base} targets={targets} />
     </>
@@ -214,7 +217,7 @@ function OperationTable(props: {
     return <p class="fold fold-empty muted">{title}: no noticeable change</p>;
   }
   return (
-    <Fold title={`${title} with changed time`} isOpen={isOpen}>
+    <Fold name={slug(title)} title={`${title} with changed time`} isOpen={isOpen}>
       <p class="muted">{changes.is_device_time ? "Time on the device" : "Time on the host"} {MEASURE[per]}</p>
       <SortableTable
         caption={title}
@@ -250,7 +253,7 @@ const LINE_COLUMNS: Column<LineChange>[] = [
 function MemoryTable({ changes, isOpen }: { changes: MemoryChanges; isOpen: boolean }): JSX.Element {
   return (
     <div class="card folds">
-      <Fold title="Lines whose memory at the peak changed" isOpen={isOpen}>
+      <Fold name="lines" title="Lines whose memory at the peak changed" isOpen={isOpen}>
         <p class="muted">
           Peak {formatBytes(changes.base_allocated_bytes)} → {formatBytes(changes.target_allocated_bytes)}, reserved{" "}
           {formatBytes(changes.base_reserved_bytes)} → {formatBytes(changes.target_reserved_bytes)}

@@ -5,6 +5,7 @@ import { drawMemory, type MemoryCourse } from "../charts/memory-chart";
 import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatPlural, formatShare } from "../format";
 import type { LineHolder, SnapshotDevice, SnapshotFailure, SnapshotGrowth, SnapshotReserved, SnapshotView } from "../report";
+import { nameInLink, useFlag } from "../state/linked";
 import { LongName } from "../widgets/name";
 import { PlainTable } from "../widgets/plain-table";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -105,16 +106,7 @@ function lineColumns(total: number): Column<LineHolder>[] {
         ) : (
           <>
             <LongName name={holder.line} />
-            {holder.frames.length > 1 && (
-              <details class="call-stack">
-                <summary>Call stack</summary>
-                <ol>
-                  {holder.frames.map((frame, index) => (
-                    <li key={index}>{frame}</li>
-                  ))}
-                </ol>
-              </details>
-            )}
+            {holder.frames.length > 1 && <CallStack frames={holder.frames} />}
           </>
         ),
     },
@@ -122,6 +114,20 @@ function lineColumns(total: number): Column<LineHolder>[] {
     { key: "bytes", label: "Memory", unit: "bytes", value: ({ bytes }) => bytes },
     { key: "count", label: "Allocations", unit: "count", value: ({ count }) => count },
   ];
+}
+
+function CallStack({ frames }: { frames: string[] }): JSX.Element {
+  const [isOpen, setOpen] = useFlag(`stack.${nameInLink(frames.join(" "))}`);
+  return (
+    <details class="call-stack" open={isOpen} onToggle={({ currentTarget }) => setOpen(currentTarget.open)}>
+      <summary>Call stack</summary>
+      <ol>
+        {frames.map((frame, index) => (
+          <li key={index}>{frame}</li>
+        ))}
+      </ol>
+    </details>
+  );
 }
 
 const SIZE_COLUMNS = [

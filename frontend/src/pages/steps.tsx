@@ -1,9 +1,10 @@
 // The steps: where the time of each goes, which are unusually slow, and why.
 import type { JSX } from "preact";
-import { useCallback, useMemo, useState } from "preact/hooks";
+import { useCallback, useMemo } from "preact/hooks";
 import { Timeline } from "../findings/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
+import { Below, useChosenRow } from "../state/linked";
 import { drawBreakdownBar } from "../charts/breakdown-bar";
 import { causeColor } from "../charts/colors";
 import { PlotFigure } from "../charts/plot-figure";
@@ -63,7 +64,9 @@ export function describeTimes(view: StepsView): string {
 }
 
 function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.Element {
-  const [chosen, setChosen] = useState<number | null>(null);
+  const places = useMemo(() => [...view.index.keys()], [view]);
+  const [row, setChosen] = useChosenRow("step", places, (place) => String(view.index[place]));
+  const chosen = row ?? null;
   const draw = useCallback((width: number) => drawSteps(view, causeName, width, chosen), [view, chosen]);
   // A single step has no course: one bar, as in the report.
   const drawOnly = useCallback(
@@ -120,7 +123,9 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
         <Excluded report={report} />
       </section>
       {chosen !== null && (
-        <Step view={view} place={chosen} report={report} captureId={captureId} close={() => setChosen(null)} />
+        <Below name="step">
+          <Step view={view} place={chosen} report={report} captureId={captureId} close={() => setChosen(undefined)} />
+        </Below>
       )}
       <section aria-labelledby="steps-table">
         <div class="section-head">
@@ -129,7 +134,7 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
         <SortableTable
           caption="All steps"
           columns={columns}
-          rows={[...view.index.keys()]}
+          rows={places}
           chosen={chosen ?? undefined}
           sort={{ key: slow.length > 0 ? "duration" : "step", isDescending: slow.length > 0 }}
           filterLabel="Find a step"

@@ -1,11 +1,11 @@
 // The whole run: time per step with the profiled moments, what else took time, and what was logged.
 import type { JSX } from "preact";
-import { useCallback } from "preact/hooks";
+import { useCallback, useEffect } from "preact/hooks";
 import { PlotFigure } from "../charts/plot-figure";
 import { REASONS, describeTimes, drawCurve, drawTimes } from "../charts/training-charts";
 import { formatCount, formatElapsed, formatShare } from "../format";
 import type { Curve, DelayInfo, Report, TrainingView } from "../report";
-import { runOptions, setPrice, setTotalSteps, toPrice, toSteps } from "../state/run-options";
+import { linkPrice, runOptions, setPrice, setTotalSteps, toPrice, toSteps } from "../state/run-options";
 import { captureLink, selectedCapture } from "../state/store";
 import { sessionName } from "../text";
 import { Failure } from "../widgets/failure";
@@ -182,6 +182,7 @@ function Profiles({ view, captureId }: { view: TrainingView; captureId: string }
 /** What the user knows about the run: its price and its end. */
 function Options(): JSX.Element {
   const { pricePerDeviceHour, totalSteps } = runOptions.value;
+  useEffect(linkPrice, []);
   return (
     <form class="run-options" onSubmit={(event) => event.preventDefault()}>
       <label>

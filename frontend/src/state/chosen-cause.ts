@@ -1,4 +1,7 @@
 // The cause that the user chose in the breakdown: the findings about it are shown.
-import { signal } from "@preact/signals";
+import { computed } from "@preact/signals";
+import { link, writeState } from "./link";
 
-export const chosenCause = signal<string | null>(null);
+export const chosenCause = computed(() => link.value.cause ?? null);
+
+export const chooseCause = (cause: string | null): void => writeState({ cause: cause ?? "" });

@@ -42,8 +42,12 @@ export function followTheme(apply: (theme: Theme) => void): void {
   }
 }
 
-/** Values that could not be written to the URL. The tab works without links. */
+/** What is not in the URL, or not yet: the browser may refuse. The tab works without links. */
 let unwrittenHash: string | null = null;
+/** Browsers refuse more than a few changes per second, as from dragging. */
+const REST_MS = 300;
+let isResting = false;
+let isDue = false;
 
 const currentHash = (): string => unwrittenHash ?? hostWindow().location.hash;
 
@@ -81,13 +85,33 @@ export function addressWith(values: Record<string, string>): string {
 
 /** Changes our values in the URL: as a new place that Back leaves, or in place of the current one. */
 export function writeLink(values: Record<string, string>, isNewPlace: boolean): void {
-  const host = hostWindow();
   const hash = withLinkValues(currentHash(), values);
   if (hash === (currentHash() || "#")) return;
+  if (isNewPlace) {
+    if (unwrittenHash !== null) writeHash(unwrittenHash, false);
+    writeHash(hash, true);
+    return;
+  }
+  unwrittenHash = hash;
+  isDue = true;
+  if (!isResting) writeDueHash();
+}
+
+function writeDueHash(): void {
+  isResting = false;
+  if (!isDue || unwrittenHash === null) return;
+  writeHash(unwrittenHash, false);
+  isResting = true;
+  setTimeout(writeDueHash, REST_MS);
+}
+
+function writeHash(hash: string, isNewPlace: boolean): void {
+  const { history } = hostWindow();
+  isDue = false;
   try {
     // Not by `location.hash`: a sandboxed frame may not navigate its parent.
-    if (isNewPlace) host.history.pushState(host.history.state, "", hash);
-    else host.history.replaceState(host.history.state, "", hash);
+    if (isNewPlace) history.pushState(history.state, "", hash);
+    else history.replaceState(history.state, "", hash);
     unwrittenHash = null;
   } catch {
     unwrittenHash = hash;
@@ -97,6 +121,7 @@ export function writeLink(values: Record<string, string>, isNewPlace: boolean): 
 export function followLink(apply: () => void): void {
   hostWindow().addEventListener("hashchange", () => {
     unwrittenHash = null;
+    isDue = false;
     apply();
   });
 }

@@ -1,5 +1,7 @@
-// What the user says about runs: a price, kept by the browser, and where the run ends.
-import { signal } from "@preact/signals";
+// What the user says about runs: a price, which the browser keeps, and where the run ends. Both are in
+// the URL, so that who opens a link sees the same numbers.
+import { computed, signal } from "@preact/signals";
+import { link, writeState } from "./link";
 
 export interface RunOptions {
   /** In any currency. */
@@ -30,18 +32,26 @@ export function toSteps(text: string): number | null {
   return value !== null && Number.isSafeInteger(value) ? value : null;
 }
 
-export const runOptions = signal<RunOptions>({ pricePerDeviceHour: readPrice(), totalSteps: null });
+const keptPrice = signal(readPrice());
+const price = computed(() => toPrice(link.value.price ?? "") ?? keptPrice.value);
+const lastStep = computed(() => toSteps(link.value.last_step ?? ""));
 
-export function setPrice(price: number | null): void {
-  runOptions.value = { ...runOptions.value, pricePerDeviceHour: price };
+export const runOptions = computed<RunOptions>(() => ({ pricePerDeviceHour: price.value, totalSteps: lastStep.value }));
+
+/** Names the price that the browser kept in the URL, for who gets a link. */
+export function linkPrice(): void {
+  if (price.value !== null) writeState({ price: String(price.value) });
+}
+
+export function setPrice(next: number | null): void {
+  keptPrice.value = next;
+  writeState({ price: next === null ? "" : String(next) });
   try {
-    if (price === null) localStorage.removeItem(KEY);
-    else localStorage.setItem(KEY, String(price));
+    if (next === null) localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, String(next));
   } catch {
-    // It lasts until a reload.
+    // It lasts as long as the URL names it.
   }
 }
 
-export function setTotalSteps(totalSteps: number | null): void {
-  runOptions.value = { ...runOptions.value, totalSteps };
-}
+export const setTotalSteps = (steps: number | null): void => writeState({ last_step: steps === null ? "" : String(steps) });

@@ -3,13 +3,15 @@ import { computed, signal } from "@preact/signals";
 import type { Report } from "../report";
 import { ApiError, type Capture, type CaptureList, toApiError } from "./answers";
 import { cancelAnalysis, fetchCaptures, fetchReport, fetchRow } from "./api";
-import { addressWith, readLink, writeLink } from "./host";
+import { readLink, writeLink } from "./host";
+import { type LinkValues, forgottenBelow, link, writePlace, writeState } from "./link";
 import { type Load, attempts } from "./polling";
 
 export const captures = signal<Load<CaptureList>>({ state: "loading" });
 export const selectedId = signal<string | null>(null);
 export const report = signal<Load<Report>>({ state: "loading" });
-export const openFindings = signal<ReadonlySet<string>>(new Set());
+const openIds = computed(() => link.value.finding ?? "");
+export const openFindings = computed<ReadonlySet<string>>(() => new Set(openIds.value.split(",").filter(Boolean)));
 
 /** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */
 const FOLDER_PAGES: readonly string[] = ["runs", "compare", "rules", "files"];
@@ -18,18 +20,15 @@ export const page = signal("report");
 
 export const isAboutCapture = (name: string): boolean => !FOLDER_PAGES.includes(name);
 
-/** Our values in the URL. */
-export type LinkValues = Partial<Record<"capture" | "view" | "finding" | "rule" | "base" | "target", string>>;
-const link = signal<LinkValues>({});
-
 /** The rule whose page is open. */
 export const openRule = computed(() => link.value.rule ?? null);
 
+const comparedIds = computed(() => [link.value.base ?? "", link.value.target ?? ""].join(" "));
 /** The ids of the compared captures. Without a base, the selected capture is the base. */
-export const compared = computed<{ base: string | null; targets: string[] }>(() => ({
-  base: link.value.base ?? null,
-  targets: link.value.target ? link.value.target.split(",") : [],
-}));
+export const compared = computed<{ base: string | null; targets: string[] }>(() => {
+  const [base = "", targets = ""] = comparedIds.value.split(" ");
+  return { base: base || null, targets: targets ? targets.split(",") : [] };
+});
 
 export const selectedCapture = computed<Capture | undefined>(() =>
   captures.value.state === "ready"
@@ -89,9 +88,7 @@ export function openLink(): void {
   // A link to a capture that is not there shows no other one in its place.
   isLinkDead.value = id !== undefined && !isFound && !isScanning;
   if (id !== undefined && isFound) {
-    const { finding } = values;
-    if (id !== selectedId.value) void showCapture(id, finding ? [finding] : []);
-    else if (finding) openFindings.value = new Set([...openFindings.value, finding]);
+    if (id !== selectedId.value) void showCapture(id);
   } else if (!isScanning || id === undefined) {
     loading?.abort();
     selectedId.value = null;
@@ -101,27 +98,20 @@ export function openLink(): void {
 /** Goes to another place in the tab on behalf of the user. */
 export function go(values: LinkValues): void {
   const [from, rule] = [page.value, openRule.value];
-  writeLink(values, true);
+  writePlace(values);
   openLink();
   if (page.value !== from || openRule.value !== rule) scrollTo(0, 0);
-}
-
-/** The address of a place in the tab, for links. */
-export function addressOf(values: LinkValues): string {
-  void link.value; // links change with the URL, whose other values they keep
-  return addressWith(values);
 }
 
 /**
  * Shows a capture's report, waiting for its analysis if needed. An analysis that failed or was
  * canceled restarts only when the user asks for it.
  */
-export async function showCapture(id: string, open: string[] = [], isRetry = false): Promise<void> {
+export async function showCapture(id: string, isRetry = false): Promise<void> {
   loading?.abort();
   const { signal } = (loading = new AbortController());
   selectedId.value = id;
   report.value = { state: "loading" };
-  openFindings.value = new Set(open);
   for await (const _ of attempts(signal)) {
     try {
       const answer = await fetchReport(id, signal, isRetry);
@@ -159,15 +149,16 @@ export function showRow(row: Capture): void {
   captures.value = { state: "ready", value: { ...list, captures: updated } };
 }
 
-/** The link to a finding of the selected capture. */
-const findingLink = (id: string): LinkValues => ({ capture: selectedId.value ?? "", finding: id });
+/** The link to findings of the selected capture. */
+const findingLink = (ids: Iterable<string>): LinkValues => ({
+  capture: selectedId.value ?? "",
+  finding: [...ids].join(","),
+});
 
 export function toggleFinding(id: string): void {
   const open = new Set(openFindings.value);
   if (!open.delete(id)) open.add(id);
-  openFindings.value = open;
-  writeLink(findingLink(open.has(id) ? id : ""), false);
-  link.value = readLink();
+  writeState({ ...forgottenBelow(id), ...findingLink(open) });
 }
 
 export async function cancelSelected(): Promise<void> {
@@ -200,7 +191,10 @@ export const ruleLink = (id: string): LinkValues => ({ ...pageLink("rules"), rul
 export const captureLink = (id: string): LinkValues => ({ ...pageLink("report"), capture: id });
 
 /** Opens a finding on the report page. */
-export const openFinding = (id: string): void => go({ ...findingLink(id), view: "" });
+export function openFinding(id: string): void {
+  if (page.value === "report") writeState(findingLink(new Set([...openFindings.value, id])));
+  else go({ ...findingLink([id]), view: "" });
+}
 
 export const compareLink = (base: string | null, targets: string[]): LinkValues => ({
   ...pageLink("compare"),
@@ -215,6 +209,6 @@ export async function reload(): Promise<void> {
   const status = selectedCapture.value?.status;
   const isStale = report.value.state !== "ready" || status !== "done";
   if (id !== null && id === selectedId.value && isStale && report.value.state !== "running") {
-    await showCapture(id, [...openFindings.value]);
+    await showCapture(id);
   }
 }

@@ -1,6 +1,7 @@
 // A link to another place in the tab: a plain click stays here, any other works as on every link.
 import type { ComponentChildren, JSX } from "preact";
-import { type LinkValues, addressOf, go } from "../state/store";
+import { type LinkValues, addressOf } from "../state/link";
+import { go } from "../state/store";
 
 interface Props {
   to: LinkValues;

@@ -1,8 +1,8 @@
 // A short table of values with units.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { formatCount } from "../format";
 import type { TableColumn, TableEvidence } from "../report";
+import { slug, useFlag } from "../state/linked";
 import { Cell } from "./cell";
 import { ScrollBox } from "./scroll-box";
 
@@ -14,7 +14,7 @@ export const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at
 type Props = Pick<TableEvidence, "columns" | "rows" | "truncated"> & { caption: string };
 
 export function PlainTable({ columns, rows, truncated, caption }: Props): JSX.Element {
-  const short = useShortList(rows);
+  const short = useShortList(`${slug(caption)}.all`, rows);
   const classes = columns.map((column, at) => (isNumeric(column, rows, at) ? "number" : "text"));
   return (
     <ScrollBox role="region" label={caption}>
@@ -55,8 +55,9 @@ interface ShortList<Row> {
   showAll(): void;
 }
 
-export function useShortList<Row>(rows: Row[]): ShortList<Row> {
-  const [isWhole, setWhole] = useState(false);
+/** Shows the first few rows, until the user asks for all; `name` says of what in the URL. */
+export function useShortList<Row>(name: string, rows: Row[]): ShortList<Row> {
+  const [isWhole, setWhole] = useFlag(name);
   // One or two more rows take no more space than the button.
   const isShort = !isWhole && rows.length > SHORT + 2;
   const shown = isShort ? rows.slice(0, SHORT) : rows;

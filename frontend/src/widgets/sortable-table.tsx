@@ -1,7 +1,8 @@
 // A long table of values with units, sortable by any column, searchable, and copied as CSV.
 import type { ComponentChildren, JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { type CellValue, formatCell, formatCount } from "../format";
+import { slug, useFlag, useLinked, useNumber } from "../state/linked";
 import { matchesQuery } from "../text";
 import { Cell } from "./cell";
 import { CopyButton } from "./code";
@@ -25,12 +26,18 @@ export interface Column<Row> {
   open?(row: Row): void;
 }
 
+interface Sort {
+  key: string;
+  isDescending: boolean;
+}
+
 interface Props<Row> {
+  /** Unique on its page, as it also names the table in the URL. */
   caption: string;
   columns: Column<Row>[];
   rows: Row[];
   /** The initial order; by default the order of `rows`. */
-  sort?: { key: string; isDescending: boolean };
+  sort?: Sort;
   /** The label of the search field, which short tables do not have. */
   filterLabel?: string;
   /** How many rows the report left out. */
@@ -65,12 +72,26 @@ export function filterRows<Row>(rows: Row[], columns: Column<Row>[], query: stri
   );
 }
 
+/** The order of a table, in the URL as `-share` or `name`. */
+function useSort<Row>(name: string, columns: Column<Row>[], initial: Sort | null): [Sort | null, (sort: Sort) => void] {
+  const [text, setText] = useLinked(name);
+  const key = text.replace(/^-/, "");
+  const isKnown = columns.some((column) => column.key === key);
+  const sort = useMemo(
+    () => (isKnown ? { key, isDescending: text.startsWith("-") } : initial),
+    [isKnown, text, initial?.key, initial?.isDescending],
+  );
+  const write = (next: Sort): string => `${next.isDescending ? "-" : ""}${next.key}`;
+  return [sort, (next) => setText(initial && write(next) === write(initial) ? "" : write(next))];
+}
+
 export function SortableTable<Row>(props: Props<Row>): JSX.Element {
   const { caption, columns, rows, filterLabel, truncated = 0, chosen } = props;
-  const [sort, setSort] = useState(props.sort ?? null);
-  const [query, setQuery] = useState("");
-  const [pages, setPages] = useState(1);
-  const [isWhole, setWhole] = useState(false);
+  const name = slug(caption);
+  const [sort, setSort] = useSort(`${name}.sort`, columns, props.sort ?? null);
+  const [query, setQuery] = useLinked(`${name}.find`);
+  const [pages, setPages] = useNumber(`${name}.pages`, 1);
+  const [isWhole, setWhole] = useFlag(`${name}.names`);
   const shown = useMemo(() => {
     const matching = filterRows(rows, columns, query);
     const column = columns.find(({ key }) => key === sort?.key);

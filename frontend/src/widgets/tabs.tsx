@@ -1,6 +1,7 @@
 // A row of tabs with arrow key navigation.
 import type { ComponentChildren, JSX } from "preact";
-import { useId, useRef, useState } from "preact/hooks";
+import { useId, useRef } from "preact/hooks";
+import { slug, useChoice } from "../state/linked";
 
 interface Props {
   label: string;
@@ -9,7 +10,10 @@ interface Props {
 }
 
 export function Tabs({ label, tabs, initial = 0 }: Props): JSX.Element {
-  const [active, setActive] = useState(Math.max(initial, 0));
+  const names = tabs.map(({ name }) => slug(name));
+  const [chosen, choose] = useChoice(slug(label), names, names[Math.max(initial, 0)] ?? "");
+  const active = names.indexOf(chosen);
+  const setActive = (index: number): void => choose(names[index] ?? "");
   const id = useId();
   const list = useRef<HTMLDivElement>(null);
   const move = (event: KeyboardEvent): void => {

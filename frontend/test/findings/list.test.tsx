@@ -3,8 +3,7 @@ import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { FirstFinding } from "../../src/findings/first-finding";
 import { FindingList, nestFindings } from "../../src/findings/list";
-import { chosenCause } from "../../src/state/chosen-cause";
-import { openFindings } from "../../src/state/store";
+import { link } from "../../src/state/link";
 import { readSample, textOf } from "../samples";
 
 test("specific findings nest, orphans do not, and repeated rules get distinct ids", () => {
@@ -23,9 +22,9 @@ test("specific findings nest, orphans do not, and repeated rules get distinct id
 });
 
 test("an open finding shows summary, remedy, evidence and saving", () => {
-  openFindings.value = new Set(["input-stall"]);
+  link.value = { finding: "input-stall" };
   const html = renderToString(<FindingList report={readSample("train")} captureId="train" />);
-  openFindings.value = new Set();
+  link.value = {};
   assert.match(html, /aria-expanded="true"[^>]*aria-controls="finding-input-stall"/);
   const text = textOf(html);
   assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , range 28\.0–46\.0 ms/);
@@ -69,11 +68,11 @@ test("a chosen cause shows the findings that save its time", () => {
     { ...about(["copies"]), rule_id: "c", title: "General" },
     { ...about(["input", "copies"]), rule_id: "d", title: "Specific", refines: "c" },
   ];
-  chosenCause.value = "input";
+  link.value = { cause: "input" };
   const text = textOf(renderToString(<FindingList report={{ ...report, findings }} captureId="train" />));
-  chosenCause.value = "launching";
+  link.value = { cause: "launching" };
   const none = textOf(renderToString(<FindingList report={{ ...report, findings }} captureId="train" />));
-  chosenCause.value = null;
+  link.value = {};
   assert.match(text, /2 of 3 findings about “/);
   assert.match(text, /About input/);
   assert.match(text, /Specific/);

@@ -1,6 +1,6 @@
 // Where the time of a step goes: a bar, its legend, and the events of the cause that is chosen.
 import type { JSX } from "preact";
-import { useCallback, useState } from "preact/hooks";
+import { useCallback } from "preact/hooks";
 import { causeColor } from "../../charts/colors";
 import { drawBreakdownBar } from "../../charts/breakdown-bar";
 import { PlotFigure } from "../../charts/plot-figure";
@@ -8,7 +8,8 @@ import { Timeline } from "../../findings/timeline";
 import { formatDuration, formatDurationRange, formatPlural, formatShare } from "../../format";
 import type { BreakdownPart, Report, StepsView } from "../../report";
 import { fetchView } from "../../state/api";
-import { chosenCause } from "../../state/chosen-cause";
+import { chooseCause, chosenCause } from "../../state/chosen-cause";
+import { Below, useNumber } from "../../state/linked";
 import { Fetched } from "../../widgets/fetched";
 import { CloseButton } from "../../widgets/close-button";
 
@@ -17,9 +18,7 @@ interface Props {
   captureId: string;
 }
 
-const choose = (cause: string): void => {
-  chosenCause.value = chosenCause.value === cause ? null : cause;
-};
+const choose = (cause: string): void => chooseCause(chosenCause.value === cause ? null : cause);
 
 export function Breakdown({ report, captureId }: Props): JSX.Element {
   const { overview } = report;
@@ -54,7 +53,11 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
           </li>
         ))}
       </ul>
-      {part && <Stretches key={part.cause} part={part} report={report} captureId={captureId} />}
+      {part && (
+        <Below name="cause">
+          <Stretches key={part.cause} part={part} report={report} captureId={captureId} />
+        </Below>
+      )}
     </section>
   );
 }
@@ -65,7 +68,7 @@ function Stretches({ part, report, captureId }: Props & { part: BreakdownPart })
     <div class="drilldown">
       <div class="card-head">
         <h3>{part.label}: its longest stretches</h3>
-        <CloseButton label="Close the events" onClick={() => (chosenCause.value = null)} />
+        <CloseButton label="Close the events" onClick={() => chooseCause(null)} />
       </div>
       <Fetched of={`${captureId} ${part.cause}`} fetch={(signal) => fetchView(captureId, "steps", signal)}>
         {(view) => <StretchesOf view={view} part={part} report={report} captureId={captureId} />}
@@ -80,7 +83,7 @@ function StretchesOf({ view, part, report, captureId }: Props & { view: StepsVie
     (best, [start, end], index) => (end - start > (stretches[best]?.[1] ?? 0) - (stretches[best]?.[0] ?? 0) ? index : best),
     0,
   );
-  const [place, setPlace] = useState(longest);
+  const [place, setPlace] = useNumber("stretch", longest);
   const [startNs, endNs] = stretches[place] ?? [0, 0];
   if (stretches.length === 0) return <p class="muted">The recording does not show when.</p>;
   return (
@@ -89,14 +92,16 @@ function StretchesOf({ view, part, report, captureId }: Props & { view: StepsVie
         {formatDuration(endNs - startNs)}, {place + 1} of {formatPlural(stretches.length, "stretch", "stretches")} in order of
         time. Drag to move, Ctrl and wheel to zoom.
       </p>
-      <Timeline
-        captureId={captureId}
-        worker={report.reference_worker}
-        focus={{ startNs, durationNs: endNs - startNs, name: "" }}
-        around="the shaded time"
-        neighbors={[place > 0 ? place - 1 : undefined, place + 1 < stretches.length ? place + 1 : undefined]}
-        select={setPlace}
-      />
+      <Below name="stretch">
+        <Timeline
+          captureId={captureId}
+          worker={report.reference_worker}
+          focus={{ startNs, durationNs: endNs - startNs, name: "" }}
+          around="the shaded time"
+          neighbors={[place > 0 ? place - 1 : undefined, place + 1 < stretches.length ? place + 1 : undefined]}
+          select={setPlace}
+        />
+      </Below>
     </>
   );
 }

@@ -22,13 +22,14 @@ export function Checks({ report }: { report: Report }): JSX.Element | null {
       </div>
       <div class="card folds">
         {failed.length > 0 && (
-          <Fold icon={<WarningIcon />} tone="failed" title={`${formatPlural(failed.length, "check")} failed to run`}>
+          <Fold name="failed" icon={<WarningIcon />} tone="failed" title={`${formatPlural(failed.length, "check")} failed to run`}>
             <p class="muted">A bug in Perf Advisor, not in your program. The other checks ran.</p>
             <RuleList outcomes={failed} />
           </Fold>
         )}
         {gaps.length > 0 && (
           <Fold
+            name="not-applicable"
             icon={<MinusIcon />}
             tone="not-applicable"
             title={`${formatPlural(recordable.size, "more check")} with another recording`}
@@ -53,7 +54,7 @@ export function Checks({ report }: { report: Report }): JSX.Element | null {
           </Fold>
         )}
         {passed.length > 0 && (
-          <Fold icon={<CheckIcon />} tone="passed" title={`${formatPlural(passed.length, "check")} passed`}>
+          <Fold name="passed" icon={<CheckIcon />} tone="passed" title={`${formatPlural(passed.length, "check")} passed`}>
             <RuleList outcomes={passed} />
           </Fold>
         )}

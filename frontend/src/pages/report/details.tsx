@@ -46,16 +46,16 @@ export function Details({ report }: { report: Report }): JSX.Element {
       </div>
       <div class="card folds">
         {parts.length > 0 && (
-          <Fold title="What this program is">
+          <Fold name="program" title="What this program is">
             <PlainTable columns={PROGRAM_COLUMNS} rows={parts} truncated={0} caption="Parts of the program" />
           </Fold>
         )}
         {kernels.length > 0 && (
-          <Fold title="Top kernels">
+          <Fold name="top-kernels" title="Top kernels">
             <PlainTable columns={kernelColumns(overview.steps > 0)} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
           </Fold>
         )}
-        <Fold title={workers.length === 1 ? "Device and file" : `${formatPlural(workers.length, "rank")} and their files`}>
+        <Fold name="workers" title={workers.length === 1 ? "Device and file" : `${formatPlural(workers.length, "rank")} and their files`}>
           <PlainTable columns={RANK_COLUMNS} rows={rows} truncated={0} caption="Ranks" />
         </Fold>
       </div>

@@ -1,8 +1,6 @@
 // The report page.
 import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
 import type { Report } from "../../report";
-import { chosenCause } from "../../state/chosen-cause";
 import { Breakdown } from "./breakdown";
 import { Checks } from "./checks";
 import { Details } from "./details";
@@ -21,8 +19,6 @@ interface Props {
 }
 
 export function ReportPage({ report, captureId }: Props): JSX.Element {
-  // A cause is chosen for one look at one report.
-  useEffect(() => () => void (chosenCause.value = null), [captureId]);
   const views = new Set(report.available_views);
   if (views.has("snapshot") && !views.has("steps")) return <SnapshotReport report={report} captureId={captureId} />;
   // A log of torch.compile may show no time, and still be worth reading.

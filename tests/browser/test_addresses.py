@@ -1,0 +1,233 @@
+"""Every state of a page is in its address: a pasted link and Back show the same picture."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pytest
+
+from tests.support.browser import Visitor, eventually, link, settle
+
+pytestmark = pytest.mark.browser
+
+# All that is drawn, and what the user typed; not the focus, and not where the pointer is.
+PICTURE = """main => {
+  const copy = main.cloneNode(true);
+  const fields = [...main.querySelectorAll("input, select")];
+  [...copy.querySelectorAll("input, select")].forEach((field, at) => {
+    field.setAttribute("data-value", fields[at].value);
+    field.setAttribute("data-checked", fields[at].checked);
+  });
+  // What Plot shows below the pointer.
+  for (const tip of copy.querySelectorAll("[data-part=tip], [aria-label=tip]")) tip.remove();
+  // Ids that Preact and Plot count up.
+  return copy.outerHTML.replace(/\\bP\\d+-\\d+\\b/g, "ID").replace(/\\bplot-[\\w-]*\\d+\\b/g, "ID");
+}"""
+
+
+def expect(page: Any, tab: Any, picture: str) -> None:
+    """Wait until the tab shows a picture, or fail with the differences."""
+    for _ in range(40):
+        shown = tab.locator("main").evaluate(PICTURE)
+        if shown == picture:
+            return
+        page.wait_for_timeout(250)
+    lines = [html.replace("<", "\n<").splitlines() for html in (picture, shown)]
+    pytest.fail("\n".join(list(difflib.unified_diff(*lines, n=1, lineterm=""))[:60]))
+
+
+def row(tab: Any, table: str, number: int) -> Any:
+    return tab.get_by_role("group", name=table, exact=True).get_by_role("row").nth(number)
+
+
+def sort(tab: Any, table: str, column: str) -> None:
+    head = tab.get_by_role("group", name=table, exact=True)
+    head.get_by_role("button", name=column, exact=True).click()
+
+
+def zoom(tab: Any) -> None:
+    timeline = tab.get_by_role("group", name=re.compile("^Timeline: arrow keys")).first
+    timeline.wait_for()
+    timeline.press("+")
+    timeline.press("ArrowRight")
+
+
+def change_report(tab: Any) -> None:
+    tab.get_by_role("button", name=re.compile("^Waiting for input")).click()
+    tab.get_by_role("button", name="Previous event").or_(
+        tab.get_by_role("button", name="Next event")
+    ).locator("visible=true").and_(tab.locator(":enabled")).first.click()
+    zoom(tab)
+    titles = tab.locator(".finding-row")
+    titles.nth(0).click()
+    titles.nth(1).click()
+    events = tab.locator(".finding-body .event-button")
+    events.nth(1).click()
+    tab.get_by_text("What this program is").click()
+
+
+def change_steps(tab: Any) -> None:
+    row(tab, "All steps", 3).get_by_role("button").click()
+    zoom(tab)
+    sort(tab, "All steps", "Duration")
+
+
+def change_kernels(tab: Any) -> None:
+    sort(tab, "All kernels", "Count")
+    tab.get_by_role("button", name="Full names").click()
+    row(tab, "All kernels", 2).get_by_role("button").click()
+    zoom(tab)
+
+
+def change_kernel_groups(tab: Any) -> None:
+    tab.get_by_role("button", name="By family").click()
+    sort(tab, "Kernels by family", "Mean")
+
+
+def change_operators(tab: Any) -> None:
+    tab.get_by_role("searchbox", name="Find operators").fill("aten")
+    sort(tab, "Operators", "Longest call")
+    row(tab, "Operators", 2).get_by_role("button").click()
+    zoom(tab)
+
+
+def change_memory(tab: Any) -> None:
+    sort(tab, "Allocated at the peak", "Memory")
+
+
+def change_ranks(tab: Any) -> None:
+    tab.get_by_role("button", name="Time", exact=True).click()
+    sort(tab, "All ranks", "Waiting")
+
+
+def change_parallelism(tab: Any) -> None:
+    row(tab, "Parallel dimensions", -1).get_by_role("button").click()
+    sort(tab, "Operations", "Operation")
+
+
+def change_training(tab: Any) -> None:
+    tab.get_by_label("Price per device and hour").fill("2.5")
+    tab.get_by_label("Last step of the run").fill("5000")
+    tab.get_by_label("Last step of the run").press("Tab")
+    # The numbers for these options take a moment.
+    tab.get_by_text("steps left").first.wait_for()
+
+
+def change_comparison(tab: Any) -> None:
+    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
+    sort(tab, "All runs", "Run")
+    tab.locator(".folds summary").first.click()
+
+
+def change_rules(tab: Any) -> None:
+    tab.get_by_role("button", name=re.compile("Passed")).click()
+    tab.get_by_role("searchbox", name="Find a rule").fill("e")
+    sort(tab, "Rules", "Category")
+
+
+def change_runs(tab: Any) -> None:
+    tab.get_by_role("searchbox", name="Find a run").fill("pytorch")
+
+
+def change_files(tab: Any) -> None:
+    tab.get_by_role("searchbox", name="Find a capture").fill("jax")
+    sort(tab, "Captures", "Size")
+
+
+class State(NamedTuple):
+    """A page, what to do on it, and what its address must then name."""
+
+    view: str
+    run: str
+    change: Callable[[Any], None]
+    named: tuple[str, ...]
+
+
+STATES = (
+    State(
+        "report",
+        "pytorch_input_slow",
+        change_report,
+        ("cause=input", "cause.stretch=", "cause.stretch.zoom=", "finding=", "program=1"),
+    ),
+    State("steps", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
+    State(
+        "kernels",
+        "synthetic_gpu_allreduce_8rank",
+        change_kernels,
+        ("kernel=", "kernel.zoom=", "all-kernels.sort=", ".names=1"),
+    ),
+    State("kernels", "synthetic_gpu_allreduce_8rank", change_kernel_groups, ("by=family",)),
+    State(
+        "operators",
+        "pytorch_input_slow",
+        change_operators,
+        ("by.chosen=aten::", "by.chosen.zoom=", "operators.find=aten"),
+    ),
+    State("memory", "tensorflow_input_slow", change_memory, ("allocated-at-the-peak.sort=bytes",)),
+    State("ranks", "pytorch_ddp_straggler", change_ranks, ("difference=0", "all-ranks.sort=")),
+    State("parallelism", "synthetic_gpu_allreduce_8rank", change_parallelism, ("dimension=",)),
+    State("training", "pytorch_whole_run", change_training, ("price=2.5", "last_step=5000")),
+    State("compare", "pytorch_input_slow", change_comparison, ("all-runs.sort=",)),
+    State("rules", "pytorch_input_slow", change_rules, ("outcome=passed", "rules.find=e")),
+    State("runs", "", change_runs, ("find=pytorch",)),
+    State("files", "jax_healthy", change_files, ("captures.find=jax", "captures.sort=")),
+)
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: f"{state.view}-{state.change.__name__}")
+def test_the_address_restores_what_is_shown(
+    visitor: Visitor,
+    address: str,
+    captures: list[dict[str, Any]],
+    ids: Callable[[str], str],
+    report_of: Callable[[str], dict[str, Any]],
+    state: State,
+) -> None:
+    for capture in captures if state.view == "runs" else ():  # rows change as they fill in
+        report_of(capture["id"])
+    rest = {"target": ids("pytorch_input_fixed")} if state.view == "compare" else {}
+    where = link(ids(state.run), **rest) if state.run else "#perf_advisor"
+    page, tab = visitor.page, visitor.tab()
+    main = tab.locator("main")
+
+    def picture() -> str:
+        settle(tab)
+        drawn: str = main.evaluate(PICTURE)
+        return drawn
+
+    page.goto(f"{address}/{where}&p.perf_advisor.view={state.view}")
+    tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    settle(tab)
+    before = picture()
+    state.change(tab)
+    # Timelines fetch their events a moment after they move, and the URL follows, too.
+    page.wait_for_timeout(800)
+    changed = picture()
+    assert changed != before
+    shown = unquote(page.url)
+    assert [name for name in state.named if name not in shown] == []
+
+    # A new window shows the same.
+    other = Visitor(visitor.context)
+    other.page.goto(page.url)
+    other.tab().get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    settle(other.tab())
+    expect(other.page, other.tab(), changed)
+    other.page.close()
+    assert other.errors == []
+
+    # So does Back, from another page, which has nothing of this state in its address.
+    tab.get_by_role("navigation").first.get_by_role("link", name="Files").or_(
+        tab.get_by_role("link", name="Rules", exact=True)
+    ).locator("visible=true").first.click()
+    eventually(page, lambda: "view=files" in page.url or "view=rules" in page.url)
+    kept = [name for name in state.named if name in unquote(page.url)]
+    # What the user says about a run is about more than one page.
+    assert kept == [name for name in state.named if name.startswith(("price", "last_step"))]
+    page.go_back()
+    expect(page, tab, changed)
