@@ -24,11 +24,15 @@ from tb_perfadvisor.report.views.snapshot import make_snapshot_view
 from tb_perfadvisor.report.views.steps import make_steps_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.input.loader_workers import worker_batches
+from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
-from tb_perfadvisor.signals.recording.compile_log import is_only_log
+from tb_perfadvisor.signals.recording.visibility import shows_input
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace import EventKind
 
 
 class View(msgspec.Struct, frozen=True):
@@ -37,15 +41,38 @@ class View(msgspec.Struct, frozen=True):
     make: Callable[[Signals], msgspec.Struct | None]
     """None if the profile has nothing to show."""
     is_available: Callable[[Signals], bool]
-    """Whether a report has the view. If it has, but nothing to show in it, the page says why."""
+    """Whether a report has something to show in it. If not, the tab has no link to its page."""
 
 
-def _shows_events(signals: Signals) -> bool:
-    return not is_only_log(signals) and not signals.trace.is_snapshot_only
+def _has_steps(signals: Signals) -> bool:
+    return len(signals.steps) > 0
 
 
-def _is_profile_or_snapshot(signals: Signals) -> bool:
-    return not is_only_log(signals)
+def _shows_a_pipeline(signals: Signals) -> bool:
+    """Whether the step waits for input, or the profile shows what is done for it."""
+    totals = signals.trace.totals
+    return (
+        (shows_input(signals) and signals.attribution.total_ns(Cause.INPUT) > 0)
+        or (totals is not None and bool(totals.input_stages))
+        or len(tfdata(signals)) > 0
+        or worker_batches(signals) is not None
+    )
+
+
+def _has_kernels(signals: Signals) -> bool:
+    return len(signals.trace.rows(EventKind.KERNEL)) > 0
+
+
+def _has_operators(signals: Signals) -> bool:
+    return len(signals.trace.rows(EventKind.OPERATOR)) > 0
+
+
+def _has_memory(signals: Signals) -> bool:
+    return memory_use(signals) is not None
+
+
+def _has_ranks(signals: Signals) -> bool:
+    return len(ranks_of(signals)) > 1
 
 
 def _has_snapshot(signals: Signals) -> bool:
@@ -69,13 +96,13 @@ def _is_server(signals: Signals) -> bool:
 
 VIEWS: Mapping[str, View] = MappingProxyType(
     {
-        "steps": View(make_steps_view, _shows_events),
-        "input": View(make_input_view, _shows_events),
-        "kernels": View(make_kernels_view, _shows_events),
-        "operators": View(make_operators_view, _shows_events),
-        "memory": View(make_memory_view, _is_profile_or_snapshot),
+        "steps": View(make_steps_view, _has_steps),
+        "input": View(make_input_view, _shows_a_pipeline),
+        "kernels": View(make_kernels_view, _has_kernels),
+        "operators": View(make_operators_view, _has_operators),
+        "memory": View(make_memory_view, _has_memory),
         "snapshot": View(make_snapshot_view, _has_snapshot),
-        "ranks": View(make_ranks_view, _is_profile_or_snapshot),
+        "ranks": View(make_ranks_view, _has_ranks),
         "parallelism": View(make_parallelism_view, _is_parallel),
         "serving": View(make_serving_view, _is_server),
     }

@@ -13,7 +13,7 @@ from tests.support.compile_logs import example_log
 from tests.support.memory_snapshots import Snapshot
 from tests.support.server_trace import Served, server_trace
 
-EVENTS = ["steps", "input", "kernels", "operators", "memory"]
+EVENTS = ["steps", "kernels", "operators"]
 TRAINING = """
     cell 1ms
     step   |......|......|
@@ -27,7 +27,7 @@ def names(run: Run) -> list[str]:
 
 
 def test_a_program_on_one_device() -> None:
-    assert names(run_of(draw(TRAINING))) == [*EVENTS, "ranks"]
+    assert names(run_of(draw(TRAINING))) == EVENTS
 
 
 def test_several_ranks_are_parallel() -> None:
@@ -35,15 +35,31 @@ def test_several_ranks_are_parallel() -> None:
     assert names(run_of(*ranks)) == [*EVENTS, "ranks", "parallelism"]
 
 
+WAITING = """
+    cell 1ms
+    step   |........|........|
+    main   |DDDDoo..|DDDDoo..|
+    gpu 7  |.....KKK|.....KKK|
+"""
+
+
+def test_a_step_that_waits_for_input() -> None:
+    assert names(run_of(draw(WAITING))) == ["steps", "input", "kernels", "operators"]
+
+
+def test_a_recording_without_steps_or_a_device() -> None:
+    assert names(run_of(draw("cell 1ms\nmain   |ooo.o.oo..|"))) == ["operators"]
+
+
 def test_an_inference_server() -> None:
     served = run_of(server_trace([Served(decodes=8)] * 4))
-    assert names(served) == [*EVENTS, "ranks", "serving"]
+    assert names(served) == ["steps", "kernels", "serving"]
 
 
 def test_a_memory_snapshot_alone() -> None:
     made = Snapshot()
     made.allocate(made.segment(1 << 30), 1 << 20)
-    assert names(run_of(made.trace())) == ["memory", "snapshot", "ranks"]
+    assert names(run_of(made.trace())) == ["snapshot"]
 
 
 def test_a_log_of_torch_compile_alone(tmp_path: Path) -> None:
