@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.input.loader_workers import worker_batches
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.ranks.parallel_dimensions import parallel_dimensions
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
 from tb_perfadvisor.signals.recording.visibility import shows_input
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
@@ -60,6 +61,9 @@ def _shows_a_pipeline(signals: Signals) -> bool:
 
 
 def _has_kernels(signals: Signals) -> bool:
+    totals = signals.trace.totals
+    if totals is not None:
+        return bool(totals.kernels)
     return len(signals.trace.rows(EventKind.KERNEL)) > 0
 
 
@@ -79,15 +83,8 @@ def _has_snapshot(signals: Signals) -> bool:
     return signals.trace.is_snapshot_only or memory_course(signals) is not None
 
 
-def _is_parallel(signals: Signals) -> bool:
-    """Whether the program uses more than one device, or communicates."""
-    ranks = ranks_of(signals)
-    return (
-        (signals.trace.source.world_size or 1) > 1
-        or len(ranks) > 1
-        or any((summary.used_devices or 0) > 1 for summary in ranks.summaries)
-        or signals.attribution.total_ns(Cause.COMMUNICATION) > 0
-    )
+def _communicates(signals: Signals) -> bool:
+    return bool(parallel_dimensions(signals))
 
 
 def _is_server(signals: Signals) -> bool:
@@ -103,7 +100,7 @@ VIEWS: Mapping[str, View] = MappingProxyType(
         "memory": View(make_memory_view, _has_memory),
         "snapshot": View(make_snapshot_view, _has_snapshot),
         "ranks": View(make_ranks_view, _has_ranks),
-        "parallelism": View(make_parallelism_view, _is_parallel),
+        "parallelism": View(make_parallelism_view, _communicates),
         "serving": View(make_serving_view, _is_server),
     }
 )

@@ -30,8 +30,14 @@ def test_a_program_on_one_device() -> None:
     assert names(run_of(draw(TRAINING))) == EVENTS
 
 
-def test_several_ranks_are_parallel() -> None:
+def test_several_ranks() -> None:
     ranks = [draw(TRAINING, rank=rank, world_size=2) for rank in range(2)]
+    assert names(run_of(*ranks)) == [*EVENTS, "ranks"]
+
+
+def test_ranks_that_communicate() -> None:
+    text = TRAINING + "    gpu 8  |..NNN.|..NNN.|\n"
+    ranks = [draw(text, rank=rank, world_size=2) for rank in range(2)]
     assert names(run_of(*ranks)) == [*EVENTS, "ranks", "parallelism"]
 
 
