@@ -166,13 +166,14 @@ def matching_kinds(
     base: RunFacts, target: RunFacts
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """The steps of two runs by kind; as of one kind if the runs have different ones."""
-    before, after = _by_kind(base), _by_kind(target)
+    before, after = steps_by_kind(base), steps_by_kind(target)
     if set(before) != set(after):
         return {"": base.step_ns}, {"": target.step_ns}
     return before, after
 
 
-def _by_kind(facts: RunFacts) -> dict[str, list[int]]:
+def steps_by_kind(facts: RunFacts) -> dict[str, list[int]]:
+    """The steps of each kind; of one without a name if all are alike."""
     steps: dict[str, list[int]] = defaultdict(list)
     for kind, step_ns in zip(facts.step_kinds or [""] * facts.steps, facts.step_ns, strict=True):
         steps[kind].append(step_ns)

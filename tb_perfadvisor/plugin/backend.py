@@ -13,6 +13,7 @@ from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.code import Code
 from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
+from tb_perfadvisor.plugin.neighbors import Neighbors, find_neighbors
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
 from tb_perfadvisor.plugin.worker import REPORT
@@ -36,6 +37,7 @@ class Backend:
         self.catalog = Catalog(roots_of(self._logdir, logdir_spec, stays_inside=stays_inside))
         self._lock = threading.Lock()
         self._results: Results | None = None
+        self._neighbors: tuple[Mapping[str, Entry], Neighbors] | None = None
         self.cache_problem: str | None = None
         """Why results are not kept; set when they are opened."""
 
@@ -54,6 +56,13 @@ class Backend:
             if self._results is None:
                 self._results, self.cache_problem = open_results()
             return self._results
+
+    def neighbors(self) -> Neighbors:
+        """What the captures of the last scan are to one another."""
+        entries = self.catalog.snapshot.entries
+        if self._neighbors is None or self._neighbors[0] is not entries:
+            self._neighbors = entries, find_neighbors(entries.values())
+        return self._neighbors[1]
 
     def entry(self, capture_id: str) -> Entry:
         """The capture with an id, from the last scan.

@@ -119,6 +119,8 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
             return exports.export(request, backend, backend.entry(capture_id))
+        case ["marks"]:
+            return listing.marks(request, backend)
         case ["compare"]:
             return comparison.compare(request, backend)
         case ["rules"]:

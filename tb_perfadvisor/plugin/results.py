@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tb_perfadvisor.contract.pace import Mark, Pace
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
@@ -26,6 +27,14 @@ from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+
+
+class StoredRow(msgspec.Struct, frozen=True):
+    """What the table of runs needs of a result."""
+
+    row: RunRow
+    pace: Pace | None
+
 
 # Zooming reads the same events repeatedly.
 _MAX_WINDOWS = 2
@@ -46,7 +55,8 @@ class Results:
         self._latest: dict[str, tuple[str, float]] = {}
         self._attempted: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._rows: dict[str, RunRow] = {}
+        self._rows: dict[str, StoredRow] = {}
+        self._marks: dict[tuple[str, str], Mark | None] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
 
     def read(self, entry: Entry, name: str) -> bytes | None:
@@ -59,6 +69,27 @@ class Results:
 
     def row(self, entry: Entry) -> RunRow | None:
         """The row of a capture in the table of runs; None without a result."""
+        stored = self._stored_row(entry)
+        return None if stored is None else stored.row
+
+    def pace(self, entry: Entry) -> Pace | None:
+        """How long the steps of a capture take; None without a result, or without steps."""
+        stored = self._stored_row(entry)
+        return None if stored is None else stored.pace
+
+    def mark(self, base: Entry, target: Entry) -> Mark | None:
+        """How the steps of a capture compare with another's; None if that is not known."""
+        keys = base.key, target.key
+        if keys not in self._marks:
+            before, after = self.pace(base), self.pace(target)
+            if before is None or after is None:
+                return None
+            from tb_perfadvisor.comparison.pace import mark
+
+            self._marks[keys] = mark(base.id, before, after)
+        return self._marks[keys]
+
+    def _stored_row(self, entry: Entry) -> StoredRow | None:
         if not self._cache.has(entry.key):
             return None
         row = self._rows.get(entry.key)
@@ -67,7 +98,7 @@ class Results:
             if content is None:
                 return None
             try:
-                row = msgspec.json.decode(content, type=RunRow)
+                row = msgspec.json.decode(content, type=StoredRow)
             except msgspec.MsgspecError:
                 self._cache.remove(entry.key)
                 return None

@@ -93,6 +93,7 @@ def _analyze(options: argparse.Namespace) -> None:
     import msgspec
 
     from tb_perfadvisor.api import analyze_capture
+    from tb_perfadvisor.comparison.pace import pace_of
     from tb_perfadvisor.comparison.run_facts import make_facts
     from tb_perfadvisor.contract.run_row import run_row
     from tb_perfadvisor.engine.config import Config
@@ -128,7 +129,7 @@ def _analyze(options: argparse.Namespace) -> None:
         (REPORT, msgspec.json.encode(report)),
         (VIEWS, msgspec.json.encode(views or {})),
         (WINDOW, encode_events(events)),
-        (ROW, msgspec.json.encode(run_row(report))),
+        (ROW, msgspec.json.encode({"row": run_row(report), "pace": pace_of(facts)})),
         (FACTS, msgspec.json.encode(facts)),
     ):
         (options.output / name).write_bytes(content)

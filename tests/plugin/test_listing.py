@@ -188,3 +188,49 @@ def test_a_link_to_a_file_elsewhere_shows_a_profile_and_nothing_else(
     )
     assert "run/secret.pt.trace.json" in [file["path"] for file in answer.json["rejected"]]
     assert "hunter2" not in answer.text + tab.get("api/v1/doctor").text
+
+
+ROW = {
+    "framework": "pytorch", "device": "CPU", "is_synthetic": False, "step_time_ns": 10_000_000,
+    "headline": "h", "first_change": None, "finding": None, "saves_share": None, "severity": None,
+}  # fmt: skip
+
+
+def store_pace(tab: Tab, capture_id: str, *step_ns: int, setup: str = "same") -> None:
+    steps = sorted(step_ns)
+    pace = {"step_ns": {"": steps}, "typical_ns": steps[len(steps) // 2], "setup": setup}
+    tab.store(capture_id, row__json=json.dumps({"row": ROW, "pace": pace}).encode())
+
+
+def test_recordings_that_got_slower_are_marked(tab: Tab) -> None:
+    for step in (100, 200, 300, 400):
+        tab.put(f"lm/step_{step:08d}")
+    tab.put("other")
+    ids = {capture["run"][-3:]: capture["id"] for capture in tab.captures()}
+    assert {capture["series"] for capture in tab.captures()} == {"lm", "other"}
+    assert tab.get("api/v1/marks").json == {"marks": {}}
+    store_pace(tab, ids["100"], *range(100, 110))
+    # The recording between them is not analyzed, and none is started.
+    store_pace(tab, ids["300"], *range(200, 210))
+    store_pace(tab, ids["400"], *range(100, 110))
+    store_pace(tab, ids["her"], *range(300, 310))
+    marks = tab.get("api/v1/marks").json["marks"]
+    assert {key: (each["base"], each["verdict"]) for key, each in marks.items()} == {
+        ids["300"]: (ids["100"], "slower"),
+        ids["400"]: (ids["300"], "faster"),
+    }
+    assert [capture["status"] for capture in tab.captures()].count("new") == 1
+
+
+def test_a_baseline_marks_all_captures_that_do_the_same_work(tab: Tab) -> None:
+    for run in ("a", "b", "c"):
+        tab.put(run)
+    a, b, c = (capture["id"] for capture in tab.captures())
+    store_pace(tab, a, *range(100, 110))
+    store_pace(tab, b, *range(150, 160))
+    store_pace(tab, c, *range(150, 160), setup="another machine")
+    marks = tab.get(f"api/v1/marks?baseline={a}").json["marks"]
+    assert list(marks) == [b]
+    # The medians are 105 and 155.
+    assert marks[b]["change_share"] == pytest.approx(155 / 105 - 1)
+    assert tab.get("api/v1/marks?baseline=none").status_code == 404

@@ -52,7 +52,9 @@ def test_worker_writes_report_views_window_row_and_facts(tmp_path: Path) -> None
     assert len(window.start_ns) == report.workers[report.reference_worker].events
     steps = json.loads((out / "views.json").read_text())["steps"]
     assert len(steps["index"]) == report.steps.used
-    row = json.loads((out / "row.json").read_text())
+    stored = json.loads((out / "row.json").read_text())
+    row = stored["row"]
+    assert stored["pace"]["step_ns"] == {"": sorted(steps["duration_ns"])}
     assert (row["headline"], row["framework"]) == (report.headline, "pytorch")
     assert (row["device"], row["is_synthetic"]) == ("CPU", False)
     assert row["step_time_ns"] == report.overview.step_time_ns

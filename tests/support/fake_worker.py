@@ -74,7 +74,7 @@ def main() -> int:
         "saves_share": 0.25,
         "severity": "high",
     }
-    (options.output / "row.json").write_text(json.dumps(row))
+    (options.output / "row.json").write_text(json.dumps({"row": row, "pace": None}))
     return 0
 
 

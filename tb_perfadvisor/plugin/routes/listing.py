@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 from werkzeug import wrappers
 
-from tb_perfadvisor.contract.partners import suggest_partners
+from tb_perfadvisor.contract.pace import Mark
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import is_dated
+from tb_perfadvisor.ingest.recordings import order_of, split_step
 from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.responses import TOKEN, respond
+from tb_perfadvisor.plugin.results import Results
 
 
 def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
@@ -74,20 +78,41 @@ def _scan(backend: Backend) -> dict[str, Any]:
     }
 
 
+def marks(request: wrappers.Request, backend: Backend) -> wrappers.Response:
+    """How each analyzed capture compares with the recording before it, or with a baseline."""
+    results, entries = backend.results(), backend.catalog.snapshot.entries
+    baseline = request.args.get("baseline")
+    found: dict[str, Mark] = {}
+    for base, target in (
+        _pairs_in_series(results, entries.values())
+        if baseline is None
+        else ((backend.entry(baseline), entry) for entry in entries.values())
+    ):
+        made = results.mark(base, target) if base.id != target.id else None
+        if made is not None:
+            found[target.id] = made
+    return respond(request, {"marks": found})
+
+
+def _pairs_in_series(results: Results, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """Each analyzed recording with the analyzed one before it of the same run."""
+    series: dict[Hashable, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if results.pace(entry) is not None:
+            series[entry.series].append(entry)
+    for recordings in series.values():
+        yield from pairwise(sorted(recordings, key=lambda entry: order_of(entry.capture)))
+
+
 def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
-    partners = suggest_partners(
-        [
-            msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run)
-            for entry in backend.catalog.snapshot.entries.values()
-        ]
-    )
-    recordings = Counter(entry.series for entry in backend.catalog.snapshot.entries.values())
+    neighbors = backend.neighbors()
     return [
         {
             **_capture(backend, entry),
-            "recordings": recordings[entry.series],
-            "partners": partners.get(entry.id, ()),
+            "series": grouped_run(entry.root.group, split_step(entry.capture.run)[0]),
+            "recordings": neighbors.recordings.get(entry.series, 1),
+            "partners": neighbors.partners.get(entry.id, ()),
         }
         for entry in entries
     ]
