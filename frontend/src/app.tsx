@@ -1,7 +1,7 @@
 // The whole tab: the capture picker, the navigation and the current page.
 import type { JSX } from "preact";
 import type { CaptureList } from "./state/answers";
-import { captures, isLinkDead, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
+import { captures, isAboutCapture, isLinkDead, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
 import { ComparePage } from "./pages/compare";
 import { EmptyPage } from "./pages/empty";
 import { Failure } from "./widgets/failure";
@@ -10,8 +10,9 @@ import { Loading } from "./widgets/loading";
 import { FilesPage } from "./pages/files";
 import { Picker } from "./pages/picker";
 import { RulesPage } from "./pages/rules";
-import { RunsPage } from "./pages/runs";
-import { Navigation } from "./pages/navigation";
+import { RunsPage } from "./pages/runs/page";
+import { HistoryPage } from "./pages/history";
+import { CaptureNavigation, FolderNavigation } from "./pages/navigation";
 import { capturePage } from "./pages/registry";
 import { AnalysisProgress } from "./pages/analysis-progress";
 
@@ -28,18 +29,24 @@ function content(): JSX.Element {
   if (list.value.captures.length === 0) return <EmptyPage list={list.value} />;
   return (
     <>
-      {page.value !== "runs" && (
-        <Picker
-          captures={list.value.captures}
-          selected={selectedCapture.value}
-          isScanning={list.value.scan.is_scanning}
-        />
+      <FolderNavigation captures={list.value.captures} />
+      {selectsCapture() && (
+        <div class="capture-head">
+          <Picker
+            captures={list.value.captures}
+            selected={selectedCapture.value}
+            isScanning={list.value.scan.is_scanning}
+          />
+          {selectedId.value !== null && <CaptureNavigation />}
+        </div>
       )}
-      <Navigation />
       <CurrentPage list={list.value} />
     </>
   );
 }
+
+/** Whether a capture is selected, or can be: Runs is about none, and Compare and History choose their own. */
+const selectsCapture = (): boolean => page.value !== "runs" && (selectedId.value !== null || isAboutCapture(page.value));
 
 function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
   switch (page.value) {
@@ -47,6 +54,8 @@ function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
       return <RunsPage list={list} />;
     case "compare":
       return <ComparePage captures={list.captures} />;
+    case "history":
+      return <HistoryPage captures={list.captures} />;
     case "rules":
       return <RulesPage />;
     case "files":

@@ -131,7 +131,7 @@ def walk(
     assert report["headline"].encode() in markdown
 
     # The other pages load.
-    views = tab.get_by_role("navigation", name="Pages")
+    views = tab.get_by_role("navigation")
     views.get_by_role("link", name="Rules").click()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
     views.get_by_role("link", name="Input").click()

@@ -63,7 +63,9 @@ def test_exported_page_works_without_a_server(
         page.goto(file.as_uri())
         page.get_by_role("heading", level=1, name=f"{len(reports)} runs").wait_for()
         for report in reports:
-            page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
+            page.get_by_role("navigation", name="Log folder").get_by_role(
+                "link", name="Runs"
+            ).click()
             page.get_by_role("link", name=report.run, exact=True).first.click()
             page.wait_for_function(
                 "text => document.querySelector('h1')?.innerText?.replaceAll('\\u00a0', ' ')"

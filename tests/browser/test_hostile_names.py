@@ -146,7 +146,7 @@ def check_elements(page: Any, frame: Any, where: str) -> None:
 def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str, str]:
     """Open every page, and every finding; return the text of each."""
     shown: dict[str, str] = {}
-    navigation = frame.get_by_role("navigation", name="Pages")
+    navigation = frame.get_by_role("navigation")  # of the log folder, and of the capture
     links = navigation.get_by_role("link")
     links.first.wait_for(timeout=40_000)
     names = links.all_inner_texts()

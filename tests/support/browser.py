@@ -137,6 +137,14 @@ def link(capture: str, **values: str) -> str:
     return "#perf_advisor" + "".join(f"&p.perf_advisor.{key}={parts[key]}" for key in parts)
 
 
+def choose_capture(tab: Any, name: str) -> None:
+    """Choose a capture in the picker by a part of its name."""
+    picker = tab.get_by_role("combobox", name="Capture")
+    picker.click()
+    picker.fill(name)
+    tab.get_by_role("option").filter(has_text=name).first.click()
+
+
 def downloaded(page: Any, button: Any) -> bytes:
     with page.expect_download() as waiting:
         button.click()

@@ -1,16 +1,18 @@
 // Compares captures with a base: the selection, and the comparison once all are analyzed.
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Capture, Progress } from "../state/answers";
 import { fetchComparison } from "../state/api";
-import { formatPlural } from "../format";
+import { formatCount, formatPlural } from "../format";
 import type { Comparison } from "../report";
 import { toApiError } from "../state/answers";
 import { useFlag, useLinked } from "../state/linked";
 import { type Load, attempts } from "../state/polling";
 import { compareLink, compared, go, selectedId } from "../state/store";
 import { frameworkName, matchesQuery } from "../text";
-import { captureName } from "./capture-name";
+import { captureName, nameOf, repeatedRuns } from "./capture-name";
+import { newestFirst } from "./runs/groups";
+import { Chooser } from "../widgets/chooser";
 import { RunChanges } from "./run-changes";
 import { Failure } from "../widgets/failure";
 import { ChevronIcon } from "../widgets/icons";
@@ -19,6 +21,8 @@ import { PageLink } from "../widgets/page-link";
 
 /** Shorter lists have no search field. */
 const MIN_SEARCHABLE = 8;
+/** More are a list to search, not to read. */
+const MOST_SHOWN = 60;
 /** The limit of the route. */
 const MAX_TARGETS = 20;
 
@@ -41,11 +45,17 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
   const { captures, base, targets } = props;
   const [query, setQuery] = useLinked("choose.find");
   const [isChoosing, setChoosing] = useFlag("choose", targets.length === 0);
-  const candidates = captures.filter(({ id }) => id !== base);
+  const repeated = useMemo(() => repeatedRuns(captures), [captures]);
+  const ordered = useMemo(() => newestFirst(captures), [captures]);
+  const options = useMemo(() => ordered.map((capture) => ({ id: capture.id, label: nameOf(capture, repeated) })), [ordered]);
+  const candidates = ordered.filter(({ id }) => id !== base);
   const shown = candidates.filter((capture) => {
-    const text = `${captureName(capture.id, captures)} ${frameworkName(capture.framework)}`;
+    const text = `${nameOf(capture, repeated)} ${frameworkName(capture.framework)}`;
     return targets.includes(capture.id) || matchesQuery(text, query);
   });
+  // In a list that is cut off, what is chosen stays.
+  const chosenFirst = (a: Capture, b: Capture): number =>
+    shown.length > MOST_SHOWN ? Number(targets.includes(b.id)) - Number(targets.includes(a.id)) : 0;
   const toggle = (id: string): void =>
     go({
       ...compareLink(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]),
@@ -56,16 +66,16 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
     <section class="card choice" aria-labelledby="choice">
       <div class="card-head">
         <h1 id="choice">Compare runs</h1>
-        <label class="base-choice">
-          <span class="muted">Base</span>
-          <select value={base} onChange={({ currentTarget }) => go(compareLink(currentTarget.value, targets))}>
-            {captures.map((capture) => (
-              <option key={capture.id} value={capture.id}>
-                {captureName(capture.id, captures)}
-              </option>
-            ))}
-          </select>
-        </label>
+        <div class="base-choice">
+          <span class="muted" aria-hidden="true">Base</span>
+          <Chooser
+            label="Base"
+            options={options}
+            chosen={base}
+            placeholder="Choose a base"
+            choose={(id) => go(compareLink(id, targets))}
+          />
+        </div>
       </div>
       {candidates.length > 0 && targets.length === 0 && (
         <>
@@ -97,7 +107,7 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
             />
           )}
           <ul class="checkboxes">
-            {shown.map((capture) => (
+            {[...shown].sort(chosenFirst).slice(0, MOST_SHOWN).map((capture) => (
               <li key={capture.id}>
                 <label>
                   <input
@@ -106,11 +116,14 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
                     disabled={!targets.includes(capture.id) && targets.length >= MAX_TARGETS}
                     onChange={() => toggle(capture.id)}
                   />
-                  <span>{captureName(capture.id, captures)}</span>
+                  <span>{nameOf(capture, repeated)}</span>
                 </label>
               </li>
             ))}
           </ul>
+          {shown.length > MOST_SHOWN && (
+            <p class="muted">{formatCount(shown.length - MOST_SHOWN)} more: find them by a part of their name.</p>
+          )}
         </details>
       )}
     </section>

@@ -1,6 +1,6 @@
 // The recordings of a run over time: step times, and when each finding came and went.
 import type { JSX } from "preact";
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { causeColor } from "../charts/colors";
 import { causesOf, describeHistory, describeMoment, drawHistory } from "../charts/history-chart";
 import { PlotFigure } from "../charts/plot-figure";
@@ -12,6 +12,7 @@ import { fetchHistory } from "../state/api";
 import type { Load } from "../state/polling";
 import { captureLink, captures, compareLink, go, selectedCapture } from "../state/store";
 import { sessionName } from "../text";
+import { Chooser } from "../widgets/chooser";
 import { Failure } from "../widgets/failure";
 import { Nothing } from "../widgets/fetched";
 import { Loading } from "../widgets/loading";
@@ -21,13 +22,18 @@ import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { captureName } from "./capture-name";
+import { newestFirst } from "./runs/groups";
 import { VERDICTS } from "./run-changes";
 
 /** With more recordings, savings do not fit into the cells of the table of findings. */
 const MOST_WITH_SAVINGS = 8;
 
-export function HistoryPage({ captureId }: { captureId: string }): JSX.Element {
-  if ((selectedCapture.value?.recordings ?? 1) < 2) {
+/** The history of the run of the selected capture, else of the run that was recorded last. */
+export function HistoryPage({ captures: list }: { captures: Capture[] }): JSX.Element {
+  const selected = selectedCapture.value;
+  const latest = useMemo(() => latestOfRuns(list), [list]);
+  const captureId = selected?.id ?? latest[0]?.id;
+  if (captureId === undefined || (selected && (selected.recordings ?? 1) < 2)) {
     return (
       <Nothing title="This run was recorded once">
         <p>
@@ -37,7 +43,30 @@ export function HistoryPage({ captureId }: { captureId: string }): JSX.Element {
       </Nothing>
     );
   }
-  return <Loaded captureId={captureId} />;
+  return (
+    <>
+      {selected === undefined && latest.length > 1 && (
+        <Chooser
+          label="Run"
+          options={latest.map(({ id, series, run }) => ({ id, label: series ?? run }))}
+          chosen={captureId}
+          placeholder="Choose a run"
+          choose={(id) => go({ view: "history", capture: id })}
+        />
+      )}
+      <Loaded key={captureId} captureId={captureId} />
+    </>
+  );
+}
+
+/** The latest recording of each run that was recorded several times, the newest first. */
+function latestOfRuns(list: Capture[]): Capture[] {
+  const runs = new Map<string, Capture>();
+  for (const capture of newestFirst(list)) {
+    const name = capture.series ?? capture.run;
+    if ((capture.recordings ?? 1) > 1 && !runs.has(name)) runs.set(name, capture);
+  }
+  return [...runs.values()];
 }
 
 /** Shows the last view until one with more recordings is there. */

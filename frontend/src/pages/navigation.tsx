@@ -1,7 +1,8 @@
-// The row of pages below the picker.
+// Two rows of pages: those of the log folder, and below them those of the selected capture.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { captures, isAboutCapture, page, pageLink, report, selectedCapture, selectedId } from "../state/store";
+import type { Capture } from "../state/answers";
+import { isAboutCapture, page, pageLink, report, selectedCapture } from "../state/store";
 import { PageLink } from "../widgets/page-link";
 import { capturePage, shownPages } from "./registry";
 
@@ -9,19 +10,19 @@ type Link = readonly [name: string, label: string];
 
 /** The pages of the selected capture, with the one that a link leads to, even if it is empty. */
 function captureLinks(): Link[] {
-  if (selectedId.value === null) return [];
   const shown = shownPages(selectedCapture.value, report.value.state === "ready" ? report.value.value : null);
   const current = capturePage(page.value);
   if (isAboutCapture(page.value) && !shown.includes(current)) shown.push(current);
   return shown.map(({ name, label }) => [name, label]);
 }
 
-function links(): Link[] {
-  const isOnly = captures.value.state === "ready" && captures.value.value.captures.length === 1;
+/** Runs and Compare are about several captures, and History about a run that was recorded again. */
+function folderLinks(captures: Capture[]): Link[] {
+  const isOnly = captures.length === 1;
+  const hasHistory = page.value === "history" || captures.some(({ recordings = 1 }) => recordings > 1);
   return [
-    ...(isOnly ? [] : [["runs", "Runs"] as const]),
-    ...captureLinks(),
-    ["compare", "Compare"],
+    ...(isOnly ? [] : ([["runs", "Runs"], ["compare", "Compare"]] as const)),
+    ...(hasHistory ? ([["history", "History"]] as const) : []),
     ["rules", "Rules"],
     ["files", "Files"],
   ];
@@ -29,7 +30,15 @@ function links(): Link[] {
 
 const currentName = (): string => (isAboutCapture(page.value) ? capturePage(page.value).name : page.value);
 
-export function Navigation(): JSX.Element {
+export function FolderNavigation({ captures }: { captures: Capture[] }): JSX.Element {
+  return <Row class="folder-pages" label="Log folder" links={folderLinks(captures)} />;
+}
+
+export function CaptureNavigation(): JSX.Element {
+  return <Row class="capture-pages" label="Pages" links={captureLinks()} />;
+}
+
+function Row({ label, links, class: name }: { label: string; links: Link[]; class: string }): JSX.Element {
   const row = useRef<HTMLElement>(null);
   useEffect(() => {
     // In a narrow window the row scrolls: bring the current page into view.
@@ -37,8 +46,8 @@ export function Navigation(): JSX.Element {
     if (row.current && current) row.current.scrollLeft = current.offsetLeft - row.current.clientWidth / 3;
   }, [page.value]);
   return (
-    <nav class="navigation" aria-label="Pages" ref={row}>
-      {links().map(([name, label]) => (
+    <nav class={`navigation ${name}`} aria-label={label} ref={row}>
+      {links.map(([name, label]) => (
         <PageLink key={name} to={pageLink(name)} isCurrent={currentName() === name}>
           {label}
         </PageLink>

@@ -1,10 +1,13 @@
 // Selects the capture to show.
 import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
 import type { Capture } from "../state/answers";
 import { exportUrl } from "../state/api";
 import { isExported } from "../state/exported";
 import { go } from "../state/store";
 import { frameworkName, sessionName } from "../text";
+import { Chooser, type ChooserOption } from "../widgets/chooser";
+import { newestFirst } from "./runs/groups";
 import { CompareMenu } from "./compare-menu";
 import { ExportMenu } from "./export-menu";
 
@@ -27,14 +30,9 @@ const captureLabel = (capture: Capture): string =>
     .filter(Boolean)
     .join(" · ");
 
-export function groupByRun(captures: Capture[]): Map<string, Capture[]> {
-  const runs = new Map<string, Capture[]>();
-  for (const capture of captures) {
-    const run = capture.run || ".";
-    runs.set(run, [...(runs.get(run) ?? []), capture]);
-  }
-  return runs;
-}
+/** All captures as options, the newest first. */
+export const captureOptions = (captures: Capture[]): ChooserOption[] =>
+  newestFirst(captures).map((capture) => ({ id: capture.id, label: captureLabel(capture) }));
 
 interface Props {
   captures: Capture[];
@@ -43,42 +41,16 @@ interface Props {
 }
 
 export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
-  const runs = [...groupByRun(captures)];
+  const options = useMemo(() => captureOptions(captures), [captures]);
   return (
     <div class="toolbar" role="toolbar" aria-label="Capture">
-      <label class="picker">
-        <span class="visually-hidden">Capture</span>
-        <select
-          value={selected?.id ?? ""}
-          onChange={({ currentTarget }) => go({ capture: currentTarget.value, finding: "" })}
-        >
-          {selected === undefined && (
-            <option value="" disabled>
-              Choose a profile
-            </option>
-          )}
-          {runs.map(([run, members]) => {
-            const [only] = members;
-            // A run with one capture needs no heading.
-            if (members.length === 1 && only) {
-              return (
-                <option key={only.id} value={only.id}>
-                  {captureLabel(only)}
-                </option>
-              );
-            }
-            return (
-              <optgroup key={run} label={run}>
-                {members.map((capture) => (
-                  <option key={capture.id} value={capture.id}>
-                    {captureLabel(capture)}
-                  </option>
-                ))}
-              </optgroup>
-            );
-          })}
-        </select>
-      </label>
+      <Chooser
+        label="Capture"
+        options={options}
+        chosen={selected?.id}
+        placeholder="Choose a profile"
+        choose={(id) => go({ capture: id, finding: "" })}
+      />
       {isScanning && (
         <span class="muted" role="status">
           Scanning for more captures…

@@ -3,7 +3,6 @@
 import type { JSX } from "preact";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
-import { HistoryPage } from "./history";
 import { InputPage } from "./input";
 import { KernelsPage } from "./kernels";
 import { MemoryPage } from "./memory";
@@ -35,7 +34,6 @@ const REPORT: CapturePage = { name: "report", label: "Report", Page: ReportPage 
 const CAPTURE_PAGES: readonly CapturePage[] = [
   REPORT,
   { name: "training", label: "Training", Page: TrainingPage, isShown: ({ has_scalars: has }) => has },
-  { name: "history", label: "History", Page: HistoryPage, isShown: ({ recordings }) => (recordings ?? 1) > 1 },
   { name: "steps", label: "Steps", Page: StepsPage, views: ["steps"] },
   { name: "input", label: "Input", Page: InputPage, views: ["input"] },
   { name: "kernels", label: "Kernels", Page: KernelsPage, views: ["kernels"] },

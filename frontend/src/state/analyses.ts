@@ -1,5 +1,5 @@
 // Analyzes captures one after another, for the table of runs and their histories.
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { isExported } from "./exported";
 import { fetchRow } from "./api";
 import { attempts } from "./polling";
@@ -10,40 +10,58 @@ const UNASKED = 12;
 /** Larger captures take long, so the user decides. */
 const UNASKED_BYTES = 50e6;
 
-/** The captures that still have to be analyzed; the first one is under way. */
-export const waiting = signal<readonly string[]>([]);
+/** What the user asked for, in order. */
+const asked = signal<readonly string[]>([]);
+/** What a page asked for by itself; what is on screen now takes the place of what was before. */
+const unasked = signal<readonly string[]>([]);
+/** The captures on screen, from the top. */
+const onScreen = signal<readonly string[]>([]);
+/** The one under way. */
+export const analyzing = signal<string | null>(null);
+
+/** The captures that still have to be analyzed: first those on screen, then in the order asked for. */
+export const waiting = computed<readonly string[]>(() => {
+  const wanted = new Set([...asked.value, ...unasked.value]);
+  const seen = onScreen.value.filter((id) => wanted.has(id));
+  return [...new Set([...seen, ...wanted])];
+});
+
 let isWorking = false;
-let isBegun = false;
 const begun = new Set<string>();
 
-/** Analyzes the first few captures that are new. */
-export function beginAnalyses(): void {
-  if (isBegun || isExported || captures.value.state !== "ready") return;
-  isBegun = true;
-  analyzeUnasked(captures.value.value.captures.map(({ id }) => id));
-}
-
-/** Analyzes the first few of some captures that are new and small, each once. */
-export function analyzeUnasked(ids: string[]): void {
-  if (captures.value.state !== "ready") return;
+/** The first few of some captures that are new and small, and were not begun before. */
+function chooseUnasked(ids: readonly string[]): string[] {
+  if (captures.value.state !== "ready" || isExported) return [];
   const small = new Set(
     captures.value.value.captures
       .filter(({ status, size_bytes: size }) => status === "new" && size <= UNASKED_BYTES)
       .map(({ id }) => id),
   );
-  const chosen = ids.filter((id) => small.has(id)).slice(0, UNASKED).filter((id) => !begun.has(id));
-  for (const id of chosen) begun.add(id);
-  if (chosen.length > 0) analyze(chosen);
+  return ids.filter((id) => small.has(id) && !begun.has(id)).slice(0, UNASKED);
 }
 
-export function analyze(ids: string[]): void {
-  waiting.value = [...new Set([...waiting.value, ...ids])];
+/** Tells what is on screen: it is analyzed first, and a part of it without being asked. */
+export function noteOnScreen(ids: readonly string[]): void {
+  onScreen.value = ids;
+  analyzeUnasked(ids);
+}
+
+/** Analyzes the first few of some captures that are new and small, each once. */
+export function analyzeUnasked(ids: readonly string[]): void {
+  unasked.value = chooseUnasked(ids);
+  void work();
+}
+
+export function analyze(ids: readonly string[]): void {
+  asked.value = [...new Set([...asked.value, ...ids])];
   void work();
 }
 
 /** Starts no more analyses. The one under way ends by itself. */
 export function stopAnalyses(): void {
-  waiting.value = [];
+  for (const id of unasked.value) begun.add(id);
+  asked.value = [];
+  unasked.value = [];
 }
 
 async function work(): Promise<void> {
@@ -51,13 +69,17 @@ async function work(): Promise<void> {
   isWorking = true;
   // One at a time, so that a report that the user opens is at most second in the queue.
   for (let [id] = waiting.value; id !== undefined; [id] = waiting.value) {
-    const done = id;
+    begun.add(id);
+    analyzing.value = id;
     try {
-      await analyzeOne(done);
+      await analyzeOne(id);
     } catch {
       // TensorBoard is not responding, or the capture is gone. The row stays as it was.
     }
-    waiting.value = waiting.value.filter((other) => other !== done);
+    const done = id;
+    analyzing.value = null;
+    asked.value = asked.value.filter((other) => other !== done);
+    unasked.value = unasked.value.filter((other) => other !== done);
   }
   isWorking = false;
 }

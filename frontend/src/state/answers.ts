@@ -35,6 +35,8 @@ export interface Capture {
   /** The share of the step that it saves. */
   saves_share: number | null;
   severity: Severity | null;
+  /** The run that it is a recording of; absent in exported pages. */
+  series?: string;
   /** How often its run was recorded; absent in exported pages. */
   recordings?: number;
   /** The captures to compare it with, best first. */
@@ -42,6 +44,15 @@ export interface Capture {
   /** How the Profile tab names the capture; absent if that tab cannot show it. */
   profile_run?: string | null;
   profile_host?: string | null;
+}
+
+/** How the steps of a capture compare with those of another. */
+export interface Mark {
+  /** The other capture's id. */
+  base: string;
+  /** Of a typical step: 0.1 takes a tenth longer. */
+  change_share: number;
+  verdict: "slower" | "faster" | "inconclusive";
 }
 
 /** A comparison worth looking at, from the view of one of its captures. */

@@ -3,7 +3,7 @@ import type {
   Comparison, HistoryView, Report, TrainingView, Views,
 } from "../report";
 import {
-  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
+  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Mark, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { answerFromPage, isExported } from "./exported";
@@ -98,6 +98,12 @@ export async function fetchTraining(
 /** The recordings of the run that a capture belongs to, as far as they are analyzed. */
 export const fetchHistory = (id: string, signal: AbortSignal): Promise<HistoryView> =>
   get<HistoryView>(`captures/${encodeURIComponent(id)}/history`, signal);
+
+/** Which captures got slower or faster: than the recording before, or than a baseline. */
+export const fetchMarks = async (baseline: string | null, signal: AbortSignal): Promise<Record<string, Mark>> => {
+  const query = baseline === null ? "" : `?${new URLSearchParams({ baseline })}`;
+  return (await get<{ marks: Record<string, Mark> }>(`marks${query}`, signal)).marks;
+};
 
 /** Compares captures with a base; answers with progress while some are still being analyzed. */
 export async function fetchComparison(

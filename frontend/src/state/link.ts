@@ -8,8 +8,8 @@ export type LinkValues = Readonly<Record<string, string>>;
 /** The URL's values, and in advance of the URL those that are about to be written to it. */
 export const link = signal<LinkValues>({});
 
-/** The keys of a place, and of what the user says about the run; all others are state of one page. */
-const LASTING = new Set(["capture", "view", "finding", "rule", "base", "target", "price", "last_step"]);
+/** The keys of a place, and of what the user says about the runs; all others are state of one page. */
+const LASTING = new Set(["capture", "view", "finding", "rule", "base", "target", "price", "last_step", "pin"]);
 
 const without = (values: LinkValues, isGone: (key: string) => boolean): LinkValues =>
   Object.fromEntries(Object.keys(values).filter(isGone).map((key) => [key, ""]));

@@ -36,6 +36,18 @@ export function useFlag(name: string, isOnByDefault = false): [isOn: boolean, se
   return [value === "" ? isOnByDefault : value === "1", (isOn) => setValue(isOn === isOnByDefault ? "" : isOn ? "1" : "0")];
 }
 
+/** Flags of many things that are not components of their own, such as the groups of a table. */
+export function useFlags(
+  name: string,
+): [isOn: (of: string, byDefault: boolean) => boolean, set: (of: string, isOn: boolean, byDefault: boolean) => void] {
+  const scope = useContext(Scope);
+  const keyFor = (of: string): string => keyOf(scope, name, nameInLink(of));
+  return [
+    (of, byDefault) => (link.value[keyFor(of)] ?? (byDefault ? "1" : "0")) === "1",
+    (of, isOn, byDefault) => writeState({ [keyFor(of)]: isOn === byDefault ? "" : isOn ? "1" : "0" }),
+  ];
+}
+
 /** One of a few words. */
 export function useChoice<Name extends string>(
   name: string,

@@ -14,7 +14,7 @@ const openIds = computed(() => link.value.finding ?? "");
 export const openFindings = computed<ReadonlySet<string>>(() => new Set(openIds.value.split(",").filter(Boolean)));
 
 /** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */
-const FOLDER_PAGES: readonly string[] = ["runs", "compare", "rules", "files"];
+const FOLDER_PAGES: readonly string[] = ["runs", "compare", "history", "rules", "files"];
 /** The name of the page in the URL. */
 export const page = signal("report");
 

@@ -25,4 +25,5 @@ export const MinusIcon = () => <Icon path="M3.500 8h9" />;
 export const PlusIcon = () => <Icon path="M3.500 8h9M8 3.500v9" />;
 export const LeftIcon = () => <Icon path="M12.500 8h-9M7.200 3.800 3 8l4.200 4.200" />;
 export const RightIcon = () => <Icon path="M3.500 8h9M8.800 3.800 13 8l-4.200 4.200" />;
+export const PinIcon = () => <Icon path="M5.500 2.500h5l-.7 4.200 2.200 2.300H4l2.200-2.300-.7-4.200ZM8 9v5" />;
 export const CloseIcon = () => <Icon path="m3.800 3.800 8.400 8.400M12.200 3.800 3.800 12.200" />;

@@ -17,7 +17,7 @@ test("pages follow the views of the report", () => {
 });
 
 test("pages about the run follow the capture", () => {
-  assert.deepEqual(namesWith([], { has_scalars: true, recordings: 2 }), ["report", "training", "history"]);
+  assert.deepEqual(namesWith([], { has_scalars: true, recordings: 2 }), ["report", "training"]);
   assert.deepEqual(namesWith([], { has_scalars: false, recordings: 1 }), ["report"]);
 });
 

@@ -20,7 +20,7 @@ interface Props {
 
 export function ReportPage({ report, captureId }: Props): JSX.Element {
   const views = new Set(report.available_views);
-  if (views.has("snapshot") && !views.has("steps")) return <SnapshotReport report={report} captureId={captureId} />;
+  if (views.has("snapshot") && report.overview.window_ns === 0) return <SnapshotReport report={report} captureId={captureId} />;
   // A log of torch.compile may show no time, and still be worth reading.
   const hasTime = report.overview.window_ns > 0;
   if (!hasTime && report.findings.length === 0) return <EmptyReport report={report} />;

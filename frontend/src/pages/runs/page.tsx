@@ -1,99 +1,37 @@
-// All captures of the log folder in a table, with the change to begin with in each.
+// All captures of the log folder, grouped and the newest first, with the change to begin with in each.
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import type { Capture, CaptureList, Severity as SeverityName } from "../state/answers";
-import { analyze, beginAnalyses, stopAnalyses, waiting } from "../state/analyses";
-import { formatPlural } from "../format";
-import { captureLink } from "../state/store";
-import { frameworkName, sessionName } from "../text";
-import { Severity } from "../findings/severity";
-import { nameOf, repeatedRuns } from "./capture-name";
-import { Name } from "../widgets/name";
-import { PageLink } from "../widgets/page-link";
-import { Prose } from "../widgets/prose";
-import { type Column, SortableTable } from "../widgets/sortable-table";
+import { analyze, stopAnalyses, waiting } from "../../state/analyses";
+import type { Capture, CaptureList } from "../../state/answers";
+import { formatCount, formatDuration, formatPlural } from "../../format";
+import { useFlags, useLinked } from "../../state/linked";
+import { loadMarks, marks, pin, pinned } from "../../state/marks";
+import { captureLink } from "../../state/store";
+import { nameOf, repeatedRuns } from "../capture-name";
+import { CopyButton } from "../../widgets/code";
+import { toCsv } from "../../widgets/csv";
+import { Name } from "../../widgets/name";
+import { PageLink } from "../../widgets/page-link";
+import { sortRows } from "../../widgets/sortable-table";
+import { columnsOf } from "./columns";
+import { type Line, groupCaptures, newestFirst, searchCaptures } from "./groups";
+import { RunsTable, type TableLine } from "./table";
 
-const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
-
-const runColumn = (repeated: Set<string>): Column<Capture> => ({
-  key: "run",
-  label: "Run",
-  unit: null,
-  value: (capture) => nameOf(capture, repeated),
-  render: ({ id, run, session, is_synthetic: isSynthetic }) => (
-    <>
-      <PageLink to={captureLink(id)}>
-        <Name of={run || "."} />
-      </PageLink>
-      {isSynthetic && <> <span class="badge">synthetic</span></>}
-      {repeated.has(run) && <span class="muted session">{sessionName(session)}</span>}
-    </>
-  ),
-});
-
-const COLUMNS: Column<Capture>[] = [
-  { key: "step", label: "Step", unit: "ns", value: ({ step_time_ns: step }) => step },
-  {
-    key: "change",
-    label: "First change",
-    unit: null,
-    value: ({ first_change: title, headline }) => title ?? headline,
-    render: (capture) => <FirstChange capture={capture} />,
-  },
-  { key: "saves", label: "Saves", unit: "share", value: ({ saves_share: share }) => share },
-  {
-    key: "severity",
-    label: "Severity",
-    unit: null,
-    value: ({ severity }) => severity,
-    order: ({ severity }) => severity && ORDER[severity],
-    render: ({ severity }) => (severity ? <Severity severity={severity} /> : "–"),
-  },
-  {
-    key: "framework",
-    label: "Framework",
-    unit: null,
-    value: ({ framework }) => (framework === "unknown" ? null : frameworkName(framework)),
-  },
-  { key: "device", label: "Device", unit: null, value: ({ device }) => device },
-  {
-    key: "recorded",
-    label: "Recorded",
-    unit: null,
-    value: ({ recorded }) => sessionName(recorded) || null,
-    render: ({ recorded }) => <span class="when">{toMinutes(sessionName(recorded)) || "–"}</span>,
-  },
-];
-
-/** A time without its seconds, which only sorting needs. */
-const toMinutes = (time: string): string => time.replace(/(:\d\d):\d\d$/, "$1");
-
-function FirstChange({ capture }: { capture: Capture }): JSX.Element {
-  const { id, status, first_change: title, headline, finding, failure } = capture;
-  if (status === "failed") return <span class="muted">Failed: {failure}</span>;
-  if (title) {
-    return (
-      <PageLink class="quiet-link first-change" to={{ ...captureLink(id), finding: finding ?? "" }}>
-        <Prose text={title} />
-      </PageLink>
-    );
-  }
-  if (status === "done") return <span class="muted">{headline}</span>;
-  const place = waiting.value.indexOf(id);
-  if (status === "running" || place === 0) return <span class="muted">Analyzing…</span>;
-  if (status === "queued" || place > 0) return <span class="muted">Waiting</span>;
-  return (
-    <button type="button" class="link-button" onClick={() => analyze([id])}>
-      Analyze
-    </button>
-  );
-}
+/** With more captures, only the newest group is open at first. */
+const MOST_OPEN = 60;
+/** Shorter tables have no search field. */
+const MIN_SEARCHABLE = 8;
 
 export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
   const { captures, scan } = list;
-  useEffect(beginAnalyses, []);
-  const columns = useMemo(() => [runColumn(repeatedRuns(captures)), ...COLUMNS], [captures]);
   const runs = new Set(captures.map(({ run }) => run)).size;
+  const analyzed = captures.filter(({ status }) => status === "done").length;
+  const baseline = captures.find(({ id }) => id === pinned.value);
+  useEffect(() => {
+    const controller = new AbortController();
+    void loadMarks(baseline?.id ?? null, controller.signal);
+    return () => controller.abort();
+  }, [baseline?.id, analyzed]);
   return (
     <>
       <header class="headline">
@@ -108,10 +46,107 @@ export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
       </header>
       <section aria-label="Runs" class="runs">
         <Analyses captures={captures} />
-        <SortableTable caption="Runs" columns={columns} rows={captures} filterLabel="Find a run" />
+        {baseline && <Baseline capture={baseline} captures={captures} />}
+        <Table captures={captures} baseline={baseline} />
       </section>
     </>
   );
+}
+
+/** What all runs are compared with. */
+function Baseline({ capture, captures }: { capture: Capture; captures: Capture[] }): JSX.Element {
+  const slower = Object.values(marks.value).filter(({ verdict }) => verdict === "slower").length;
+  return (
+    <p class="baseline">
+      <span>
+        <strong>Baseline:</strong>{" "}
+        <PageLink to={captureLink(capture.id)}>
+          <Name of={nameOf(capture, repeatedRuns(captures))} />
+        </PageLink>
+        {capture.step_time_ns !== null && <>, {formatDuration(capture.step_time_ns)} per step</>}
+        {slower > 0 && <span class="muted">; slower: {formatPlural(slower, "capture")}</span>}
+      </span>
+      <button type="button" onClick={() => pin(null)}>
+        Unpin
+      </button>
+    </p>
+  );
+}
+
+function Table({ captures, baseline }: { captures: Capture[]; baseline: Capture | undefined }): JSX.Element {
+  const [query, setQuery] = useLinked("find");
+  const [order, setOrder] = useLinked("order");
+  const isOpen = useFlags("group");
+  const columns = useMemo(
+    () => columnsOf(repeatedRuns(captures), baseline, marks.value),
+    [captures, baseline, marks.value],
+  );
+  const found = useMemo(() => searchCaptures(newestFirst(captures), query), [captures, query]);
+  const column = columns.find(({ key }) => key === order.replace(/^-/, ""));
+  const ordered = useMemo(
+    () => (column ? sortRows(found, column.order ?? column.value, order.startsWith("-")) : found),
+    [found, column, order],
+  );
+  const grouped = useMemo(() => (column ? null : groupCaptures(ordered)), [ordered, column]);
+  const isEachOpen = captures.length <= MOST_OPEN || query.trim() !== "";
+  const lines = grouped
+    ? grouped.flatMap((line, place) => opened(line, isOpen, isEachOpen || place === 0))
+    : ordered.map((capture): TableLine => ({ kind: "capture", capture, isInGroup: false }));
+  const sortBy = (key: string): void => {
+    const isNumber = columns.find((other) => other.key === key)?.unit !== null || key === "recorded";
+    const isAgain = column?.key === key;
+    setOrder(`${(isAgain ? !order.startsWith("-") : isNumber) ? "-" : ""}${key}`);
+  };
+  const hasGroups = grouped?.some(({ kind }) => kind === "group") ?? true;
+  return (
+    <div class="data-table">
+      <div class="table-tools">
+        {captures.length > MIN_SEARCHABLE && (
+          <>
+            <input
+              type="search"
+              aria-label="Find a run"
+              placeholder="Find a run"
+              value={query}
+              onInput={({ currentTarget }) => setQuery(currentTarget.value)}
+            />
+            <span class="muted" role="status">
+              {query ? `${formatCount(found.length)} of ${formatCount(captures.length)}` : formatCount(captures.length)}
+            </span>
+          </>
+        )}
+        <span class="button-row">
+          {column && (
+            <button type="button" onClick={() => setOrder("")}>
+              {hasGroups ? "Group, newest first" : "Newest first"}
+            </button>
+          )}
+          <CopyButton label="Copy as CSV" text={() => toCsv(columns, ordered)} />
+        </span>
+      </div>
+      <RunsTable
+        columns={columns}
+        lines={lines}
+        sort={column ? { key: column.key, isDescending: order.startsWith("-") } : null}
+        sortBy={sortBy}
+        marks={marks.value}
+      />
+    </div>
+  );
+}
+
+type Flags = ReturnType<typeof useFlags>;
+
+/** A line of the table, with the captures of a group that is open. */
+function opened(line: Line, [isOpen, setOpen]: Flags, isOpenByDefault: boolean): TableLine[] {
+  if (line.kind === "capture") return [{ ...line, isInGroup: false }];
+  const { group } = line;
+  const isShown = isOpen(group.name, isOpenByDefault);
+  const toggle = (): void => setOpen(group.name, !isShown, isOpenByDefault);
+  return [
+    { kind: "group", group, isOpen: isShown, toggle },
+    ...(isShown ? group.captures.map((capture): TableLine => ({ kind: "capture", capture, isInGroup: true })) : []),
+  ];
 }
 
 /** How many captures are analyzed, and the buttons for the others. Stays, so that the table does. */
@@ -125,7 +160,7 @@ function Analyses({ captures }: { captures: Capture[] }): JSX.Element | null {
   return (
     <div class="analyses">
       <p class="muted" role="status">
-        {left.length > 0 && `${done} of `}
+        {left.length > 0 && `${formatCount(done)} of `}
         {formatPlural(captures.length, "capture")} analyzed
       </p>
       <span class="button-row">
@@ -135,8 +170,8 @@ function Analyses({ captures }: { captures: Capture[] }): JSX.Element | null {
           </button>
         )}
         {left.length > 0 && !isWorking && (
-          <button type="button" onClick={() => analyze(left.map(({ id }) => id))}>
-            Analyze {left.length === captures.length ? "all" : `the other ${left.length}`}
+          <button type="button" onClick={() => analyze(newestFirst(left).map(({ id }) => id))}>
+            Analyze {left.length === captures.length ? "all" : `the other ${formatCount(left.length)}`}
           </button>
         )}
       </span>

@@ -1,0 +1,145 @@
+// The columns of the table of runs.
+import type { JSX } from "preact";
+import { Severity } from "../../findings/severity";
+import { formatShare } from "../../format";
+import { analyze, analyzing, waiting } from "../../state/analyses";
+import type { Capture, Mark, Severity as SeverityName } from "../../state/answers";
+import { pin } from "../../state/marks";
+import { captureLink, compareLink } from "../../state/store";
+import { frameworkName, sessionName } from "../../text";
+import { PinIcon } from "../../widgets/icons";
+import { Name } from "../../widgets/name";
+import { PageLink } from "../../widgets/page-link";
+import { Prose } from "../../widgets/prose";
+import type { Column } from "../../widgets/sortable-table";
+import { nameOf } from "../capture-name";
+
+const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
+
+/** A time without its seconds, which only sorting needs. */
+const toMinutes = (time: string): string => time.replace(/(:\d\d):\d\d$/, "$1");
+
+/** `12.3 % slower`; empty if the recordings do not tell. */
+export function describeMark({ verdict, change_share: share }: Mark): string {
+  return verdict === "inconclusive" ? "" : `${formatShare(Math.abs(share))} ${verdict}`;
+}
+
+export function columnsOf(
+  repeated: Set<string>,
+  baseline: Capture | undefined,
+  marks: Readonly<Record<string, Mark>>,
+): Column<Capture>[] {
+  const columns: Column<Capture>[] = [
+    {
+      key: "run",
+      label: "Run",
+      unit: null,
+      value: (capture) => nameOf(capture, repeated),
+      render: (capture) => <RunName capture={capture} isRepeated={repeated.has(capture.run)} isPinned={capture === baseline} />,
+    },
+    { key: "step", label: "Step", unit: "ns", value: ({ step_time_ns: step }) => step },
+    {
+      key: "change",
+      label: baseline ? "vs. baseline" : "vs. before",
+      unit: "share",
+      value: ({ id }) => {
+        const mark = marks[id];
+        return mark && mark.verdict !== "inconclusive" ? mark.change_share : null;
+      },
+      render: ({ id }) => <Change id={id} mark={marks[id]} />,
+    },
+    {
+      key: "first",
+      label: "First change",
+      unit: null,
+      value: ({ first_change: title, headline }) => title ?? headline,
+      render: (capture) => <FirstChange capture={capture} />,
+    },
+    { key: "saves", label: "Saves", unit: "share", value: ({ saves_share: share }) => share },
+    {
+      key: "severity",
+      label: "Severity",
+      unit: null,
+      value: ({ severity }) => severity,
+      order: ({ severity }) => severity && ORDER[severity],
+      render: ({ severity }) => (severity ? <Severity severity={severity} /> : "–"),
+    },
+    {
+      key: "framework",
+      label: "Framework",
+      unit: null,
+      value: ({ framework }) => (framework === "unknown" ? null : frameworkName(framework)),
+    },
+    { key: "device", label: "Device", unit: null, value: ({ device }) => device },
+    {
+      key: "recorded",
+      label: "Recorded",
+      unit: null,
+      value: ({ recorded }) => sessionName(recorded) || null,
+      render: ({ recorded }) => <span class="when">{toMinutes(sessionName(recorded)) || "–"}</span>,
+    },
+  ];
+  // Without a baseline, and with each run recorded once, nothing is compared.
+  return columns.filter(({ key }) => key !== "change" || baseline !== undefined || Object.keys(marks).length > 0);
+}
+
+function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeated: boolean; isPinned: boolean }): JSX.Element {
+  const { id, run, session, is_synthetic: isSynthetic, status } = capture;
+  return (
+    <span class="run-name">
+      <span>
+        <PageLink to={captureLink(id)}>
+          <Name of={run || "."} />
+        </PageLink>
+        {isSynthetic && <> <span class="badge">synthetic</span></>}
+        {isRepeated && <span class="muted session">{sessionName(session)}</span>}
+      </span>
+      {status === "done" && (
+        <button
+          type="button"
+          class="icon-button pin"
+          aria-pressed={isPinned}
+          aria-label={`Pin ${run || "."} as the baseline`}
+          title={isPinned ? "The baseline: click to unpin" : "Pin as the baseline that all are compared with"}
+          onClick={() => pin(isPinned ? null : id)}
+        >
+          <PinIcon />
+        </button>
+      )}
+    </span>
+  );
+}
+
+function Change({ id, mark }: { id: string; mark: Mark | undefined }): JSX.Element {
+  if (!mark) return <>–</>;
+  const text = describeMark(mark);
+  return (
+    <PageLink
+      class={text ? `badge mark verdict-${mark.verdict}` : "quiet-link muted"}
+      title="Compare the two"
+      to={compareLink(mark.base, [id])}
+    >
+      {text || "no clear change"}
+    </PageLink>
+  );
+}
+
+function FirstChange({ capture }: { capture: Capture }): JSX.Element {
+  const { id, status, first_change: title, headline, finding, failure } = capture;
+  if (status === "failed") return <span class="muted">Failed: {failure}</span>;
+  if (title) {
+    return (
+      <PageLink class="quiet-link first-change" title={title} to={{ ...captureLink(id), finding: finding ?? "" }}>
+        <Prose text={title} />
+      </PageLink>
+    );
+  }
+  if (status === "done") return <span class="muted">{headline}</span>;
+  if (status === "running" || analyzing.value === id) return <span class="muted">Analyzing…</span>;
+  if (status === "queued" || waiting.value.includes(id)) return <span class="muted">Waiting</span>;
+  return (
+    <button type="button" class="link-button" onClick={() => analyze([id])}>
+      Analyze
+    </button>
+  );
+}
