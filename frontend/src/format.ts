@@ -135,6 +135,17 @@ export function formatTick(value: number, unit: string): string {
   return formatCell(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
 }
 
+/** The labels of an axis from one value to another: as many digits as tell its ticks apart. */
+export function tickLabels(from: number, to: number, count: number, unit: string): (value: number) => string {
+  const step = (to - from) / Math.max(count, 1) / 2; // round numbers may be closer than asked for
+  const most = Math.max(Math.abs(from), Math.abs(to));
+  // Three digits tell values apart that differ by more than a hundredth of them.
+  if (unit !== "ns" || step >= most / 100) return (value) => formatTick(value, unit);
+  const [size, name] = DURATIONS.find(([ns]) => most >= ns) ?? [1, "ns"];
+  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step / size))));
+  return (value) => `${fixed(value / size, digits).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} ${name}`;
+}
+
 /** A difference: `+3.00 ms`. */
 export const formatChange = (ns: number): string =>
   `${ns > 0 ? "+" : ns < 0 ? "−" : ""}${formatDuration(Math.abs(ns))}`;

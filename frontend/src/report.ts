@@ -460,6 +460,7 @@ export interface EvidenceRow {
   worker: number;
   start_ns: number;
   duration_ns: number;
+  cost_ns?: number | null;
   track: string;
   name: string;
   step: number | null;

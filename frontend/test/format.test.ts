@@ -8,6 +8,7 @@ import {
   formatDurationRange,
   formatShare,
   formatTick,
+  tickLabels,
 } from "../src/format";
 
 test("durations have three digits and the same unit as in units.py", () => {
@@ -73,4 +74,14 @@ test("axis labels have no trailing zeros", () => {
   assert.equal(formatTick(0.1, "share"), "10 %");
   assert.equal(formatTick(1e9, "flop/s"), "1 GFLOP/s");
   assert.equal(formatTick(2500, "count"), "2,500");
+});
+
+test("ticks of a narrow range have the digits that tell them apart", () => {
+  const ms = 1e6;
+  const narrow = tickLabels(189.8 * ms, 190.6 * ms, 5, "ns");
+  assert.deepEqual([190, 190.2, 190.4].map((value) => narrow(value * ms)), ["190 ms", "190.2 ms", "190.4 ms"]);
+  const wide = tickLabels(0, 200 * ms, 5, "ns");
+  assert.deepEqual([0, 50 * ms, 200 * ms].map(wide), ["0", "50 ms", "200 ms"]);
+  const before = tickLabels(-0.02 * ms, 0.02 * ms, 4, "ns");
+  assert.deepEqual([-0.01 * ms, 0, 0.01 * ms].map((value) => before(value).replace("−", "-")), ["-10 µs", "0", "10 µs"]);
 });

@@ -28,7 +28,10 @@ def encode_evidence(evidence: source.Evidence, workers: Mapping[int, Signals]) -
         signals = workers[evidence.worker]
         return model.EventsEvidence(
             title=evidence.title,
-            rows=[_event(signals, evidence.worker, row) for row in evidence.rows[:MAX_EVENTS]],
+            rows=[
+                _event(signals, evidence, place)
+                for place in range(min(len(evidence.rows), MAX_EVENTS))
+            ],
             truncated=max(len(evidence.rows) - MAX_EVENTS, 0),
         )
     if isinstance(evidence, source.Span):
@@ -59,19 +62,21 @@ def encode_evidence(evidence: source.Evidence, workers: Mapping[int, Signals]) -
     )
 
 
-def _event(signals: Signals, worker: int, row: int) -> model.EvidenceRow:
+def _event(signals: Signals, evidence: source.Events, place: int) -> model.EvidenceRow:
+    row = int(evidence.rows[place])
     trace, steps = signals.trace, signals.steps
     start = int(trace.events.start_ns[row])
     step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
     inside = step >= 0 and start < steps.end_ns[step]
     return model.EvidenceRow(
-        worker=worker,
+        worker=evidence.worker,
         start_ns=start,
         duration_ns=int(trace.events.duration_ns[row]),
+        cost_ns=int(evidence.cost_ns[place]) if evidence.cost_ns is not None else None,
         track=trace.text(int(trace.tracks.label[trace.events.track[row]])),
-        name=trace.name(int(row)),
+        name=trace.name(row),
         step=int(steps.number[step]) if inside else None,
-        source=source_line(signals, int(row)),
+        source=source_line(signals, row),
     )
 
 

@@ -27,6 +27,8 @@ class Events(Struct, frozen=True):
     rows: Int32
     worker: int
     """Index into the run's traces."""
+    cost_ns: Int64 | None = None
+    """What each costs, by which they are ordered, if that is not how long it takes."""
 
 
 class Span(Struct, frozen=True):
@@ -217,6 +219,7 @@ def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:
         title: Of the list.
         worker: Index into the run's traces.
         rows: Events, shape (n,).
-        cost: The cost of each, shape (n,).
+        cost: The cost of each in nanoseconds, shape (n,).
     """
-    return Events(title, rows[np.argsort(-cost, kind="stable")], worker)
+    order = np.argsort(-cost, kind="stable")
+    return Events(title, rows[order], worker, cost[order].astype(np.int64))

@@ -3,17 +3,19 @@ import * as Plot from "@observablehq/plot";
 import { causeColor, onCauseColor } from "./colors";
 import { formatDuration, formatShare } from "../format";
 import type { BreakdownPart } from "../report";
+import { textWidthPx } from "./text-width";
 
 const HEIGHT_PX = 44;
-const LETTER_PX = 6.6;
-/** A share, such as `57.7 %`, with room at both sides. */
-const SHARE_PX = 48;
+const LABEL_PX = 12;
+/** At both sides of a label. */
+const ROOM_PX = 12;
 
 /** What fits into a segment: its name and share, its share, or nothing. */
 export function segmentLabel({ label, share }: BreakdownPart, widthPx: number): string {
   const text = formatShare(share);
-  if ((label.length + text.length + 4) * LETTER_PX <= widthPx) return `${label}  ${text}`;
-  return widthPx >= SHARE_PX ? text : "";
+  const whole = `${label}  ${text}`;
+  if (textWidthPx(whole, LABEL_PX, 600) + ROOM_PX <= widthPx) return whole;
+  return textWidthPx(text, LABEL_PX, 600) + ROOM_PX <= widthPx ? text : "";
 }
 
 export function drawBreakdownBar(
@@ -51,7 +53,7 @@ export function drawBreakdownBar(
           text: labels,
           fill: (part: BreakdownPart) =>
             chosen === null || chosen === part.cause ? onCauseColor(part.cause) : "currentColor",
-          fontSize: 12,
+          fontSize: LABEL_PX,
           fontWeight: 600,
           pointerEvents: "none",
         }),

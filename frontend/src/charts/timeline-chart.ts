@@ -2,7 +2,7 @@
 import * as Plot from "@observablehq/plot";
 import type { EventWindow } from "../state/answers";
 import { kindColor, onKindColor } from "./colors";
-import { formatDuration, formatTick } from "../format";
+import { formatDuration, tickLabels } from "../format";
 
 const MAX_LANES = 5;
 const MAX_TRACKS = 8;
@@ -139,6 +139,7 @@ export function drawTimeline(
   const captionOf = (box: Box): string => shorten(box.name, letters(box));
   const labeled = boxes.filter((box) => letters(box) >= 4);
   const title = (box: Box): string => `${box.name}\n${formatDuration(box.durationNs)}`;
+  const ticks = Math.max(2, Math.floor(width / 110));
   return {
     height: lanes * LANE_PX + 44,
     marginTop: 4,
@@ -147,8 +148,8 @@ export function drawTimeline(
     marginRight: 1,
     x: {
       domain: [first, last],
-      tickFormat: (ns: number) => formatTick(ns, "ns"),
-      ticks: Math.max(2, Math.floor(width / 110)),
+      tickFormat: tickLabels(first, last, ticks, "ns"),
+      ticks,
       label: `time from the start of ${isShaded ? around : "the marked event"}`,
       labelArrow: "none",
       labelAnchor: "center",

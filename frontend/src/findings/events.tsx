@@ -34,6 +34,8 @@ export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Pr
   const short = useShortList("all", rows);
   const row = selected === null ? undefined : rows[selected];
   const hasSteps = rows.some(({ step }) => step !== null);
+  // Where it is not the duration that a wait or a launch costs, the order is that of another number.
+  const hasCosts = rows.some(({ cost_ns: cost, duration_ns: ns }) => cost != null && cost !== ns);
   const hasSources = rows.some(({ source }) => source !== null);
   return (
     <>
@@ -54,6 +56,7 @@ export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Pr
           <thead>
             <tr>
               <th scope="col" class="text">Event</th>
+              {hasCosts && <th scope="col" class="number">Costs</th>}
               <th scope="col" class="number">Duration</th>
               <th scope="col" class="number">Start</th>
               {hasSteps && <th scope="col" class="number">Step</th>}
@@ -75,6 +78,7 @@ export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Pr
                     <Name of={event.name} />
                   </button>
                 </td>
+                {hasCosts && <td class="number">{event.cost_ns == null ? "–" : formatDuration(event.cost_ns)}</td>}
                 <td class="number">{formatDuration(event.duration_ns)}</td>
                 <td class="number">{formatDuration(event.start_ns)}</td>
                 {hasSteps && <td class="number">{event.step ?? "–"}</td>}

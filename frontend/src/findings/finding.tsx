@@ -101,11 +101,6 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
           <Places places={places} />
         </Part>
       )}
-      {finding.evidence.length > 0 && (
-        <Part title="Evidence">
-          <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
-        </Part>
-      )}
       <div class="two-columns">
         {finding.how_to_verify && (
           <Part title="How to verify">
@@ -122,6 +117,11 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
           </Part>
         )}
       </div>
+      {finding.evidence.length > 0 && (
+        <Part title="Evidence">
+          <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
+        </Part>
+      )}
       <FindingFooter id={id} finding={finding} captureId={captureId} findingIndex={findingIndex} />
     </div>
   );

@@ -12,6 +12,7 @@ import { formatCount, formatPlural, formatShare } from "../format";
 import type { KernelGroup, KernelPoint, KernelSummary, KernelsView, Report } from "../report";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { CloseButton } from "../widgets/close-button";
+import { LongName } from "../widgets/name";
 import { Segments } from "../widgets/segments";
 import { Fetched, Nothing } from "../widgets/fetched";
 
@@ -48,6 +49,13 @@ export function describeProduct(product: number[] | null): string | null {
   return batch > 1 ? `${formatCount(batch)} × (${text})` : text;
 }
 
+/** A kernel that needs less than assumed exceeds its roofline by as much: the number means nothing then. */
+export const describeAchieved = (share: number | null): string =>
+  share === null ? "–" : share > MOST_ACHIEVED ? "over 100 %" : formatShare(share);
+
+/** Rounding and clocks make a kernel at its roofline exceed it by this much. */
+const MOST_ACHIEVED = 1.005;
+
 const yes = (value: boolean | null): string | null => (value === null ? null : value ? "yes" : "no");
 
 function kernelColumns(
@@ -68,7 +76,7 @@ function kernelColumns(
     { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
     { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
     { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
-    { key: "achieved", label: "Of roofline", unit: "share", value: ({ achieved_share: share }) => share },
+    { key: "achieved", label: "Of roofline", unit: "share", value: ({ achieved_share: share }) => share, render: ({ achieved_share: share }) => describeAchieved(share) },
     {
       key: "bound",
       label: "Bound by",
@@ -179,7 +187,7 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
         <section class="card" aria-labelledby="kernel-events">
           <div class="card-head">
             <h2 id="kernel-events" class="kernel-title">
-              Longest run of <code>{chosen.name}</code>
+              Longest run of <LongName name={chosen.name} />
             </h2>
             <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
           </div>

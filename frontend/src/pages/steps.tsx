@@ -45,6 +45,9 @@ export function StepsPage({ report, captureId }: Props): JSX.Element {
 /** Step times within this part of the median are called steady. */
 const STEADY = 0.05;
 
+/** Fewer steps do not show whether they are steady. */
+const FEWEST_STEADY = 3;
+
 /** One sentence: how steady the steps are, or which are slow. */
 export function describeTimes(view: StepsView): string {
   const times = view.duration_ns;
@@ -59,6 +62,7 @@ export function describeTimes(view: StepsView): string {
   if (slow.length > 1) {
     return `${slow.length} of ${formatPlural(times.length, "step")} take much longer than the median of ${formatDuration(middle)}`;
   }
+  if (times.length < FEWEST_STEADY) return `Steps of ${times.map((ns) => formatDuration(ns)).join(" and ")}`;
   if (most - least <= STEADY * middle) return `Steps are steady at about ${formatDuration(middle)}`;
   return `Steps vary from ${formatDuration(least)} to ${formatDuration(most)}`;
 }

@@ -13,6 +13,8 @@ class EvidenceRow(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
     start_ns: int
     duration_ns: int
+    cost_ns: int | None = None
+    """What it costs, by which the list is ordered; null if that is its duration."""
     track: str
     name: str
     step: int | None

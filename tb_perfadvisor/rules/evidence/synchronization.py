@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.evidence.synchronization_causes import cause_of
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Saving, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
-from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
+from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, is_whole_wait
 from tb_perfadvisor.signals.host.wait_prices import Mask, wait_prices
 from tb_perfadvisor.trace.tables import Int64
 
@@ -27,9 +27,10 @@ def costliest_waits(signals: Signals, chosen: Mask, saving: Saving) -> Events:
     waits = signals.synchronizations
     is_priced = saving.priced is not None
     cost = wait_prices(signals, chosen).expected_ns if is_priced else waits.induced_ns
-    shown = chosen & (cost > 0)
+    counted = chosen & is_whole_wait(signals)
+    shown = counted & (cost > 0)
     if not shown.any():
-        shown, cost = chosen, waits.duration_ns
+        shown, cost = counted, waits.duration_ns
     return costliest("Costliest waits", signals.worker, waits.row[shown], cost[shown])
 
 

@@ -104,6 +104,13 @@ def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
     return tuple(sorted(sites, key=lambda site: -site.induced_ns))
 
 
+def is_whole_wait(signals: Signals) -> NDArray[np.bool_]:
+    """For each synchronization, whether it counts as a wait, and is not a part of the next one."""
+    return ~_is_part_of_next(
+        signals.trace, signals.synchronizations.row, signals.launching_operator
+    )
+
+
 def wait_count(sites: tuple[WaitCallSite, ...]) -> int:
     """Number of waits at some call sites."""
     return sum(site.count for site in sites)
