@@ -3,7 +3,7 @@ import type { Capture } from "../state/answers";
 import { sessionName } from "../text";
 
 /** The runs that were recorded several times. */
-export function repeatedRuns(captures: Capture[]): Set<string> {
+export function repeatedRuns(captures: readonly Capture[]): Set<string> {
   const seen = new Set<string>();
   const repeated = new Set<string>();
   for (const { run } of captures) (seen.has(run) ? repeated : seen).add(run);

@@ -12,7 +12,7 @@ import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { Prose } from "../../widgets/prose";
 import type { Column } from "../../widgets/sortable-table";
-import { nameOf } from "../capture-name";
+import { nameOf, repeatedRuns } from "../capture-name";
 
 const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
 
@@ -25,10 +25,11 @@ export function describeMark({ verdict, change_share: share }: Mark): string {
 }
 
 export function columnsOf(
-  repeated: Set<string>,
+  captures: readonly Capture[],
   baseline: Capture | undefined,
   marks: Readonly<Record<string, Mark>>,
 ): Column<Capture>[] {
+  const repeated = repeatedRuns(captures);
   const columns: Column<Capture>[] = [
     {
       key: "run",
@@ -80,7 +81,8 @@ export function columnsOf(
     },
   ];
   // Without a baseline, and with each run recorded once, nothing is compared.
-  return columns.filter(({ key }) => key !== "change" || baseline !== undefined || Object.keys(marks).length > 0);
+  const isCompared = baseline !== undefined || captures.some(({ recordings }) => (recordings ?? 1) > 1);
+  return columns.filter(({ key }) => key !== "change" || isCompared);
 }
 
 function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeated: boolean; isPinned: boolean }): JSX.Element {
@@ -111,8 +113,9 @@ function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeat
 }
 
 function Change({ id, mark }: { id: string; mark: Mark | undefined }): JSX.Element {
-  if (!mark) return <>–</>;
-  const text = describeMark(mark);
+  const text = mark && describeMark(mark);
+  // Its room is kept while marks are on their way.
+  if (!mark) return <span class="mark-room">–</span>;
   return (
     <PageLink
       class={text ? `badge mark verdict-${mark.verdict}` : "quiet-link muted"}

@@ -78,7 +78,7 @@ function Table({ captures, baseline }: { captures: Capture[]; baseline: Capture 
   const [order, setOrder] = useLinked("order");
   const isOpen = useFlags("group");
   const columns = useMemo(
-    () => columnsOf(repeatedRuns(captures), baseline, marks.value),
+    () => columnsOf(captures, baseline, marks.value),
     [captures, baseline, marks.value],
   );
   const found = useMemo(() => searchCaptures(newestFirst(captures), query), [captures, query]);
