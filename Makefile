@@ -117,6 +117,7 @@ generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/advice_page.py --check
 	$(BIN)/python scripts/engine_requirements.py --check
 	$(BIN)/python scripts/schema.py --check
+	$(BIN)/python scripts/proofs.py --check
 	$(BIN)/python scripts/causes.py --check
 	cd frontend && npm run --silent types -- --check
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 Examples:
   perfadvisor try -- python train.py --epochs 1
-  perfadvisor try runs/baseline --change adam-fused -- python train.py
+  perfadvisor try runs/baseline --change fused-optimizer -- python train.py
   perfadvisor try --patch mine.diff -- python train.py"""
 _HINT = "Write it after two dashes: perfadvisor try runs/baseline -- python train.py"
 _PROGRAM = "tb_perfadvisor.program"

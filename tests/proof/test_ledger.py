@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,9 @@ def test_a_report_with_proofs_is_as_the_schema_says(report: Report) -> None:
     shown = with_proofs(report, [proof(recording=digest_of(report), change=change_of(report))])
     again = msgspec.json.decode(msgspec.json.encode(shown), type=Report)
     assert again == shown
+
+
+def test_the_section_on_proofs_is_current() -> None:
+    made = runpy.run_path(str(DEMO.parent / "scripts" / "proofs.py"))
+    written = (DEMO.parent / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert made["page"]() == written, f"stale: run `{made['COMMAND']}`"
