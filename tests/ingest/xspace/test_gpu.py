@@ -122,6 +122,14 @@ def test_launch_details(text: str, grid: int, block: int, registers: int, shared
     assert math.isnan(details.occupancy_share)
 
 
+@pytest.mark.parametrize(
+    ("percent", "share"), [("37.5", 0.375), ("100", 1.0), ("100.5", None), ("0", None), ("x", None)]
+)
+def test_occupancy_is_a_share(percent: str, share: float | None) -> None:
+    found = parse_launch(f"regs:32 shm:0 grid:1,1,1 block:64,1,1 occ_pct:{percent}")
+    assert found.occupancy_share == pytest.approx(math.nan if share is None else share, nan_ok=True)
+
+
 def test_copy_details() -> None:
     pinned = parse_copy("kind_src:pinned kind_dst:device size:112 dest:4 async:1")
     assert (pinned.size_bytes, pinned.pageable) == (112, 0)

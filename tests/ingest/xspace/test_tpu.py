@@ -68,7 +68,8 @@ def test_an_asynchronous_collective_sends_its_bytes_once() -> None:
 
 def test_the_size_of_a_collective_without_shapes_is_unknown() -> None:
     assert parse_operation("all-reduce.3", category="all-reduce").collective_bytes == -1
-    assert parse_operation("all-reduce-done.3", category="all-reduce").collective_bytes == -1
+    done = "%all-reduce-done.3 = token[] all-reduce-done(token[] %all-reduce-start.3)"
+    assert parse_operation(done).collective_bytes == -1
 
 
 def test_a_size_beyond_all_memory_is_unknown() -> None:
