@@ -335,6 +335,17 @@ def test_a_step_waits_for_its_first_fetch_whatever_runs_beside_it() -> None:
     ) == {"host-compute": 4000, "input": 6000}
 
 
+def test_a_fetch_that_began_before_the_step_is_not_its_first() -> None:
+    # It loads for an earlier step. Only what nothing runs beside, from 12 to 13, is waiting.
+    builder = TraceBuilder("tensorflow")
+    builder.step(0, ms(10), ms(20))
+    fetch = "IteratorGetNextOp::DoCompute"
+    builder.host(EventKind.INPUT_WAIT, fetch, ms(5), ms(13), thread="pool 1")
+    builder.operator("MatMul", ms(10), ms(12), thread="pool 2", launches=False)
+    builder.operator("MatMul", ms(13), ms(20), thread="pool 2", launches=False)
+    assert totals_us(builder.build()) == {"host-compute": 9000, "input": 1000}
+
+
 def test_work_that_outlasts_the_fetch_is_work() -> None:
     # Only the first two milliseconds, before the long operator begins, can be waiting.
     assert drawn(
