@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tb_perfadvisor import analyze
@@ -16,8 +17,13 @@ from tb_perfadvisor.rules.compute.unfused_operators import UnfusedOperators
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.device.recomputation import recomputation
+from tb_perfadvisor.signals.work.fusible_work import fusible_work
 from tb_perfadvisor.testing import find, run_of
+from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.tables import Int32
 from tests.support.corpus_traces import read
 
 
@@ -88,6 +94,47 @@ def test_fusion_comes_first_for_a_model_in_eager_mode(corpus: Path) -> None:
     # Bytes for each number of a norm after a residual: a sum in 16 bits (6), a cast to 32 (6), its
     # square (8), their mean (4), a scaling (8), a cast to 16 (6), and the weight (4).
     assert moved / count == pytest.approx(42 * 16 * 559 * 1024, rel=0.01)
+
+
+def memory_bound_near_products(signals: Signals) -> tuple[Int32, Int32]:
+    """Eager and compiled kernels of Segment Anything's mask decoder, products excluded.
+
+    In the decoder, at most 40 kernels follow a product before the next one. What the program does
+    with the masks takes hundreds.
+    """
+    trace, rows = signals.trace, work_rows(signals)
+    rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
+    families = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    products = (KernelFamily.MATMUL, KernelFamily.ATTENTION, KernelFamily.CONVOLUTION)
+    is_product = is_in(families, products)
+    stretch = np.cumsum(is_product)
+    is_near = (np.bincount(stretch)[stretch] <= 40) & (stretch > 0) & (stretch < stretch.max())
+    operators = operators_of(signals, rows)
+    compiled = trace.events.name[operators] == trace.strings.index("Torch-Compiled Region")
+    compiled &= operators >= 0
+    return rows[is_near & ~is_product & ~compiled], rows[~is_product & compiled]
+
+
+def test_a_fused_decoder_takes_about_what_its_compiled_profile_takes(corpus: Path) -> None:
+    """Two profiles of one module with the same products: eager in the first, compiled later."""
+    before, after = (
+        Signals(run_of(read(corpus, pattern)))
+        for pattern in ("pytorch-labs/01_143a949f*/*.gz", "sam-fast/asdf_True_10b61b2f/*.gz")
+    )
+    eager, _ = memory_bound_near_products(before)
+    _, compiled = memory_bound_near_products(after)
+    now_ms = before.trace.events.duration_ns[eager].sum() / 1e6
+    fused_ms = after.trace.events.duration_ns[compiled].sum() / 1e6
+    work = fusible_work(before)
+    inside = is_in(work.rows, eager)
+    duration_ns = before.trace.events.duration_ns[work.rows[inside]]
+    saved_ms, low_ms = (
+        float((duration_ns * (1 - share[work.kernel[inside]])).sum()) / 1e6
+        for share in (work.expected_share, work.most_share)
+    )
+    assert (now_ms, fused_ms) == (pytest.approx(232.9, abs=0.1), pytest.approx(65.1, abs=0.1))
+    gain_ms = now_ms - fused_ms
+    assert 0.6 * gain_ms <= low_ms <= saved_ms <= gain_ms
 
 
 @pytest.mark.parametrize(

@@ -278,10 +278,12 @@ class _Fusion:
         self, extent: Extent, taken: list[_Tensor], *, copies: bool = False
     ) -> _Tensor | None:
         """The latest tensor of this size in an open kernel, best one that nothing has read."""
-        keys = set(self._keys(extent))
+        keys = self._keys(extent)
         read = None
-        for tensor in self._tensors():
-            if self._key(tensor.extent) in keys and tensor not in taken:
+        for kernel in reversed(self._open):
+            for tensor in reversed(kernel.tensors):
+                if self._key(tensor.extent) not in keys or tensor in taken:
+                    continue
                 if copies and (tensor.is_copy or tensor.is_read):
                     continue
                 if not tensor.is_read:

@@ -91,10 +91,12 @@ def fusible_work(signals: Signals) -> FusibleWork:
     order = order[kinds[order] != _SKIPPED]
     kinds, is_estimated = kinds[order], is_estimated[order]
     rows, operator = rows[order], launchers(signals)[order]
-    # A sequence is what one stream runs in one step, as long as all of it is known in one way.
+    # A sequence is what one stream runs in one step up to an operator that may read anything, as
+    # long as all of it is known in one way. Layers and steps repeat, so sequences do, too.
     begins = np.zeros(len(rows), dtype=bool)
     for column in (events.track[rows], signals.steps.owner[rows], is_estimated):
         begins[1:] |= column[1:] != column[:-1]
+    begins[1:] |= (kinds[1:] >= _FIRST_KIND) & (kinds[:-1] == _BARRIER)
     # The kernels of one execution of an operator are one piece of work.
     starts = begins.copy()
     starts[:1] = True
@@ -112,7 +114,7 @@ def _traffic(
     operands: list[Operands | None],
     is_estimated: NDArray[np.bool_],
 ) -> tuple[FusedTraffic, NDArray[np.bool_]]:
-    """What all sequences move. Steps and layers repeat, so equal sequences are counted once.
+    """What all sequences move. Equal sequences are counted once.
 
     Returns:
         The traffic of all pieces of work, and whether each fused kernel is estimated.
