@@ -120,22 +120,17 @@ def test_jax_without_annotations_has_inferred_steps_and_says_so(corpus: Path) ->
     assert "inferred-steps" in {note["id"] for note in report["notes"]}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "sam-fast/asdf_True_02c6e091",
-        "tracelens-jax/test_data_jax_te_fused_attn_categorization",
-    ],
-)
-def test_healthy_profiles_yield_nothing_high(corpus: Path, path: str) -> None:
-    report = _report(corpus, path)
+def test_a_healthy_profile_yields_nothing_high(corpus: Path) -> None:
+    report = _report(corpus, "tracelens-jax/test_data_jax_te_fused_attn_categorization")
     assert "high" not in {finding["severity"] for finding in report["findings"]}
 
 
-def test_a_tuned_profile_has_nothing_high_outside_of_compute(corpus: Path) -> None:
+def test_a_busy_device_may_still_run_its_decoder_in_eager_mode(corpus: Path) -> None:
+    # INDEX: busy for 92.6 %. Half of the kernel time is eager elementwise operators, copies and
+    # norms of the mask decoder, which other versions of the program compile.
     report = _report(corpus, "sam-fast/asdf_True_02c6e091")
     high = [finding for finding in report["findings"] if finding["severity"] == "high"]
-    assert {finding["category"] for finding in high} <= {"compute"}
+    assert [finding["rule_id"] for finding in high] == ["unfused-operators"]
 
 
 def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
