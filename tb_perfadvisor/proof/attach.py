@@ -40,9 +40,11 @@ def with_proofs(report: R, proofs: Sequence[Proof], *, in_order: bool = True) ->
     if not any(finding.proof for finding in findings):
         return report
     first = None if report.first is None else findings[report.first.index]
-    ranked = [finding for group in _ordered(_groups(findings), of_changes) for finding in group]
+    groups = _ordered(_groups(findings), of_changes)
+    ranked = [finding for group in groups for finding in group]
     ordered = ranked if in_order else findings
-    if first is not None and (_is_in_vain(first, of_changes) or ranked[0].proof):
+    is_in_best = any(finding is first for finding in groups[0])
+    if first is not None and (_is_in_vain(first, of_changes) or not is_in_best):
         first = next((each for each in ranked if not _is_in_vain(each, of_changes)), first)
     return replace(
         report,

@@ -54,12 +54,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def ledger_file() -> Path:
     """Where the ledger lies; the file may not exist yet."""
-    import platformdirs
-
     directory = os.environ.get(DIRECTORY_VARIABLE)
-    return (
-        Path(directory or platformdirs.user_data_dir("tb_perfadvisor", appauthor=False)) / FILE
-    ).expanduser()
+    if not directory:
+        import platformdirs
+
+        directory = platformdirs.user_data_dir("tb_perfadvisor", appauthor=False)
+    return Path(directory, FILE).expanduser()
 
 
 def digest_of(report: model.Report) -> str:

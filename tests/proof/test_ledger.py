@@ -130,6 +130,8 @@ def test_a_proof_of_this_recording_is_shown(report: Report) -> None:
     shown = with_proofs(report, [of_this])
     assert shown.findings[0].proof is not None
     assert shown.findings[0].proof.text == "proved: 18 % faster (16–20 %, 95 %)"
+    # The one to begin with stays: it explains the general one, and has the same change.
+    assert shown.first == report.first
     assert "proved: 18 % faster" in render_text(document([shown], []))
     assert "proved: 18 % faster" in (make_brief(shown).findings[0].proof or "")
 
