@@ -465,13 +465,17 @@ def main() -> int:
     changed = None
     if arguments.retry:
         changed = _changed_tests(tree)
+        if not changed:
+            sys.exit("no test has changed since the last call")
         _record(session, changed)
     order = mutants(tree)
     results = _results(session)
     if changed is None:
         todo = [mutant for mutant in order[: arguments.number] if mutant.key not in results]
     else:
-        alive = {key for key, result in results.items() if result.status != "killed"}
+        alive = {
+            key for key, result in results.items() if result.status in ("survived", "untested")
+        }
         todo = [mutant for mutant in order if mutant.key in alive]
     recording = Recording(session)
     copy = Copy(tree)
