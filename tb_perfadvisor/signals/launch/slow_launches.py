@@ -24,6 +24,8 @@ _EXCESS = 10
 which the host checks or allocates more than usual reach 5 (cuDNN's convolutions 9)."""
 _FEWEST_PER_STEP = 3
 """What happens once or twice in a step is no launch that is slow, but other code of the step."""
+_LEAST_SHARE = 0.05
+"""Of the steps. What is less stays a part of launching in general."""
 _TYPICAL = 0.5
 """The median gap is at least this part of the mean: a few long gaps among short ones differ in
 something else than the kernel."""
@@ -75,6 +77,8 @@ def find_slow_launches(signals: Signals, idle: Intervals) -> tuple[SlowLaunch, .
         members = np.flatnonzero(of_gap == number)
         sum_ns = int(idle_ns[members].sum())
         excess = sum_ns / total_ns * len(rows) / int(launched[number])
+        if sum_ns < _LEAST_SHARE * signals.attribution.window_ns:
+            continue
         if excess < _EXCESS or len(members) < _FEWEST_PER_STEP * signals.steps.count:
             continue
         if np.median(idle_ns[members]) < _TYPICAL * idle_ns[members].mean():
