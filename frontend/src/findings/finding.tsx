@@ -83,7 +83,7 @@ export function Finding(props: Props): JSX.Element {
   );
 }
 
-function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
+function FindingBody({ id, finding, report, captureId, isRefined = false }: Props): JSX.Element {
   const findingIndex = report.findings.indexOf(finding);
   const places = finding.places?.filter(({ source }) => source) ?? [];
   return (
@@ -92,25 +92,25 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
         <Prose text={finding.summary} />
       </p>
       {finding.remedies.length > 0 && (
-        <Part title="What to change">
+        <Part isRefined={isRefined} title="What to change">
           <Remedies remedies={finding.remedies} framework={report.framework} />
         </Part>
       )}
       {places.length > 0 && (
-        <Part title="Your code">
+        <Part isRefined={isRefined} title="Your code">
           <Places places={places} />
         </Part>
       )}
       <div class="two-columns">
         {finding.how_to_verify && (
-          <Part title="How to verify">
+          <Part isRefined={isRefined} title="How to verify">
             <p>
               <Prose text={finding.how_to_verify} />
             </p>
           </Part>
         )}
         {finding.when_to_ignore && (
-          <Part title="When to ignore">
+          <Part isRefined={isRefined} title="When to ignore">
             <p>
               <Prose text={finding.when_to_ignore} />
             </p>
@@ -118,7 +118,7 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
         )}
       </div>
       {finding.evidence.length > 0 && (
-        <Part title="Evidence">
+        <Part isRefined={isRefined} title="Evidence">
           <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
         </Part>
       )}
@@ -164,10 +164,12 @@ function FindingFooter({ id, finding, captureId, findingIndex }: FooterProps): J
   );
 }
 
-function Part({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {
+/** A part of a finding; its heading is one level below that of the finding. */
+function Part({ isRefined, title, children }: { isRefined: boolean; title: string; children: ComponentChildren }): JSX.Element {
+  const Heading = isRefined ? "h5" : "h4";
   return (
     <section class="part">
-      <h5>{title}</h5>
+      <Heading>{title}</Heading>
       {children}
     </section>
   );
