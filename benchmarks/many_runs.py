@@ -2,7 +2,8 @@
 
     python benchmarks/many_runs.py [--runs 5000]
 
-Prints Markdown: seconds of processor time, as the machine may be busy; on an idle machine, waiting adds little.
+Prints Markdown: seconds of processor time, as the machine may be busy. On an idle machine, waiting
+adds little.
 """
 
 from __future__ import annotations
