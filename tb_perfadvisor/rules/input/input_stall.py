@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input.loading_apart import loading_apart
+from tb_perfadvisor.signals.input.loading_apart import limited
 from tb_perfadvisor.signals.input.waiting_fetches import (
     ends_in_prefetch,
     waiting_fetches,
@@ -125,26 +125,17 @@ class InputStall(Rule):
         low_ns = min(stall_ns, attribution.window_ns - stall_ns)
         if has_workers or ends_in_prefetch(signals):
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
-        apart, elsewhere_ns = loading_apart(signals) if loads_itself else None, 0
-        if apart is not None:
-            low_ns = min(low_ns, stall_ns - apart.most_elsewhere_ns)
-            elsewhere_ns = min(apart.elsewhere_ns, stall_ns)
+        low_ns, away_ns = limited(signals, stall_ns, low_ns)
         # A recorder's totals do not say where the step waits.
-        is_event = len(rows) > 0 and trace.totals is None
-        name = trace.name(int(rows[np.argmax(idle)])) if is_event else ""
-        where = f", in {name}" if name else ""
+        is_sum = not len(rows) or trace.totals is not None
+        name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
+        where, fix = f", in {name}" if name else "", (Remove(signals.input_waits),)
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
             instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
             saving=Saving(
-                low_ns,
-                stall_ns - elsewhere_ns,
-                stall_ns,
-                claims,
-                "measured",
-                (Remove(signals.input_waits),),
-                elsewhere_ns=elsewhere_ns,
+                low_ns, stall_ns - away_ns, stall_ns, claims, "measured", fix, elsewhere_ns=away_ns
             ),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input.loading_apart import loading_apart
+from tb_perfadvisor.signals.input.loading_apart import limited
 from tb_perfadvisor.signals.input.waiting_fetches import (
     fetches_without_workers,
     workers_to_keep_up,
@@ -69,6 +69,10 @@ class LoaderInMainProcess(Rule):
         "In PyTorch's ResNet-50 sample, taking over a batch from a worker costs up to 1.4 ms.",
     )
 
+    hidden_share = Limit(
+        0.5, "share", "On the CPU, workers and the step's operators share the cores."
+    )
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for a loader without workers."""
         events, rows = signals.trace.events, fetches_without_workers(signals)
@@ -80,11 +84,10 @@ class LoaderInMainProcess(Rule):
         stall_ns = total_ns(claims)
         if self.is_minor(stall_ns, signals):
             return
-        low_ns, elsewhere_ns = min(stall_ns, signals.attribution.window_ns - stall_ns), 0
-        apart = loading_apart(signals)
-        if apart is not None:
-            low_ns = min(low_ns, stall_ns - apart.most_elsewhere_ns)
-            elsewhere_ns = min(apart.elsewhere_ns, stall_ns)
+        low_ns = min(stall_ns, signals.attribution.window_ns - stall_ns)
+        if signals.device.is_host_only:
+            low_ns = int(self.hidden_share * low_ns)
+        low_ns, elsewhere_ns = limited(signals, stall_ns, low_ns)
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(

@@ -96,3 +96,17 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
         remaining_ns(SLOWER_SHARE, workers_to_keep_up(signals)),
         remaining_ns(MOST_SLOWER_SHARE, 1),
     )
+
+
+def limited(signals: Signals, stall_ns: int, low_ns: int) -> tuple[int, int]:
+    """The low end of what loading apart saves of a stall, and what is waited elsewhere instead.
+
+    Args:
+        signals: The worker's facts.
+        stall_ns: How long the training thread's own loading holds up the device.
+        low_ns: The low end as far as the loader decides.
+    """
+    apart = loading_apart(signals)
+    if apart is None:
+        return low_ns, 0
+    return min(low_ns, stall_ns - apart.most_elsewhere_ns), min(apart.elsewhere_ns, stall_ns)
