@@ -73,8 +73,9 @@ def test_waits_cost_what_the_host_spends_in_them_when_it_is_the_slower(corpus: P
     assert finding.rule_id == "device-synchronization"
     assert finding.saving is not None
     assert finding.saving.basis == "simulated"
-    # The copies must still be launched, 4,259 times.
-    assert waiting_us - 40e3 < finding.saving.expected_ns / 1e3 < waiting_us
+    # The copies must still be launched, 4,259 times. That is the most: the program may need values.
+    assert waiting_us - 40e3 < finding.saving.high_ns / 1e3 < waiting_us
+    assert finding.saving.expected_ns < 0.6 * finding.saving.high_ns
 
 
 def test_workers_save_less_than_the_stall_where_they_slow_the_host(corpus: Path) -> None:
