@@ -461,6 +461,7 @@ def main() -> int:
     tree = session / "tree"
     if not tree.exists():
         _make_copy(tree)
+    if not any(session.glob("recorded-*.json")):
         _record(session, TESTS)
     changed = None
     if arguments.retry:
