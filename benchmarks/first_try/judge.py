@@ -76,7 +76,7 @@ def judge_profiles(directory: Path) -> list[ProfileVerdict]:
     verdicts = []
     for profile in profiles():
         truth = truths[profile.name]
-        report = _report(profile_folder(directory, profile), directory, profile.name)
+        report = _report(profile_folder(directory, profile), directory, f"profiles/{profile.name}")
         said, named = first_causes(report, names)
         verdicts.append(
             ProfileVerdict(profile, tuple(truth["causes"]), truth["reason"], said, named)
@@ -98,7 +98,7 @@ def judge_histories(directory: Path, half: str) -> list[HistoryVerdict]:
             for side in (history.before, history.after)
         )
         folder = history_folder(directory, history.before)
-        report = _report(folder, directory, history.name)
+        report = _report(folder, directory, f"histories/{history.name}")
         predicted, bound = predicted_shares(report, truth["change"], names)
         verdicts.append(
             HistoryVerdict(

@@ -80,9 +80,11 @@ def _misses(verdicts: Sequence[ProfileVerdict]) -> Iterator[str]:
 def _history_table(rows: Sequence[HistoryVerdict]) -> Iterator[str]:
     yield "| history | half | gain | predicted for this change | all together, at most | in range |"
     yield "|---|---|---|---|---|---|"
+    why = {row["name"]: row["why"] for row in table("misses.toml").get("history", [])}
     for row in rows:
         predicted = " – ".join(map(_percent, row.predicted)) if row.predicted else "not named"
-        inside = "yes" if row.is_in_range else "no"
+        outside = f"no: {why.get(row.history.name, 'not looked into yet')}"
+        inside = "yes" if row.is_in_range else outside
         yield (
             f"| {row.history.name} | {row.history.half} | {_percent(row.gain)} | {predicted}"
             f" | {_percent(row.bound)} | {inside if row.counts else 'not counted: ' + row.reason} |"
