@@ -79,8 +79,9 @@ def test_exposed_communication_of_a_recommender(corpus: Path) -> None:
         finding for finding in report.findings if finding.rule_id == "exposed-communication"
     )
     # One rank of eight: how much of it is waiting is unknown, and said to be.
-    assert finding.saving is not None
-    assert finding.saving.low_ns == 0
+    assert finding.saving is None
+    assert finding.bounds is not None
+    assert 0.1 < finding.bounds.share_high < 0.19
     assert "without profiles of all ranks" in finding.summary
     assert "missing-ranks" in {note.id for note in report.notes}
     assert not {"straggler", "slow-link", "long-all-reduce"} & set(rules(report))
@@ -97,13 +98,13 @@ def test_little_communication_ranks_low(corpus: Path) -> None:
         if finding.category == "communication" and finding.rule_id != "ddp-buffer-broadcast"
     ]
     assert {finding.severity for finding in about} == {"low"}
-    savings = {finding.rule_id: finding.saving for finding in about}
+    savings = {finding.rule_id: finding.saving or finding.bounds for finding in about}
     # Rank 1 is missing: the bytes need the link for some of the time, and the rest may be waiting.
     exposed = savings.pop("exposed-communication")
     assert exposed is not None
-    assert 0 < exposed.share_expected < 0.01
-    assert exposed.share_high < 0.07
-    assert set(savings.values()) == {None}
+    assert 0 < exposed.share_high < 0.07
+    # What it consists of has no price of its own, either.
+    assert all(bounds is None or bounds.share_high <= 0.06 for bounds in savings.values())
 
 
 def test_404_all_reduces_a_step(corpus: Path) -> None:

@@ -70,8 +70,8 @@ def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
     assert abs(_cause(result, "compute-32")["change_ns"]) < 3e6
     stall = _finding(result, "input-stall")
     assert (stall["status"], stall["causes"]) == ("fixed", ["input"])
-    # The prediction came from a replay without the fetching; all but a millisecond of it was saved.
-    assert stall["achieved_ns"] == pytest.approx(stall["predicted"]["expected_ns"], rel=0.03)
+    # At most the whole wait; some of it was expected to be waited elsewhere.
+    assert stall["predicted"]["expected_ns"] < stall["achieved_ns"] < stall["predicted"]["high_ns"]
     # Still there, and with the stall gone more of it is expected to reach the step.
     precision = _finding(result, "full-precision-compute")
     assert precision["status"] == "changed"
@@ -87,8 +87,8 @@ def test_what_the_terminal_says_of_it(corpus: Path) -> None:
     assert status == 0
     assert "Perhaps 1.39 times as fast: median step of 127 ms instead of 176 ms" in text
     (stall,) = [line for line in text.splitlines() if line.startswith("input-stall")]
-    assert stall.split()[1:3] == ["56.3", "ms"]
-    assert "57.5 ms (102 %)" in stall
+    assert stall.split()[1:3] == ["44.4", "ms"]
+    assert "57.5 ms (130 %)" in stall
     status, text = _run(corpus, WORKERS_4, WORKERS_0, options=("--fail-on-regression", "1"))
     assert status == 3
     assert "a typical step: 2" in text
@@ -133,10 +133,9 @@ def test_time_that_disappeared_from_segment_anything_counts_once(corpus: Path) -
         if finding["achieved_ns"] is not None
     }
     assert 0.5 * -change < sum(achieved.values()) <= -change
-    # The waits are gone, and about what they were expected to cost.
+    # Most of the waits are gone, and what they took lies in its range.
     waits = _finding(result, "device-synchronization")
-    expected_ns = waits["predicted"]["expected_ns"]
-    assert achieved["device-synchronization"] == pytest.approx(expected_ns, rel=0.1)
+    assert waits["predicted"]["low_ns"] < achieved[waits["rule_id"]] < waits["predicted"]["high_ns"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,11 @@ def test_resnet50_without_workers_is_input_bound(corpus: Path) -> None:
     report = _report(corpus, "kineto/resnet50_num_workers_0")
     assert _rules(report)[0] == "input-stall"
     # The PyTorch plugin's own golden line: DataLoader 33.37 % of the average step.
-    assert 0.28 <= report["findings"][0]["saving"]["share_expected"] <= 0.38
+    # With workers, the step may wait elsewhere: its pair took 35.2 of 175 ms less.
+    saving = report["findings"][0]["saving"]
+    assert saving["share_low"] < 0.201 < saving["share_high"]
+    assert saving["share_expected"] == pytest.approx(0.25, abs=0.01)
+    assert saving["share_high"] == pytest.approx(0.3337, abs=0.005)
     assert report["overview"]["input_wait_share"] == pytest.approx(0.3337, abs=0.005)
     # The same: Kernel 55.51 %.
     assert report["overview"]["device_compute_share"] == pytest.approx(0.5551, abs=0.01)

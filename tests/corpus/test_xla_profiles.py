@@ -127,7 +127,8 @@ def test_layouts_matter_little_to_a_device_that_idles(corpus: Path) -> None:
 
 def test_two_of_eight_gpus_work(corpus: Path) -> None:
     report = advice(corpus / "xprof-demo/plugins/profile/GPU-multi-worker")
-    assert of(report, "unused-devices").summary.startswith("6 of 8 devices")
+    # A MirroredStrategy names replicas: it uses them all, as far as the profile tells.
+    assert "unused-devices" not in ids(report)
     # XProf: a step of 21.3 ms.
     assert report.overview.step_time_ns == pytest.approx(21.3e6, rel=0.002)
 
@@ -184,7 +185,8 @@ def training(corpus: Path) -> Trace:
 
 def test_operations_of_a_real_training_on_a_tpu(corpus: Path) -> None:
     report = analyze(training(corpus))
-    assert ids(report)[0] == "data-shuffling"
+    # What is exposed and what is shuffled: 26.6 and 14.2 % of the time at most.
+    assert ids(report)[:2] == ["exposed-communication", "data-shuffling"]
     # By the table's categories, in microseconds: all-reduce-scatter fusions 356,577, all-gather
     # 105,302, all-to-all 4,563, all-reduce 3,084; of 574,041 for custom fusions all but 6,654 are
     # halves of asynchronous collectives. Everything takes 3,896,912 (loops themselves left out).
@@ -193,7 +195,7 @@ def test_operations_of_a_real_training_on_a_tpu(corpus: Path) -> None:
     share = report.overview.exposed_communication_share
     assert share == pytest.approx(exposed_us / 3_896_912, abs=1e-4)
     # Of one device alone, how much of that is waiting for the others is unknown.
-    assert (exposed.saving, exposed.severity) == (None, "low")
+    assert (exposed.saving, exposed.severity) == (None, "medium")
     # 14 asynchronous ones, 8 + 4 + 2 + 5 others.
     assert "(33 collectives per step)" in exposed.summary
     # dynamic-update-slice 554,431 and sort 211: gradients of 16 layers, stacked by a scan along a
