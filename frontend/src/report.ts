@@ -677,8 +677,8 @@ export interface WholeRunInfo {
   varies_ns: [number, number] | null;
   first_step: number;
   last_step: number;
-  logged_steps: number;
-  is_whole: boolean;
+  logged_steps?: number | null;
+  is_whole?: boolean;
   elapsed_ns: number;
   steps_left: number | null;
   saving: RealSaving | null;
@@ -1008,8 +1008,8 @@ export interface FindingChange {
   causes: string[];
   achieved_ns: number | null;
   is_in_range: boolean | null;
-  outcome: string;
-  summary: string;
+  outcome?: string;
+  summary?: string;
 }
 /**
  * What a finding expects its remedy to save.

@@ -114,7 +114,7 @@ def change_training(tab: Any) -> None:
     tab.get_by_label("Last step of the run").fill("5000")
     tab.get_by_label("Last step of the run").press("Tab")
     # The numbers for these options take a moment.
-    tab.get_by_text("steps left").first.wait_for()
+    tab.get_by_text("at $2.50 an hour").first.wait_for()
 
 
 def change_comparison(tab: Any) -> None:

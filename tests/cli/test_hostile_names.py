@@ -92,6 +92,12 @@ def hostile_commands(logs: Path) -> dict[str, list[list[object]]]:
             ["suggest", logs / RUN, "--repo", missing],
             ["suggest", logs / RUN, "--repo", logs.parent, "--rule", ESCAPES],
         ],
+        "try": [
+            ["try", logs / RUN, "--repo", logs.parent, "--yes", "--", missing],
+            ["try", missing, "--yes", "--", "true"],
+            ["try", logs / RUN, "--yes", "--change", ESCAPES, "--", "true"],
+        ],
+        "ledger": [["ledger", "--file", missing], ["ledger", "--file", logs / NOT_UTF8]],
         "run": [["run", "--", missing], ["run", "--every", ESCAPES, "--", "true"]],
         "mcp": [["mcp", "--root", missing], ["mcp", ESCAPES]],
         "explain": [["explain", ESCAPES]],

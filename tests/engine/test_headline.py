@@ -98,7 +98,7 @@ def test_just_below_and_just_above_a_tenth() -> None:
 
 def test_savings_come_before_queued_work() -> None:
     # Each step waits 10 ms for a batch; then, the fill waits 6 ms although it is launched.
-    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     builder = TraceBuilder()
     for number in range(3):
         begin = ms(40 * number)

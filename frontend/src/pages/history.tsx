@@ -362,7 +362,7 @@ function OccurrenceText({ occurrence, recordings }: { occurrence: Occurrence; re
   return (
     <>
       {describeOccurrence(occurrence)}
-      {change && `: ${change.summary}`}
+      {change?.summary && `: ${change.summary}`}
       {before && after && (
         <>
           {" "}

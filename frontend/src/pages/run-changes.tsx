@@ -165,7 +165,7 @@ function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Elemen
       <ul class="finding-changes">
         {findings.map((finding) => (
           <li key={finding.rule_id}>
-            <span class={`outcome outcome-${finding.outcome.toLowerCase()}`}>
+            <span class={`outcome outcome-${(finding.outcome ?? "").toLowerCase()}`}>
               {finding.outcome === "Fixed" && <CheckIcon />}
               {finding.outcome}
             </span>
@@ -174,7 +174,7 @@ function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Elemen
                 <Prose text={finding.title} />
               </p>
               <p class="muted">
-                <Prose text={finding.summary} />
+                <Prose text={finding.summary ?? ""} />
               </p>
             </div>
           </li>

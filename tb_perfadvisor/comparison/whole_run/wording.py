@@ -57,7 +57,8 @@ def _real_saving(info: model.WholeRunInfo) -> Iterator[str]:
 
 def _which(info: model.WholeRunInfo) -> str:
     if info.is_whole:
-        return f"the {info.logged_steps:,} steps logged so far"
+        steps = info.logged_steps or info.last_step - info.first_step
+        return f"the {steps:,} steps logged so far"
     return f"steps {info.first_step:,} to {info.last_step:,}, which are of this kind"
 
 

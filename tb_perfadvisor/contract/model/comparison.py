@@ -181,9 +181,9 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     expects as much, or if the rule could not check the target."""
     is_in_range: bool | None
     """Whether that lies between the prediction's ends."""
-    outcome: str
+    outcome: str = ""
     """What became of it, in a word: *Fixed*, or *Gone* if the step did not get faster."""
-    summary: str
+    summary: str = ""
     """What was predicted, achieved and is left, in words."""
 
 

@@ -54,9 +54,9 @@ class WholeRunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the part of the run in which steps take as long as around the recording."""
     last_step: int
     """Of this part, as far as it was logged."""
-    logged_steps: int
-    """That the run took in this part, repeated ones included."""
-    is_whole: bool
+    logged_steps: int | None = None
+    """That the run took in this part, repeated ones included; null in reports of older versions."""
+    is_whole: bool = True
     """Whether this part is the whole run."""
     elapsed_ns: int
     """From the first logged step of the run to the last."""
