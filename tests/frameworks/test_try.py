@@ -153,6 +153,8 @@ def test_a_crash_of_the_change_is_told(tmp_path: Path, checkout: Path) -> None:
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
     before = state(checkout)
+    # Where the tests run in the background, a shell has SIGINT ignored, also in what they start.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command(tmp_path, patch_of((SLEEP, "        pass"))),
         cwd=checkout,
@@ -160,6 +162,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    signal.signal(signal.SIGINT, handler)
     deadline_s = time.monotonic() + 120
     while not [*(tmp_path / "t").glob("*/run/status/*.json")]:
         assert time.monotonic() < deadline_s

@@ -15,10 +15,11 @@ _OF_DEVICES = ("nccl", "xccl", "hccl")
 called `cpu:gloo,cuda:nccl`."""
 _DEVICE_COLLECTIVE = re.compile(rf"^(?:{'|'.join(_OF_DEVICES)}):")
 _DEVICE_CALL = re.compile(
-    r"(?:cuda|hip)[A-Z]|aten::_?(?:cudnn|miopen)_|aten::_thnn_fused|aten::_scaled_dot_product_"
-    r"(?:efficient|cudnn)_attention"
+    r"(?:cuda|hip)[A-Z]|aten::_?(?:cudnn|miopen)_(?!is_acceptable)|aten::_thnn_fused"
+    r"|aten::_scaled_dot_product_(?:efficient|cudnn)_attention"
 )
-"""Calls of a runtime, and operators that the CPU does not have."""
+"""Calls of a runtime, and operators that the CPU does not have. A recurrent layer asks on the CPU,
+too, whether cuDNN could run it."""
 _CALL_KINDS = (
     EventKind.OPERATOR,
     EventKind.SYNCHRONIZE,

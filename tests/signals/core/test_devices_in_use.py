@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals.core.devices_in_use import (
     existing_devices,
+    shows_device_use,
     unused_devices,
     used_devices,
 )
@@ -51,3 +54,18 @@ def test_a_program_that_only_copies_uses_its_device() -> None:
     trace = listed().copy(CopyDirection.HOST_TO_DEVICE, ms(0), ms(1), device=1).build()
     assert used_devices(trace) == (1,)
     assert visible_and_used(trace) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_used"),
+    [
+        ("aten::cudnn_convolution", True),
+        ("aten::miopen_batch_norm", True),
+        # A recurrent layer on the CPU asks whether cuDNN could run it.
+        ("aten::cudnn_is_acceptable", False),
+    ],
+)
+def test_operators_that_only_devices_have(name: str, is_used: bool) -> None:
+    builder = TraceBuilder()
+    builder.operator(name, 0, 1_000)
+    assert shows_device_use(builder.build()) == is_used
