@@ -101,7 +101,7 @@ def test_whole_runs(logdir: Path, perfadvisor: Perfadvisor) -> None:
     run = logdir / "pytorch_whole_run"
     assert "per step without the profiler" in perfadvisor("training", run)
     (described,) = json.loads(perfadvisor("training", run, "--format", "json"))
-    assert described["step_ns"] > 0
+    assert described["regimes"][0]["step_ns"] > 0
     assert "pytorch_whole_run" in perfadvisor("history", run)
     json.loads(perfadvisor("history", run, "--format", "json"))
 
