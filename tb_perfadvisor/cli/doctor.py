@@ -107,7 +107,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     lines += [f"compared with the events: {file.path}" for file in capture.results]
     lines += [
         f"read beside the events: {file.path}"
-        for file in (*capture.compile_logs, *capture.snapshots)
+        for file in (*capture.compile_logs, *capture.snapshots, *capture.facts)
     ]
     if not format.is_read_by_profile_tab:
         return lines

@@ -30,6 +30,8 @@ INPUT_SHARE = 0.05
 """The same limit as that of input-stall."""
 RECORDING_SHARE = 0.05
 """Less than 5 % is within the usual variation of steps."""
+LOADED_SHARE = 0.1
+"""Interrupts, agents and desktops take a few percent of the cores of an idle machine."""
 
 
 def recording_notes(signals: Signals) -> list[Note]:
@@ -42,6 +44,7 @@ def recording_notes(signals: Signals) -> list[Note]:
         *_on_captures(signals),
         *_on_overhead(signals),
         *_on_unseen_input(signals),
+        *_on_load(signals),
     ]
 
 
@@ -247,5 +250,23 @@ def _on_unseen_input(signals: Signals) -> list[Note]:
             "prepare it, and whether they read small remote files or decode is not in this "
             "profile.",
             hint,
+        )
+    ]
+
+
+def _on_load(signals: Signals) -> list[Note]:
+    """That other programs used the cores while the capture was recorded."""
+    load, cores = signals.trace.facts.load, signals.trace.facts.machine.cores
+    if load is None or load.others < LOADED_SHARE:
+        return []
+    of = f"the program's {cores:,} cores" if cores else "the program's cores"
+    return [
+        Note(
+            "loaded-machine",
+            "warning",
+            f"While this was recorded, other programs used {format_share(load.others)} of the "
+            f"time of {of}. Host times, waits for input and CPU steps are longer than on a quiet "
+            "machine, and their findings may be of that load.",
+            "Record again while nothing else runs, or give the program cores of its own.",
         )
     ]

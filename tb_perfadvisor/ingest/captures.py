@@ -9,6 +9,8 @@ from functools import cached_property
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.ingest.trace_names import stem_of
+from tb_perfadvisor.machine.facts import SUFFIX
 
 COMPILE_LOG_FORMAT = "torch-compile-log"
 """The format of captures that are no profile, but a log of torch.compile."""
@@ -44,6 +46,8 @@ class WorkerFiles(Struct, frozen=True):
     format: str
     snapshot: ProfileFile | None
     """The memory snapshot beside them."""
+    facts: ProfileFile | None
+    """What the recorder stored beside them."""
     is_only: bool
     """Whether the capture has no other worker."""
 
@@ -65,13 +69,15 @@ class Capture(Struct, frozen=True, dict=True):
     """Logs of torch.compile in the same directory: not needed, but they explain what it did."""
     snapshots: tuple[ProfileFile, ...] = ()
     """Memory snapshots in the same directory, at most one for each worker."""
+    facts: tuple[ProfileFile, ...] = ()
+    """What our recorders stored beside the files of the profile, at most one for each."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
 
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        return (*self.results, *self.compile_logs, *self.snapshots)
+        return (*self.results, *self.compile_logs, *self.snapshots, *self.facts)
 
     @cached_property
     def workers(self) -> tuple[WorkerFiles, ...]:
@@ -82,6 +88,7 @@ class Capture(Struct, frozen=True, dict=True):
         is_only = len(by_worker) == 1
         # Use the first snapshot of each rank.
         by_rank = {file.rank: file for file in reversed(self.snapshots)}
+        facts = {name_of_facts(file.path): file for file in self.facts}
         return tuple(
             WorkerFiles(
                 files=tuple(files),
@@ -91,6 +98,7 @@ class Capture(Struct, frozen=True, dict=True):
                 snapshot=next(iter(self.snapshots), None)
                 if is_only
                 else by_rank.get(files[0].rank),
+                facts=facts.get(name_of(files[0].path)),
                 is_only=is_only,
             )
             for files in by_worker.values()
@@ -140,6 +148,16 @@ def make_capture(
     text = "\0".join([run, session, *sorted(file.system_path for file in ordered)])
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return Capture(digest, run, session, format, ordered, merges_hosts=merges_hosts)
+
+
+def name_of(path: str) -> tuple[str, str]:
+    """The directory of a file, and its name without suffixes."""
+    return directory_of(path), stem_of(path)
+
+
+def name_of_facts(path: str) -> tuple[str, str]:
+    """The same for a file of facts: that of the file that they are of."""
+    return name_of(path.removesuffix(SUFFIX))
 
 
 def directory_of(path: str) -> str:

@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.files.containment import LEADS_OUT
 from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path
+from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
 from tb_perfadvisor.ingest.sniffed_files import sniff_files
 from tb_perfadvisor.plain_text import printable_name
 
@@ -52,9 +53,11 @@ def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
     for format in FORMATS:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
+    facts = (entry for entry in tree.entries if is_facts_file(entry.path))
+    captures = with_facts(grouped.captures, facts)
     return Listing(
         root=tree.root,
-        captures=tuple(sorted(grouped.captures, key=lambda c: (c.run, c.session, c.files[0].path))),
+        captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),
         rejected=tuple(sorted(grouped.rejected, key=lambda file: file.path)),
         scanned_files=tree.scanned_files,
         is_complete=not gaps,
@@ -79,7 +82,7 @@ def _sort_by_name(tree: Tree) -> tuple[dict[str, list[FoundFile]], list[FoundFil
     files: dict[str, list[FoundFile]] = defaultdict(list)
     candidates: list[FoundFile] = []
     for entry in tree.entries:
-        if _IGNORED.search(entry.path) or is_event_file(entry.path):
+        if _IGNORED.search(entry.path) or is_event_file(entry.path) or is_facts_file(entry.path):
             continue
         session = None if tree.only_file else _session_of(entry.path, above)
         file = FoundFile(entry, session, is_only_file=tree.only_file)

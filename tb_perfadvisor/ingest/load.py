@@ -26,6 +26,7 @@ from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
+from tb_perfadvisor.ingest.recorded_facts import read_facts
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.note import Note
@@ -299,6 +300,9 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
     trace = read(openers, source)
     if recorded.snapshot is not None:
         trace = _with_snapshot(trace, root, recorded.snapshot)
+    if recorded.facts is not None:
+        facts, notes = read_facts(root, recorded.facts)
+        trace = replace(trace, facts=facts, notes=(*trace.notes, *notes))
     return trace if recorded.is_only else with_merge_note(trace)
 
 

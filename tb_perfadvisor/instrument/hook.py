@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from tb_perfadvisor.instrument.checkout_guard import guard, use_copy
@@ -22,6 +22,8 @@ from tb_perfadvisor.instrument.step_hooks import Finder, HookedProcess, OnImport
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
 _LOOK_EVERY_S: Final = 0.5
+_SEEN_STEPS: Final = 3
+"""The first steps show which loop makes them; looking at the stack takes time."""
 
 
 def install() -> None:
@@ -55,21 +57,43 @@ class _RecordedProcess(HookedProcess):
         self._counted: Any = None
         self._is_tracing = False
         self._recordings = 0
+        self._parts: Any = None
         super().__init__(settings)
 
     @property
     def waiting(self) -> dict[str, OnImport]:
-        return {**super().waiting, "jax": self._on_jax}
+        return {
+            **super().waiting,
+            "jax": self._on_jax,
+            "torch.nn.modules.module": self._on_modules,
+            "torch.utils.data.dataloader": self._on_loaders,
+        }
+
+    @property
+    def parts(self) -> Any:
+        """What the program makes; imported when a framework is, not by every process."""
+        if self._parts is None:
+            from tb_perfadvisor.instrument.parts import Parts
+
+            self._parts = Parts()
+        return self._parts
+
+    def on_optimizer(self, optimizer: Any, frame: FrameType) -> None:
+        """Remember where it is made."""
+        from tb_perfadvisor.instrument.parts import add_optimizer
+
+        add_optimizer(self.parts, optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """Count the steps of the first optimizer; others may make more than one per step."""
         if self._counted is None:
             from tb_perfadvisor.instrument.torch import continuous
 
-            self._profiler = continuous(self.settings["logdir"], **self.settings["plan"])
-            self._profiler.logs_summary = False  # the command says it
+            self._use(continuous(self.settings["logdir"], **self.settings["plan"]))
             self._counted = optimizer
         if optimizer is self._counted:
+            if self.said["steps"] < _SEEN_STEPS:
+                self.parts.add_step("step", sys._getframe(2))
             self._step()
 
     def keras_callback(self) -> Any:
@@ -77,8 +101,7 @@ class _RecordedProcess(HookedProcess):
         from tb_perfadvisor.instrument.keras import counting_callback, profiler_of_backend
 
         if self._counted is None:
-            self._profiler = profiler_of_backend(self.settings["logdir"], self.settings["plan"])
-            self._profiler.logs_summary = False
+            self._use(profiler_of_backend(self.settings["logdir"], self.settings["plan"]))
             self._counted = "fit"
         return counting_callback(self._profiler, self._step)
 
@@ -90,6 +113,22 @@ class _RecordedProcess(HookedProcess):
         if self._profiler is not None:
             self._profiler.close()
             self.said["summary"] = self._profiler.summary()
+
+    def _use(self, profiler: Any) -> None:
+        profiler.logs_summary = False  # the command says it
+        profiler.recorded_by = "run"
+        profiler.parts = self.parts
+        self._profiler = profiler
+
+    def _on_modules(self, module: ModuleType) -> None:
+        from tb_perfadvisor.instrument.parts import watch_models
+
+        watch_models(self.parts, vars(module)["Module"])
+
+    def _on_loaders(self, module: ModuleType) -> None:
+        from tb_perfadvisor.instrument.parts import watch_loaders
+
+        watch_loaders(self.parts, vars(module)["DataLoader"])
 
     def _on_jax(self, module: ModuleType) -> None:
         """Record by time, unless Keras's steps are counted."""

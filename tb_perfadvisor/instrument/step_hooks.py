@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 OnImport = Callable[[ModuleType], None]
@@ -80,6 +80,9 @@ class HookedProcess(ABC):
     def on_optimizer_step(self, optimizer: Any) -> None:
         """A step of an optimizer of PyTorch has returned; not one inside another's."""
 
+    def on_optimizer(self, optimizer: Any, frame: FrameType) -> None:  # noqa: B027 - may be ignored
+        """The program made an optimizer of PyTorch, in a call on this stack."""
+
     @abstractmethod
     def keras_callback(self) -> Any:
         """One more callback for a `fit` of Keras."""
@@ -114,6 +117,7 @@ class HookedProcess(ABC):
             initialize(made, *arguments, **keywords)
             with suppress(Exception):
                 self._count_steps(type(made))
+                self.on_optimizer(made, sys._getframe(1))
 
         optimizer.__init__ = initialize_and_count
 

@@ -23,7 +23,9 @@ from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.instrument import hook, site
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH
-from tb_perfadvisor.proof.machine import Load, load_between, moment, pinned_cores, processes_of
+from tb_perfadvisor.machine.facts import Load
+from tb_perfadvisor.machine.load import load_between, moment, processes_of
+from tb_perfadvisor.machine.this_machine import open_cores
 from tb_perfadvisor.proof.snapshot import Snapshot, path_in_copy, safe_environment
 from tb_perfadvisor.trace.tables import Float64
 
@@ -117,7 +119,7 @@ class Runner:
         self._program = self._run / "program"
         self._status = self._run / "status"
         self._command = _absolute(command, started_in)
-        self._cores = pinned_cores()
+        self._cores = open_cores()
 
     def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
         """Run a version until its steps are measured.
@@ -145,9 +147,9 @@ class Runner:
                 said = self._said()
                 now_s = time.monotonic()
                 if opened_s is None and any(each.get("is_open") for each in said):
-                    opened_s, before = now_s, moment(self._mark, self._cores)
+                    opened_s, before = now_s, moment(processes_of(self._mark), self._cores)
                 if any(each.get("is_complete") for each in said if not each.get("rank")):
-                    after = moment(self._mark, self._cores)
+                    after = moment(processes_of(self._mark), self._cores)
                     break
                 if process.poll() is not None:
                     said = self._said()

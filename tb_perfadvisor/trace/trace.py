@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.machine.facts import UNKNOWN, Facts
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
@@ -118,6 +119,8 @@ class Trace(Struct, frozen=True):
     """In XLA programs, as far as the file tells."""
     snapshot: MemorySnapshot | None = None
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
+    facts: Facts = UNKNOWN
+    """What the recorder knew of the machine and the program; all unknown of other recorders."""
 
     @property
     def is_snapshot_only(self) -> bool:

@@ -5,12 +5,16 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.recorded_facts import decode_facts
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH, ContinuousProfiler
 from tb_perfadvisor.instrument.continuous.recordings import Recordings, StoredRecording
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+from tb_perfadvisor.machine.facts import Recording
 
+FACTS = "mine.perfadvisor.json"
 PERIODIC = Start("periodic", is_rich=False)
 
 
@@ -179,8 +183,14 @@ def test_steps_are_recorded_and_the_cost_is_counted(tmp_path: Path, clock: Clock
     profiler.close()
     assert recorder.started == [20, 70]
     assert [each.files for each in profiler.recordings] == [
-        (tmp_path / f"step_{step:08}" / "mine.pt.trace.json",) for step in (20, 70)
+        tuple(tmp_path / f"step_{step:08}" / name for name in ("mine.pt.trace.json", FACTS))
+        for step in (20, 70)
     ]
+    facts = decode_facts((tmp_path / "step_00000070" / FACTS).read_bytes())
+    expected = Recording("continuous", is_rich=False, reason="periodic", first_step=70)
+    assert replace(facts.recording, step_ns=None) == expected
+    assert facts.recording.step_ns == pytest.approx(0.1e9)
+    assert facts.machine.cores
     overhead = profiler.overhead
     # Two recordings of five steps of 0.1 s, with 0.5 s to start and 0.25 s to write.
     assert overhead.recording_s == pytest.approx(2 * (5 * 0.1 + 0.5 + 0.25))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.proof.machine import Load
+from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.proof.runs import BLOCKS, Counters, Plan, Run
 
 BASE, CHANGE = Path("base"), Path("change")

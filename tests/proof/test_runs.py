@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.machine.load import processes_of
 from tb_perfadvisor.proof import runs
 from tb_perfadvisor.proof.candidates import apply_patch
-from tb_perfadvisor.proof.machine import Load, load_between, moment, processes_of
 from tb_perfadvisor.proof.runs import Plan, Run, Runner
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 
@@ -154,30 +153,3 @@ def test_patches_stay_in_the_copy(tmp_path: Path) -> None:
         with pytest.raises(PerfAdvisorError, match="does not apply"):
             apply_patch(f"--- a/{name}\n+++ b/{name}\n{hunk}", tmp_path / "copy")
     assert (tmp_path / "out.py").read_text() == "x = 1\n"
-
-
-def test_load_by_others(tmp_path: Path) -> None:
-    def state(busy: int, idle: int, own: int) -> None:
-        (tmp_path / "stat").write_text(
-            f"cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\ncpu1 9 0 0 9\n"
-        )
-        process = tmp_path / "17"
-        process.mkdir(exist_ok=True)
-        (process / "environ").write_bytes(b"A=1\0PERFADVISOR_RUN=mark\0")
-        fields = " ".join(["S", "1", "17", "17", *["0"] * 7, str(own), "0", "0", "0"])
-        (process / "stat").write_text(f"17 (a) b) {fields}")
-
-    state(100, 100, 10)
-    before = moment(b"mark", [0], tmp_path)
-    # 100 ticks later, 60 were busy, 40 of them for the program: others used 20 %.
-    state(160, 140, 50)
-    after = moment(b"mark", [0], tmp_path)
-    assert load_between(before, after) == Load(pytest.approx(0.2), pytest.approx(0.4))
-    assert load_between(before, before) is None
-    assert moment(b"mark", [0], tmp_path / "missing") is None
-
-
-def test_this_process_is_found_by_its_environment() -> None:
-    if sys.platform != "linux":
-        pytest.skip("needs /proc")
-    assert os.getpid() in processes_of(b"PATH=")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.proof.machine import Load
+from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.proof.runs import Counters
 from tb_perfadvisor.proof.trial import Trial, try_change
 from tests.proof.stand_ins import BASE, CHANGE, Program, wandering

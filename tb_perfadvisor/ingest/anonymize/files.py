@@ -10,17 +10,20 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.ingest.anonymize.facts import anonymize_facts
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
+from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.ingest.xspace.reader import looks_like_xplane
+from tb_perfadvisor.machine.facts import SUFFIX
 from tb_perfadvisor.output_files import write_file
 
 _HEAD_BYTES = 4096
 
 
 def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, ...]:
-    """Write an anonymized copy of a Kineto trace or an xplane.
+    """Write an anonymized copy of a Kineto trace or an xplane, and of the facts beside it.
 
     Args:
         source: `*.json`, `*.json.gz` or `*.xplane.pb`.
@@ -42,7 +45,11 @@ def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, .
             pieces = _pieces(stream, source, target, names)
             is_gzipped = target.suffix == ".gz"
             write_file(target, _gzipped(pieces) if is_gzipped else pieces, [source])
-            return names.unlisted_words
+        facts = _facts_beside(source)
+        if facts.is_file() and not source.name.endswith(SUFFIX):
+            copied = anonymize_facts(facts.read_bytes(), names, where=facts.name)
+            write_file(_facts_beside(target), [copied], [source, facts])
+        return names.unlisted_words
     except OSError as error:
         path = error.filename or source
         raise PerfAdvisorError(f"{error.strerror or error}.", where=str(path)) from None
@@ -52,6 +59,8 @@ def _pieces(stream: BinaryIO, source: Path, target: Path, names: Names) -> Itera
     # Either reader loads a module that the other does not need.
     stored = stream.read(_HEAD_BYTES)
     stream.seek(0)
+    if source.name.endswith(SUFFIX):
+        return iter((anonymize_facts(stream.read(), names, where=source.name),))
     head = inflate_head(stored, _HEAD_BYTES)
     if source.name.endswith(".pb") or looks_like_xplane(head):
         from tb_perfadvisor.ingest.anonymize.xplane import anonymize_xspace
@@ -69,6 +78,10 @@ def _pieces(stream: BinaryIO, source: Path, target: Path, names: Names) -> Itera
     from tb_perfadvisor.ingest.anonymize.kineto import anonymize_kineto
 
     return anonymize_kineto(stream, names, where=source.name)
+
+
+def _facts_beside(file: Path) -> Path:
+    return file.with_name(stem_of(file.name) + SUFFIX)
 
 
 def _digest(stream: BinaryIO) -> bytes:

@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.capture_facts import LoadMeter, write_facts
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
 from tb_perfadvisor.instrument.continuous.recordings import Recordings, StoredRecording, files_below
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.machine.facts import Recording
 
 SWITCH: Final = "PERFADVISOR_PROFILING"
 """The environment variable that turns recording off."""
@@ -103,6 +106,9 @@ class ContinuousProfiler:
         self.log = logger()
         self.logs_summary = True
         """Whether `close` says what was recorded."""
+        self.recorded_by: Literal["run", "continuous"] = "continuous"
+        self.parts: Parts | None = None
+        """What the program was seen to make; None if nobody watches it."""
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
@@ -111,6 +117,7 @@ class ContinuousProfiler:
         self._clock = clock
         self._is_active = is_active and not is_switched_off()
         self._is_closed = False
+        self._load = LoadMeter()
         self._number = 0
         self._start: Start | None = None
         self._first_step = 0
@@ -209,6 +216,7 @@ class ContinuousProfiler:
         directory = self._directory()
         self._files_before = files_below(directory)
         plan = self._schedule.plan
+        self._load.begin()
         self._recorder.start(directory, self._number, plan.steps, is_rich=start.is_rich)
         self._start = start
         self._ended_s = self._recorded_from_s = self._clock()
@@ -231,6 +239,7 @@ class ContinuousProfiler:
         prefix = self._recorder.file_prefix
         written = files_below(directory) - self._files_before
         files = tuple(sorted(path for path in written if path.name.startswith(prefix)))
+        files += self._write_facts(files, start)
         self._recording_s += self._clock() - began_s
         if not files:
             return
@@ -239,6 +248,17 @@ class ContinuousProfiler:
         self._recordings.add(recording, in_use)
         if self._advisor is not None:
             self._advisor.analyze(directory, self._first_step)
+
+    def _write_facts(self, files: tuple[Path, ...], start: Start) -> tuple[Path, ...]:
+        usual_s = self._schedule.usual_s
+        recording = Recording(
+            by=self.recorded_by,
+            is_rich=start.is_rich,
+            reason=start.reason,
+            first_step=self._first_step,
+            step_ns=None if usual_s is None else round(usual_s * 1e9),
+        )
+        return write_facts(files, recording, self._load.end(), self.parts)
 
     def _directory(self) -> Path:
         return self._logdir / f"step_{self._first_step:08}"

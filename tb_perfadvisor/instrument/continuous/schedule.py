@@ -73,6 +73,11 @@ class Schedule:
         self._durations: deque[float] = deque(maxlen=_JUDGED)
         self._slow_s: float | None = None
 
+    @property
+    def usual_s(self) -> float | None:
+        """The median time of the last steps that were not recorded; None before any."""
+        return statistics.median(self._durations) if self._durations else None
+
     def step_ended(self, duration_s: float | None) -> Start | None:
         """A step ended that was not recorded.
 

@@ -7,6 +7,7 @@ from tests.fuzz.formats import (
     chrome,
     compile_log,
     event_files,
+    facts,
     kineto,
     memory_snapshots,
     programs,
@@ -27,5 +28,6 @@ FORMATS: dict[str, Format] = {
         compile_log.COMPILE_LOG,
         programs.PROGRAMS,
         memory_snapshots.MEMORY_SNAPSHOTS,
+        facts.FACTS,
     )
 }

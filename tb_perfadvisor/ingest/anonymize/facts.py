@@ -1,0 +1,52 @@
+"""Anonymizes what a recorder stored beside a capture."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.anonymize.names import Names
+from tb_perfadvisor.ingest.recorded_facts import decode_facts
+from tb_perfadvisor.machine.facts import Made, Value
+
+
+def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
+    """The same facts without the user's names, and without the program's arguments.
+
+    Args:
+        data: The content of a file of facts.
+        names: Replaces names, as in the capture that the facts are of.
+        where: The file's name.
+
+    Raises:
+        UnreadableProfileError: If it is damaged.
+    """
+    try:
+        facts = decode_facts(data)
+    except (ValueError, RecursionError):
+        raise UnreadableProfileError(
+            "it is damaged, or was not written by Perf Advisor.", where=where
+        ) from None
+    program = replace(
+        facts.program,
+        script=names.frame(facts.program.script),
+        arguments=(),
+        start_method=names.as_written(facts.program.start_method),
+        made=tuple(_made(made, names) for made in facts.program.made),
+    )
+    return msgspec.json.encode(replace(facts, program=program))
+
+
+def _made(made: Made, names: Names) -> Made:
+    return replace(
+        made,
+        name=names.marker(made.name),
+        path=names.frame(made.path),
+        function=names.marker(made.function),
+        facts={names.as_written(key): _value(value, names) for key, value in made.facts.items()},
+    )
+
+
+def _value(value: Value, names: Names) -> Value:
+    return names.marker(value) if isinstance(value, str) else value

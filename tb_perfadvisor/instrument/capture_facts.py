@@ -1,0 +1,145 @@
+"""Stores beside a capture what it cannot tell itself: the machine, the program, the load."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.trace_names import stem_of
+from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.user_code import shown_path
+from tb_perfadvisor.machine.facts import (
+    SUFFIX,
+    Facts,
+    Load,
+    Machine,
+    Program,
+    Recording,
+    Threads,
+)
+from tb_perfadvisor.machine.load import Moment, family_of, load_between, moment
+from tb_perfadvisor.machine.this_machine import available_bytes, open_cores, this_machine
+
+_CAPTURES: Final = (".pt.trace.json", ".pt.trace.json.gz", ".xplane.pb")
+_SECRET: Final = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_MOST_ARGUMENTS: Final = 200
+_TEXT: Final = 1000
+
+
+class LoadMeter:
+    """Measures how busy the cores are from one moment to another."""
+
+    def __init__(self) -> None:
+        self._cores = open_cores()
+        self._before: Moment | None = None
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """A recording begins."""
+        self._before, self._began_s = self._now(), time.monotonic()
+
+    def end(self) -> Load | None:
+        """It has ended; None if the system does not tell."""
+        load = load_between(self._before, self._now())
+        seconds = round(time.monotonic() - self._began_s, 3)
+        return replace(load, seconds=seconds) if load is not None else None
+
+    def _now(self) -> Moment | None:
+        return moment(family_of(os.getpid()), self._cores) if self._cores else None
+
+
+def write_facts(
+    files: Iterable[Path], recording: Recording, load: Load | None, parts: Parts | None
+) -> tuple[Path, ...]:
+    """Store facts beside each capture among some files.
+
+    Args:
+        files: What a profiler wrote.
+        recording: How.
+        load: On the machine meanwhile.
+        parts: Of the program, if they were watched.
+
+    Returns:
+        The files that were written.
+    """
+    captures = [file for file in files if file.name.endswith(_CAPTURES)]
+    if not captures:
+        return ()
+    facts = Facts(
+        machine=replace(_machine(), available_bytes=available_bytes()),
+        threads=_threads(),
+        load=load,
+        program=_program(parts),
+        recording=recording,
+    )
+    data = msgspec.json.encode(facts)
+    written = []
+    for capture in captures:
+        target = capture.with_name(stem_of(capture.name) + SUFFIX)
+        with suppress(OSError):
+            target.write_bytes(data)
+            written.append(target)
+    return tuple(written)
+
+
+@cache
+def _machine() -> Machine:
+    return this_machine()
+
+
+def _program(parts: Parts | None) -> Program:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Program(
+        script=shown_path(str(main))[:_TEXT] if main else "",
+        arguments=tuple(_without_secrets(sys.argv[1:])),
+        start_method=multiprocessing.get_start_method(allow_none=True)
+        or multiprocessing.get_all_start_methods()[0],
+        made=parts.all() if parts is not None else (),
+    )
+
+
+def _without_secrets(arguments: list[str]) -> list[str]:
+    shown = []
+    is_value = False
+    for argument in arguments[:_MOST_ARGUMENTS]:
+        option, equals, _ = argument.partition("=")
+        is_option = argument.startswith("-")
+        is_secret = is_option and _SECRET.search(option) is not None
+        if is_value and not is_option:
+            shown.append("…")
+        else:
+            shown.append(f"{option}=…" if is_secret and equals else argument[:_TEXT])
+        is_value = is_secret and not equals
+    return shown
+
+
+def _threads() -> Threads:
+    torch: Any = sys.modules.get("torch")
+    tensorflow: Any = sys.modules.get("tensorflow")
+    intra = inter = None
+    with suppress(Exception):
+        if torch is not None:
+            intra, inter = torch.get_num_threads(), torch.get_num_interop_threads()
+        elif tensorflow is not None:
+            # 0 stands for the runtime's default, which is all cores.
+            threading = tensorflow.config.threading
+            intra = threading.get_intra_op_parallelism_threads() or len(open_cores()) or None
+            inter = threading.get_inter_op_parallelism_threads() or len(open_cores()) or None
+    return Threads(intra, inter, _threads_of_process())
+
+
+def _threads_of_process() -> int | None:
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only counted
+    return None

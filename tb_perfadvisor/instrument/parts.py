@@ -1,0 +1,196 @@
+"""Where the program makes its loaders, models, optimizers and step loops, and with what."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import wraps
+from types import FrameType
+from typing import Any, Final
+
+from tb_perfadvisor.instrument.user_code import loop_around, shown_path, user_frames
+from tb_perfadvisor.machine.facts import Made, Value, What
+
+_MOST: Final = 64
+"""Programs that make more parts of one kind make them in a loop."""
+_TEXT: Final = 200
+
+Describe = Callable[[Any], Mapping[str, Any]]
+
+
+class _Part:
+    """A part, described when a capture is written: its facts may change until then."""
+
+    def __init__(self, made: Made, part: Any, describe: Describe) -> None:
+        self._made = made
+        self._part = weakref.ref(part) if part is not None else None
+        self._describe = describe
+        self._facts: Mapping[str, Value] = {}
+
+    def made(self) -> Made | None:
+        part = self._part() if self._part is not None else None
+        if part is not None:
+            with suppress(Exception):
+                self._facts = _plain(self._describe(part))
+        made = self._made
+        return Made(made.what, made.name, made.path, made.line, made.function, self._facts)
+
+
+class Parts:
+    """The parts that the program has made so far."""
+
+    def __init__(self) -> None:
+        self._parts: dict[What, list[_Part]] = {}
+        self._loops: set[tuple[str, int]] = set()
+
+    def all(self) -> tuple[Made, ...]:
+        """Every part, with what is known of it now."""
+        found = (part.made() for parts in self._parts.values() for part in parts)
+        return tuple(made for made in found if made is not None)
+
+    def add(
+        self, what: What, part: Any, frame: FrameType | None, describe: Describe = lambda part: {}
+    ) -> None:
+        """The program makes a part.
+
+        Args:
+            what: Its kind.
+            part: The object.
+            frame: On whose stack the user's line is.
+            describe: Its facts; called when a capture is written.
+        """
+        known = self._parts.setdefault(what, [])
+        caller = next(user_frames(frame), None)
+        if caller is not None and len(known) < _MOST:
+            known.append(_Part(_made(what, type(part).__name__, caller), part, describe))
+
+    def add_step(self, name: str, frame: FrameType | None) -> None:
+        """A step ends in a call on this stack; its loop is remembered once."""
+        found = loop_around(frame)
+        caller, line = found if found is not None else (next(user_frames(frame), None), 0)
+        if caller is None:
+            return
+        place = (caller.f_code.co_filename, line or caller.f_lineno)
+        known = self._parts.setdefault("step loop", [])
+        if place not in self._loops and len(known) < _MOST:
+            self._loops.add(place)
+            known.append(_Part(_made("step loop", name, caller, line), None, lambda part: {}))
+
+
+def _made(what: What, name: str, frame: FrameType, line: int = 0) -> Made:
+    code = frame.f_code
+    function = "" if code.co_name == "<module>" else code.co_name
+    return Made(what, name, shown_path(code.co_filename), line or frame.f_lineno or 1, function)
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Value]:
+    """The facts that can be stored."""
+    plain: dict[str, Value] = {}
+    for key, value in facts.items():
+        if isinstance(value, float) and value - value != 0:  # infinite or nan
+            continue
+        if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 1 << 53):
+            plain[key] = value
+        elif isinstance(value, str) and value:
+            plain[key] = value[:_TEXT]
+    return plain
+
+
+# --- PyTorch --------------------------------------------------------------------------------------
+
+
+def watch_loaders(parts: Parts, loaders: Any) -> None:
+    """Remember each DataLoader that is made from now on."""
+    initialize = loaders.__init__
+
+    @wraps(initialize)
+    def remember(loader: Any, *arguments: Any, **keywords: Any) -> None:
+        initialize(loader, *arguments, **keywords)
+        with suppress(Exception):
+            parts.add("loader", loader, sys._getframe(1), _of_loader)
+
+    loaders.__init__ = remember
+
+
+def watch_models(parts: Parts, modules: Any) -> None:
+    """Remember each module that is made from now on and is no part of another."""
+    initialize = modules.__init__
+
+    @wraps(initialize)
+    def remember(module: Any, *arguments: Any, **keywords: Any) -> None:
+        initialize(module, *arguments, **keywords)
+        with suppress(Exception):
+            frame = _outside(module, sys._getframe(1), modules)
+            if frame is not None:
+                parts.add("model", module, frame, _of_model)
+
+    modules.__init__ = remember
+
+
+def _outside(module: Any, frame: FrameType | None, modules: Any) -> FrameType | None:
+    """The frame that makes a module; None if another module makes it as a part of itself."""
+    outside = frame
+    while frame is not None:
+        if frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
+            maker = frame.f_locals.get(frame.f_code.co_varnames[0])
+            if maker is module:
+                outside = frame.f_back
+            elif issubclass(type(maker), modules):
+                return None
+        frame = frame.f_back
+    return outside
+
+
+def add_optimizer(parts: Parts, optimizer: Any, frame: FrameType | None) -> None:
+    """Remember an optimizer of PyTorch."""
+    parts.add("optimizer", optimizer, frame, _of_optimizer)
+
+
+def _of_loader(loader: Any) -> dict[str, Any]:
+    context = loader.multiprocessing_context
+    facts = {
+        name: getattr(loader, name, None)
+        for name in ("num_workers", "batch_size", "pin_memory", "drop_last", "prefetch_factor")
+    }
+    facts["persistent_workers"] = loader.persistent_workers
+    facts["start_method"] = context.get_start_method() if context is not None else None
+    facts["dataset"] = type(loader.dataset).__name__
+    with suppress(Exception):
+        facts["samples"] = len(loader.dataset)
+    facts["dataset_bytes"] = _bytes_in_memory(loader.dataset)
+    return facts
+
+
+def _bytes_in_memory(dataset: Any) -> int | None:
+    """The size of the arrays that a dataset holds itself; None if it holds none."""
+    held = [*vars(dataset).values()]
+    held += [each for value in held if isinstance(value, list | tuple) for each in value[:_MOST]]
+    sizes = [getattr(each, "nbytes", None) for each in held]
+    return sum(size for size in sizes if isinstance(size, int)) or None
+
+
+def _of_model(model: Any) -> dict[str, Any]:
+    modules = [*model.modules()]
+    parameters = [*model.parameters()]
+    kinds = [type(module).__name__ for module in modules]
+    return {
+        "modules": len(modules),
+        "parameters": sum(each.numel() for each in parameters),
+        "parameter_bytes": sum(each.numel() * each.element_size() for each in parameters),
+        "convolutions": sum(kind.startswith("Conv") for kind in kinds),
+        "embeddings": sum(kind.startswith("Embedding") for kind in kinds),
+        "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
+        "is_training": model.training,
+    }
+
+
+def _of_optimizer(optimizer: Any) -> dict[str, Any]:
+    group = optimizer.param_groups[0]
+    facts = {key: value for key, value in group.items() if key != "params"}
+    return {
+        **facts,
+        "groups": len(optimizer.param_groups),
+        "tensors": sum(len(each["params"]) for each in optimizer.param_groups),
+    }

@@ -1,0 +1,88 @@
+"""Which frames of a stack are the user's code, and not a framework's, Python's or ours."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+_OURS = str(Path(__file__).resolve().parent.parent) + os.sep
+_STANDARD = tuple(
+    os.path.realpath(path) + os.sep
+    for name in ("stdlib", "platstdlib")
+    if (path := sysconfig.get_paths().get(name))
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_MOST_SOURCE_BYTES = 2_000_000
+STARTED_IN = os.getcwd()  # noqa: PTH109 - cheap
+"""The program may change its directory later."""
+
+
+def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the user's code on a stack, innermost first."""
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+@cache
+def is_user_file(name: str) -> bool:
+    """Whether a code object's file is the user's."""
+    if name.startswith("<"):
+        return name == "<string>" or name.startswith("<ipython-input")
+    path = os.path.realpath(name)
+    if any(part in path for part in _INSTALLED) or path.startswith(_OURS):
+        return False
+    return not path.startswith(_STANDARD)
+
+
+def shown_path(name: str) -> str:
+    """A file relative to where the program was started; elsewhere its name only."""
+    if name.startswith("<"):
+        return name
+    path, base = os.path.realpath(name), os.path.realpath(STARTED_IN) + os.sep
+    inside = path.removeprefix(base) if path.startswith(base) else Path(path).name
+    return inside.replace(os.sep, "/")
+
+
+def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:
+    """The innermost loop of the user's code that a call is made in.
+
+    Args:
+        frame: Of the call.
+
+    Returns:
+        The frame that runs the loop, and the loop's line; None if no file shows one.
+    """
+    for caller in user_frames(frame):
+        line = _innermost_loop(caller.f_code.co_filename, caller.f_lineno)
+        if line is not None:
+            return caller, line
+    return None
+
+
+def _innermost_loop(name: str, line: int) -> int | None:
+    """The first line of the innermost loop of a function whose body has a line."""
+    inside = [(begin, end) for begin, end in _loops(name) if begin <= line <= end]
+    return max(inside)[0] if inside else None
+
+
+@cache
+def _loops(name: str) -> tuple[tuple[int, int], ...]:
+    """The first and last lines of the loops of a file."""
+    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        path = Path(name)
+        if path.stat().st_size <= _MOST_SOURCE_BYTES:
+            tree = ast.parse(path.read_bytes())
+            return tuple(
+                (node.lineno, node.end_lineno or node.lineno)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+            )
+    return ()

@@ -1,0 +1,150 @@
+"""What a recorder knows of the machine and the program, stored beside each of its captures.
+
+None, and an empty text, is unknown. The files come from elsewhere, so every field has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+SUFFIX: Final = ".perfadvisor.json"
+"""The file of facts is named like the capture's own file: `rank0.1795226000001.perfadvisor.json`
+beside `rank0.1795226000001.pt.trace.json.gz`."""
+
+Text = Annotated[str, Meta(max_length=1000)]
+Count = Annotated[int, Meta(ge=0, le=10**9)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Value = bool | Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] | float | Text
+
+What = Literal["loader", "dataset", "optimizer", "model", "step loop"]
+
+
+class Machine(Struct, frozen=True):
+    """The machine, as far as the program may use it."""
+
+    system: Text = ""
+    """Such as `Linux x86_64`."""
+    processor: Text = ""
+    """The processor's name."""
+    cores: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    """Logical processors that the process may run on."""
+    quota_cores: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """Processor time that its cgroup may use, in processors; None without a limit."""
+    physical_cores: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    """The cores that those processors are threads of."""
+    machine_cores: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    """All logical processors of the machine."""
+    cache_bytes: Bytes | None = None
+    """The largest cache that one core can use."""
+    memory_bytes: Bytes | None = None
+    """What the machine has."""
+    memory_limit_bytes: Bytes | None = None
+    """What its cgroup may use; None without a limit."""
+    available_bytes: Bytes | None = None
+    """What new allocations could use when the capture was recorded."""
+    instruction_sets: Annotated[tuple[Text, ...], Meta(max_length=256)] | None = None
+    """Those that matter for numbers, in the kernel's names, such as `avx512_bf16`, `amx_bf16`."""
+
+    @property
+    def usable_cores(self) -> float | None:
+        """The processors that the process can keep busy."""
+        limits = [float(each) for each in (self.cores, self.quota_cores) if each is not None]
+        return min(limits, default=None)
+
+    @property
+    def usable_memory_bytes(self) -> int | None:
+        """The memory that the process can have at most."""
+        limits = (self.memory_bytes, self.memory_limit_bytes)
+        return min((each for each in limits if each is not None), default=None)
+
+    def has(self, instruction_set: str) -> bool | None:
+        """Whether the processors have an instruction set; None if it is unknown."""
+        if self.instruction_sets is None:
+            return None
+        return instruction_set in self.instruction_sets
+
+
+class Threads(Struct, frozen=True):
+    """How many threads the process uses."""
+
+    intra_op: Count | None = None
+    """For one operator."""
+    inter_op: Count | None = None
+    """For operators at the same time."""
+    process: Count | None = None
+    """All threads of the process when the recording ended."""
+
+
+class Load(Struct, frozen=True):
+    """How the cores of the program were used while a capture was recorded, as shares of time."""
+
+    others: Share
+    """By other programs, and by other virtual machines on the same hardware."""
+    idle: Share
+    seconds: Annotated[float, Meta(ge=0)] | None = None
+    """How long it was measured."""
+
+
+class Made(Struct, frozen=True):
+    """Where the program makes a part of itself."""
+
+    what: What
+    name: Text
+    """Its class or function, such as `DataLoader`."""
+    path: Text
+    """Relative to the directory in which the program was started; a file elsewhere has no
+    directories."""
+    line: Annotated[int, Meta(ge=1, le=10**8)]
+    function: Text = ""
+    facts: Annotated[Mapping[Text, Value], Meta(max_length=64)] = {}
+    """What is known about it: `num_workers` and `batch_size` of a loader, `parameters` of a model,
+    `fused` of an optimizer."""
+
+
+class Program(Struct, frozen=True):
+    """The program that was recorded."""
+
+    script: Text = ""
+    """Relative to the directory in which it was started; otherwise the file's name."""
+    arguments: Annotated[tuple[Text, ...], Meta(max_length=1000)] = ()
+    """Without values that are secrets by the name of their option."""
+    start_method: Text = ""
+    """How its worker processes start: `fork`, `spawn` or `forkserver`."""
+    made: Annotated[tuple[Made, ...], Meta(max_length=256)] = ()
+    """In the order in which they were made."""
+
+    def all_made(self, what: What) -> tuple[Made, ...]:
+        """All parts of one kind."""
+        return tuple(made for made in self.made if made.what == what)
+
+
+class Recording(Struct, frozen=True):
+    """How the capture was recorded."""
+
+    by: Literal["", "run", "continuous", "profile"] = ""
+    """`perfadvisor run`, a call or callback of `continuous`, or `profile`."""
+    is_rich: bool | None = None
+    """Whether shapes, memory and stacks were asked for, as far as the framework has them."""
+    reason: Text = ""
+    first_step: Count | None = None
+    """The number of its first step."""
+    step_ns: Annotated[float, Meta(ge=0)] | None = None
+    """The usual time of a step that was not recorded, before this recording."""
+
+
+class Facts(Struct, frozen=True):
+    """All that is stored beside a capture."""
+
+    version: int = 1
+    machine: Machine = Machine()
+    threads: Threads = Threads()
+    load: Load | None = None
+    program: Program = Program()
+    recording: Recording = Recording()
+
+
+UNKNOWN: Final = Facts()

@@ -1,0 +1,36 @@
+"""What recorders store beside a capture."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import msgspec
+
+from tests.fuzz.format import Files, Format, SeedFile
+from tests.fuzz.formats.drawn import any_drawing, written
+from tests.fuzz.json_changes import change_json
+from tests.fuzz.tree_changes import change_tree
+from tests.support.recorded_facts import FACTS as SOUND
+
+_KEYS = ("machine", "cores", "quota_cores", "memory_bytes", "instruction_sets", "threads", "load",
+         "others", "idle", "program", "made", "what", "line", "facts", "recording", "is_rich",
+         "step_ns")  # fmt: skip
+
+
+def _change(data: bytes, random: Random) -> bytes:
+    root = json.loads(data)
+    for _ in range(random.choice((1, 1, 2, 3, 4))):
+        change_tree(root, random, _KEYS)
+    return json.dumps(root).encode("utf-8", "surrogatepass")
+
+
+def _choose(random: Random) -> Files:
+    profile = written("kineto", any_drawing(random), "pytorch")
+    return (
+        SeedFile("run/worker0.perfadvisor.json", msgspec.json.encode(SOUND), _change),
+        SeedFile("run/worker0.pt.trace.json", profile, change_json),
+    )
+
+
+FACTS = Format("facts", _choose)
