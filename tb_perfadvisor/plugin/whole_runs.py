@@ -63,10 +63,10 @@ class WholeRun(msgspec.Struct, frozen=True):
 
 
 def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
-    """The view of a run as JSON; `null` if its scalars say nothing about its speed.
+    """The view of a run as JSON; `null` if no scalars say anything about its speed.
 
     Raises:
-        UnknownRunError: If the capture cannot be assigned to a run.
+        UnknownRunError: If the capture may belong to several runs.
         PerfAdvisorError: If event files cannot be read.
     """
     from tb_perfadvisor.comparison.whole_run.profiled import profile_name, span_of
@@ -84,7 +84,12 @@ def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
     }
     timed = TimedRuns(wanted.candidates, ScalarCache(results.directory), throttled(say))
     shown = reports.get(wanted.capture_id)
-    run = timed.run_of(span_of(shown.recorded) if shown is not None else None)
+    try:
+        run = timed.run_of(span_of(shown.recorded) if shown is not None else None)
+    except UnknownRunError as error:
+        if error.is_ambiguous:
+            raise
+        return b"null"
 
     def belongs(profile: RunProfile) -> bool:
         if profile.certain is not None:

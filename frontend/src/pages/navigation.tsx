@@ -3,6 +3,8 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Capture } from "../state/answers";
 import { isAboutCapture, page, pageLink, report, selectedCapture } from "../state/store";
+import { runOptions } from "../state/run-options";
+import { loadRunView } from "../state/run-view";
 import { PageLink } from "../widgets/page-link";
 import { capturePage, shownPages } from "./registry";
 
@@ -35,6 +37,12 @@ export function FolderNavigation({ captures }: { captures: Capture[] }): JSX.Ele
 }
 
 export function CaptureNavigation(): JSX.Element {
+  const { id, reads_scalars: readsScalars = false } = selectedCapture.value ?? {};
+  const isReady = report.value.state === "ready";
+  const options = runOptions.value;
+  useEffect(() => {
+    if (id !== undefined && isReady && readsScalars) loadRunView(id);
+  }, [id, isReady, readsScalars, options]);
   return <Row class="capture-pages" label="Pages" links={captureLinks()} />;
 }
 

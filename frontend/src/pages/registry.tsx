@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
+import { type RunViewLoad, runViewOf } from "../state/run-view";
 import { InputPage } from "./input";
 import { KernelsPage } from "./kernels";
 import { MemoryPage } from "./memory";
@@ -26,14 +27,18 @@ interface CapturePage {
   Page: (props: CapturePageProps) => JSX.Element;
   /** It has something to show if the report has one of these views. */
   views?: readonly (keyof Views)[];
-  /** Or, without views, if this holds for the capture. */
-  isShown?: (capture: Capture) => boolean;
+  /** Or, without views, if this holds for the capture and the view of its run. */
+  isShown?: (capture: Capture, run: RunViewLoad) => boolean;
 }
+
+/** Event files may hold no scalars. That shows once they are read; those that are large wait for their page. */
+const hasTraining = ({ has_scalars: hasFiles, reads_scalars: areRead }: Capture, run: RunViewLoad): boolean =>
+  hasFiles && (run.state === "ready" ? run.value !== null : run.state === "failed" || !areRead);
 
 const REPORT: CapturePage = { name: "report", label: "Report", Page: ReportPage };
 const CAPTURE_PAGES: readonly CapturePage[] = [
   REPORT,
-  { name: "training", label: "Training", Page: TrainingPage, isShown: ({ has_scalars: has }) => has },
+  { name: "training", label: "Training", Page: TrainingPage, isShown: hasTraining },
   { name: "steps", label: "Steps", Page: StepsPage, views: ["steps"] },
   { name: "input", label: "Input", Page: InputPage, views: ["input"] },
   { name: "kernels", label: "Kernels", Page: KernelsPage, views: ["kernels"] },
@@ -53,6 +58,6 @@ export function shownPages(capture: Capture | undefined, report: Report | null):
   const available = new Set<string>(report?.available_views);
   return CAPTURE_PAGES.filter(({ views, isShown }) => {
     if (views) return views.some((view) => available.has(view));
-    return isShown === undefined || (capture !== undefined && isShown(capture));
+    return isShown === undefined || (capture !== undefined && isShown(capture, runViewOf(capture.id)));
   });
 }

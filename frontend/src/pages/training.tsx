@@ -41,8 +41,11 @@ export function TrainingPage({ captureId }: Props): JSX.Element {
         if (load.state === "running") return <Reading share={load.progress.progress} />;
         if (load.value === null) {
           return (
-            <Nothing title="Nothing follows from the scalars of this run">
-              <p>No scalar was logged at two different steps.</p>
+            <Nothing title="No scalars show how this run went on">
+              <p>
+                The event files beside this profile hold no scalar of two different steps, or none from the time of its
+                recording. Log a scalar every few steps into the directory of the profile.
+              </p>
             </Nothing>
           );
         }

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { capturePage, shownPages } from "../../src/pages/registry";
 import type { Capture } from "../../src/state/answers";
+import { loadRunView } from "../../src/state/run-view";
 import { readSample } from "../samples";
 
 const REPORT = readSample("healthy");
@@ -16,10 +17,26 @@ test("pages follow the views of the report", () => {
   assert.deepEqual(namesWith(["unheard-of"]), ["report"]);
 });
 
-test("pages about the run follow the capture", () => {
-  assert.deepEqual(namesWith([], { has_scalars: true, recordings: 2 }), ["report", "training"]);
-  assert.deepEqual(namesWith([], { has_scalars: false, recordings: 1 }), ["report"]);
+test("large event files show a page that reads them, and others first show that they hold scalars", () => {
+  assert.deepEqual(namesWith([], { has_scalars: true, reads_scalars: false }), ["report", "training"]);
+  assert.deepEqual(namesWith([], { has_scalars: true, reads_scalars: true }), ["report"]);
+  assert.deepEqual(namesWith([], { has_scalars: false, reads_scalars: false }), ["report"]);
 });
+
+const ANSWERS: [string, Response, string[]][] = [
+  ["a view", Response.json({ run: "gpu" }), ["report", "training"]],
+  ["no view", Response.json(null), ["report"]],
+  ["a failure", Response.json({ error: { message: "unreadable" } }, { status: 422 }), ["report", "training"]],
+];
+for (const [name, answer, pages] of ANSWERS) {
+  test(`the page of the whole run follows ${name}`, async (context) => {
+    context.mock.method(globalThis, "fetch", async () => answer);
+    loadRunView(name);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.deepEqual(namesWith([], { id: name, has_scalars: true, reads_scalars: true }), pages);
+    assert.deepEqual(namesWith([], { id: "other", has_scalars: true, reads_scalars: true }), ["report"]);
+  });
+}
 
 test("without a report, pages with views wait for it", () => {
   const shown = shownPages({ has_scalars: true } as Capture, null);

@@ -1,10 +1,10 @@
 // What the scalars of the run say about the steps that are not profiled.
 import type { JSX } from "preact";
 import type { Report } from "../../report";
+import { runViewOf } from "../../state/run-view";
 import { pageLink, selectedCapture } from "../../state/store";
 import { PageLink } from "../../widgets/page-link";
 import { Prose } from "../../widgets/prose";
-import { RunView } from "../run-view";
 
 interface Props {
   report: Report;
@@ -14,17 +14,12 @@ interface Props {
 export function WholeRun({ report, captureId }: Props): JSX.Element | null {
   if (report.whole_run) return <Sentences sentences={report.whole_run.sentences} />;
   if (!selectedCapture.value?.reads_scalars) return null;
-  return (
-    <RunView captureId={captureId}>
-      {(load) => {
-        // A report is whole without it, and the page of the run shows what failed.
-        if (load.state === "failed") return null;
-        if (load.state !== "ready") return <p class="whole-run muted">Reading the scalars of the run …</p>;
-        const recording = load.value?.recordings.find(({ capture_id: id }) => id === captureId);
-        return recording?.whole_run ? <Sentences sentences={recording.whole_run.sentences} isLinked /> : null;
-      }}
-    </RunView>
-  );
+  const load = runViewOf(captureId);
+  // A report is whole without it, and the page of the run shows what failed.
+  if (load.state === "failed") return null;
+  if (load.state !== "ready") return <p class="whole-run muted">Reading the scalars of the run …</p>;
+  const recording = load.value?.recordings.find(({ capture_id: id }) => id === captureId);
+  return recording?.whole_run ? <Sentences sentences={recording.whole_run.sentences} isLinked /> : null;
 }
 
 function Sentences({ sentences, isLinked = false }: { sentences: string[]; isLinked?: boolean }): JSX.Element {
