@@ -3,12 +3,8 @@
 Findings rank by what they are expected to save. If nothing tells how much that is, the bounds do:
 such a finding ranks by their middle, and its severity is one degree below that of its high end.
 
-The marginal saving of a finding is what it adds to the findings above it. If its fix was
-simulated, that is what simulating all fixes so far saves beyond the fixes above. Otherwise it is
-the finding's saving times the share of the time it is taken from that no finding above has taken.
-The marginal savings add up to the combined saving by construction. The combined high end is the
-most that all findings, those without a price included, can save together: no finding more than
-its own high end, and no time twice.
+The marginal saving of a finding is what it adds to the findings above it. The marginal savings
+add up to the combined saving: see `combination`.
 
 A finding that refines another one is nested under it, adds nothing, and saves at most what that one
 saves. If most of the time that it claims is not the other one's, it stands for itself.
@@ -32,6 +28,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.combination import Combination, limits_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
 from tb_perfadvisor.signals.core.steps.steps import Steps
@@ -39,8 +36,6 @@ from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
     intersect,
-    join,
-    minus,
     overlap_ns,
     total_ns,
 )
@@ -145,7 +140,7 @@ def _rank_all(
     nested = [(r, f) for r, f in found if _is_part(f, parents.get(r.refines or ""))]
     general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
-    union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns), once)
+    union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns), once)
     for rule, finding in _lossless_first(sorted(general, key=_sort_key)):
         marginal = union.add(finding)
         ranked.append(
@@ -175,7 +170,7 @@ def _is_part(finding: Finding, general: Finding | None) -> bool:
     """Whether a finding explains another one: most of the time that it claims is the other's."""
     if general is None:
         return False
-    part, whole = _limits(finding), _limits(general)
+    part, whole = limits_of(finding), limits_of(general)
     if part is None or whole is None:
         return True
     inside_ns = total_ns(intersect(part.claims, whole.claims))
@@ -205,7 +200,7 @@ def _with_finding(
 
 def _within(finding: Finding, general: Finding) -> Finding:
     """A finding that saves at most what the one that it explains saves."""
-    part, whole = finding.saving, _limits(general)
+    part, whole = finding.saving, limits_of(general)
     if part is None or whole is None:
         return finding
     most_ns = whole.high_ns if general.saving is None else whole.expected_ns
@@ -213,11 +208,6 @@ def _within(finding: Finding, general: Finding) -> Finding:
         return finding
     expected_ns, high_ns = min(part.expected_ns, most_ns), min(part.high_ns, whole.high_ns)
     return replace(finding, saving=replace(part, expected_ns=expected_ns, high_ns=high_ns))
-
-
-def _limits(finding: Finding) -> Saving | None:
-    """What a finding may save, whether it has a price or not."""
-    return finding.bounds if finding.saving is None else finding.saving
 
 
 def _with_groups(ranked: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
@@ -275,92 +265,6 @@ def _lossless_part(ranked: Sequence[RankedFinding]) -> int | None:
         if part.saving is not None and part.remedies and not part.is_lossy:
             return place if part.saving.expected_ns >= LEADS_SHARE * saving.expected_ns else None
     return None
-
-
-class _Union:
-    """Adds up savings one by one without counting any time twice."""
-
-    def __init__(
-        self,
-        window_ns: int,
-        saved_ns: Callable[[Sequence[Fix]], int] | None,
-        most_ns: Callable[[Intervals], int],
-        once: Intervals,
-    ) -> None:
-        self._window_ns, self._saved_ns, self._most_ns = window_ns, saved_ns, most_ns
-        self._taken: Intervals = EMPTY
-        self._not_simulated: Intervals = EMPTY
-        self._limits = [Saving(0, 0, total_ns(once), once, "measured")]
-        self._fixes: list[Fix] = []
-        self._saved_by_fixes = 0
-        self._low = self._expected = 0
-
-    @property
-    def combined(self) -> CombinedSaving:
-        high_ns = min(max(_most_together_ns(self._limits), self._expected), self._window_ns)
-        return CombinedSaving(self._low, self._expected, high_ns)
-
-    def add(self, finding: Finding) -> int:
-        """Add a finding and return what it adds to the expected total."""
-        limits, saving = _limits(finding), finding.saving
-        if limits is not None:
-            self._limits.append(limits)
-        if saving is None:
-            return 0
-        if saving.fix and self._saved_ns is not None:
-            marginal = self._add_simulated(saving, self._saved_ns)
-        else:
-            fresh, whole = _untaken(saving, self._taken)
-            # Round down, so that time claimed twice is never saved twice.
-            marginal = saving.expected_ns * fresh // whole
-            self._low += saving.low_ns * fresh // whole
-            self._not_simulated = join(self._not_simulated, saving.expected_from)
-        self._taken = join(self._taken, saving.expected_from)
-        marginal = min(marginal, max(self._most_ns(self._taken) - self._expected, 0))
-        self._expected += marginal
-        self._low = min(self._low, self._expected)
-        return marginal
-
-    def _add_simulated(self, saving: Saving, saved_ns: Callable[[Sequence[Fix]], int]) -> int:
-        self._fixes += saving.fix
-        before = self._saved_by_fixes
-        self._saved_by_fixes = max(saved_ns(self._fixes), before)
-        # The simulation knows what the fixes add to each other. Subtract only the time that
-        # findings without a simulated fix have taken.
-        fresh, whole = _untaken(saving, self._not_simulated)
-        costs_ns = saving.recording_ns + saving.elsewhere_ns
-        added_ns = max(self._saved_by_fixes - before - costs_ns, 0)
-        marginal = min(added_ns, saving.claimed_ns) * fresh // whole
-        unclaimed, _ = _untaken(saving, self._taken)
-        marginal += saving.unproven_ns * unclaimed // whole
-        marginal = min(marginal, self._window_ns - self._expected)
-        self._low += min(saving.low_ns * fresh // whole, marginal)
-        return marginal
-
-
-def _untaken(saving: Saving, taken: Intervals) -> tuple[int, int]:
-    """How much of the time that a saving is taken from is not taken yet, and all of it."""
-    source = saving.expected_from
-    return total_ns(minus(source, taken)), max(total_ns(source), 1)
-
-
-def _most_together_ns(limits: Sequence[Saving]) -> int:
-    """The most that several changes save together.
-
-    That is no more than the sum of their high ends, and no more than the time that they claim. This
-    holds for any split of them in two, the sum for one part and the claimed time for the other.
-    Those that may save nearly all of the time that they claim come first.
-    """
-
-    def inside_ns(saving: Saving) -> int:
-        return saving.high_ns - saving.outside_claims_ns
-
-    most_ns, claimed = 0, EMPTY
-    for saving in sorted(limits, key=lambda each: -inside_ns(each) / max(each.claimed_ns, 1)):
-        claimed = join(claimed, saving.claims)
-        most_ns = min(most_ns + inside_ns(saving), total_ns(claimed))
-    # Freed cores speed up the rest of the step only once, however many changes free them.
-    return most_ns + max((saving.outside_claims_ns for saving in limits), default=0)
 
 
 def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:

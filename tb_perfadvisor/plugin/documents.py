@@ -1,4 +1,4 @@
-"""Makes documents of stored results: exports, excerpts, comparisons, histories.
+"""Makes documents of stored results: exports, excerpts, combined savings, comparisons, histories.
 
 Making one takes as long as dozens of other answers, so a separate process does it:
 `python -m tb_perfadvisor.plugin.documents`. Does not import TensorBoard.
@@ -17,7 +17,7 @@ from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.document_job import DOCUMENT, run_document_job
-from tb_perfadvisor.plugin.worker import FACTS, REPORT, VIEWS, WINDOW
+from tb_perfadvisor.plugin.worker import CHANGES, FACTS, REPORT, VIEWS, WINDOW
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report.report import Report
@@ -41,6 +41,24 @@ class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
     from_ns: int | None
     """None for what shows the finding best."""
     to_ns: int | None
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What trying the change of a finding showed, as shares of the step."""
+
+    finding: int
+    low_share: float
+    share: float
+    high_share: float
+
+
+class Combination(msgspec.Struct, frozen=True, tag="combination"):
+    """What some findings save together."""
+
+    key: str
+    findings: tuple[int, ...]
+    """Their places in the report, in order."""
+    measured: tuple[Measured, ...]
 
 
 class Comparison(msgspec.Struct, frozen=True, tag="comparison"):
@@ -71,7 +89,7 @@ class TimeLine(msgspec.Struct, frozen=True, tag="history"):
     """How many older recordings there are."""
 
 
-Request = Export | Excerpt | Comparison | TimeLine
+Request = Export | Excerpt | Combination | Comparison | TimeLine
 
 
 def keys_of(request: Request) -> tuple[str, ...]:
@@ -94,6 +112,8 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
         return _export(request, cache)
     if isinstance(request, Excerpt):
         return _excerpt(request, cache)
+    if isinstance(request, Combination):
+        return _combination(request, cache)
     if isinstance(request, TimeLine):
         return _history(request, cache)
     return _comparison(request, cache)
@@ -151,6 +171,31 @@ def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
         from_ns = request.from_ns
     to_ns = request.to_ns if request.to_ns is not None else max(to_ns, from_ns + 1)
     return make_excerpt(report, stored, index, from_ns, to_ns)
+
+
+def _combination(request: Combination, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.contract.model import CombinedSaving
+    from tb_perfadvisor.engine.change_model import MeasuredSaving, decode_model
+
+    content = cache.read(request.key, CHANGES)
+    if content is None:
+        raise _missing()
+    model = decode_model(content)
+    combined = model.combined(
+        request.findings,
+        [
+            MeasuredSaving(each.finding, each.low_share, each.share, each.high_share)
+            for each in request.measured
+        ],
+    )
+    return msgspec.json.encode(
+        CombinedSaving(
+            low_ns=round(combined.low_ns / model.steps),
+            expected_ns=round(combined.expected_ns / model.steps),
+            high_ns=round(combined.high_ns / model.steps),
+            share_expected=combined.expected_ns / max(model.window_ns, 1),
+        )
+    )
 
 
 def _comparison(request: Comparison, cache: ResultCache) -> bytes:

@@ -109,6 +109,8 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return analyses.row(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "views", view]:
             return analyses.view(request, backend, backend.entry(capture_id), view)
+        case ["captures", capture_id, "combination"]:
+            return analyses.combination(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "training"]:
             return training.training(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "history"]:

@@ -26,6 +26,8 @@ ROW = "row.json"
 """What the list of captures shows."""
 FACTS = "facts.json"
 """What comparisons need."""
+CHANGES = "changes.bin"
+"""What decides how much several changes save together."""
 EXIT_ERROR = 2
 # TensorBoard answers first, and so does what else the user does.
 _NICENESS = 5
@@ -96,6 +98,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.comparison.pace import pace_of
     from tb_perfadvisor.comparison.run_facts import make_facts
     from tb_perfadvisor.contract.run_row import run_row
+    from tb_perfadvisor.engine.change_model import change_model, encode_model
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.error_log import write_error_log
     from tb_perfadvisor.execution import open_execution
@@ -131,6 +134,7 @@ def _analyze(options: argparse.Namespace) -> None:
         (WINDOW, encode_events(events)),
         (ROW, msgspec.json.encode({"row": run_row(report), "pace": pace_of(facts)})),
         (FACTS, msgspec.json.encode(facts)),
+        (CHANGES, encode_model(change_model(analysis))),
     ):
         (options.output / name).write_bytes(content)
 

@@ -2,7 +2,7 @@
 
 from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
-from tb_perfadvisor.whatif.other_ranks import most_saved_ns
+from tb_perfadvisor.whatif.other_ranks import OtherRanks, most_saved_ns, other_ranks
 from tb_perfadvisor.whatif.program import NotReplayable
 from tb_perfadvisor.whatif.simulation import (
     Simulation,
@@ -17,6 +17,7 @@ __all__ = [
     "CriticalPath",
     "Fix",
     "NotReplayable",
+    "OtherRanks",
     "Overlap",
     "PathKind",
     "Remove",
@@ -25,6 +26,7 @@ __all__ = [
     "critical_path",
     "host_decides",
     "most_saved_ns",
+    "other_ranks",
     "shrink",
     "simulation",
     "simulation_for",

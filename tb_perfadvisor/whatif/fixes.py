@@ -12,7 +12,7 @@ from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-class Remove(Struct, frozen=True):
+class Remove(Struct, frozen=True, tag=True):
     """The thread that runs the steps no longer does what it did in these intervals.
 
     Time in which the thread waits for the device is not saved: the device still needs it.
@@ -23,14 +23,14 @@ class Remove(Struct, frozen=True):
     """Whether launching is removed. Then what recording cost the host is not a gain."""
 
 
-class Async(Struct, frozen=True):
+class Async(Struct, frozen=True, tag=True):
     """Calls no longer wait for the device."""
 
     rows: Int32
     """Synchronizations, or launches of blocking copies."""
 
 
-class Shorten(Struct, frozen=True):
+class Shorten(Struct, frozen=True, tag=True):
     """Device events take less time."""
 
     rows: Int32
@@ -38,7 +38,7 @@ class Shorten(Struct, frozen=True):
     """The new duration of each; shape (rows,)."""
 
 
-class Overlap(Struct, frozen=True):
+class Overlap(Struct, frozen=True, tag=True):
     """Device events overlap all other device work: neither waits for the other.
 
     They keep their launches and their order among themselves.

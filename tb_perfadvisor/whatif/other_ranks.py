@@ -25,6 +25,20 @@ class OtherRanks(Struct, frozen=True):
 
     cause_ns: Float64
     """Shape (other ranks, causes), scaled to the number of steps of the critical rank."""
+    window_ns: int
+    """Of the critical rank."""
+    intervals: tuple[Intervals, ...]
+    """The time of each cause on the critical rank."""
+
+    def most_saved_ns(self, claims: Intervals) -> int:
+        """The most that a change can save of the used window, given the time that it claims."""
+        left = np.array(
+            [
+                1 - total_ns(intersect(claims, intervals)) / max(1, total_ns(intervals))
+                for intervals in self.intervals
+            ]
+        )
+        return max(self.window_ns - round(float((self.cause_ns @ left).max())), 0)
 
 
 @memoized
@@ -48,7 +62,12 @@ def other_ranks(signals: Signals) -> OtherRanks | None:
     steps = np.array([summary.step_count for summary in ranks.summaries])
     critical_steps = ranks.summaries[signals.worker].step_count
     others = np.arange(len(ranks)) != signals.worker
-    return OtherRanks((cause_ns * (critical_steps / steps)[:, np.newaxis])[others])
+    attribution = signals.attribution
+    return OtherRanks(
+        (cause_ns * (critical_steps / steps)[:, np.newaxis])[others],
+        attribution.window_ns,
+        tuple(attribution.intervals[cause] for cause in CAUSES),
+    )
 
 
 def most_saved_ns(signals: Signals, claims: Intervals) -> int:
@@ -56,13 +75,5 @@ def most_saved_ns(signals: Signals, claims: Intervals) -> int:
 
     This is the length of the window if the other ranks are unknown.
     """
-    attribution, others = signals.attribution, other_ranks(signals)
-    if others is None:
-        return attribution.window_ns
-    left = np.array(
-        [
-            1 - total_ns(intersect(claims, attribution.intervals[cause])) / max(1, total)
-            for cause, total in ((cause, attribution.total_ns(cause)) for cause in CAUSES)
-        ]
-    )
-    return max(attribution.window_ns - round(float((others.cause_ns @ left).max())), 0)
+    others = other_ranks(signals)
+    return signals.attribution.window_ns if others is None else others.most_saved_ns(claims)

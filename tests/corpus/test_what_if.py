@@ -15,9 +15,12 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.whatif import Shorten, Simulation, simulation
 from tb_perfadvisor.whatif.program import TOO_MANY_STREAMS, TOO_MANY_THREADS
+from tests.support.ticked import compare_combinations, stored_model
 
 SAM_FP32, SAM_BF16 = "sam-fast/asdf_False_a73da0d1", "sam-fast/asdf_True_10b61b2f"
 
@@ -120,3 +123,26 @@ def test_no_real_profile_is_too_large_to_replay(corpus_reports: list[dict[str, A
     assert reasons  # some profiles lack links or launches
     for limit in (TOO_MANY_THREADS, TOO_MANY_STREAMS):
         assert not [reason for reason in reasons if limit.reason in reason]
+
+
+# With one finding to eight, replayed and measured, on one rank and several, with parts and bounds.
+TICKED = [
+    "hta/nccl_parser_config/b4b6dcef",
+    "hta/df_index_resolver/07019a1e",
+    "hta/trace_diff_control",
+    "hta/negative_queue_length_values_check/d71a78d5",
+    "kineto/resnet50_num_workers_0",
+    "kineto-old/resnet50_profiler_api_num_workers_0",
+    "tracelens/h100/Falconsai_nsfw_image_detection",
+    "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat",
+    "modded-nanogpt/base_2025_12_11",
+    "astra-sim/megatron_tp8",
+]
+
+
+@pytest.mark.parametrize("name", TICKED)
+def test_ticked_findings_save_what_ranking_them_says(corpus: Path, name: str) -> None:
+    analysis = analyze_run(load(corpus / name)[0], Config())
+    assert compare_combinations(analysis) >= 1
+    everything = stored_model(analysis).combined(range(len(analysis.findings)))
+    assert everything == analysis.combined

@@ -22,6 +22,7 @@ import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
 import { Saving } from "./saving";
 import { Severity } from "./severity";
+import { Tick, canTick } from "./what-if";
 
 interface Props {
   id: string;
@@ -44,6 +45,7 @@ export function Finding(props: Props): JSX.Element {
   const Heading = isRefined ? "h4" : "h3";
   return (
     <div class={`finding${isRefined ? " finding-refined" : ""}${isOpen ? " is-open" : ""}`} ref={row}>
+      {canTick(finding) && <Tick id={id} finding={finding} />}
       <Heading class="finding-heading">
         <button
           type="button"

@@ -3,11 +3,13 @@ import type { JSX } from "preact";
 import { formatPlural } from "../format";
 import type { BlindSpotInfo, FindingInfo, Report } from "../report";
 import { chooseCause, chosenCause } from "../state/chosen-cause";
+import { isExported } from "../state/exported";
 import { useFlag } from "../state/linked";
 import { openFindings } from "../state/store";
 import { causeName } from "../text";
 import { Finding } from "./finding";
 import { CheckIcon } from "../widgets/icons";
+import { WhatIf } from "./what-if";
 
 export interface Branch {
   id: string;
@@ -68,6 +70,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         )}
         {fullShare > 0 && <RangeKey />}
       </div>
+      {!isExported && <WhatIf report={report} captureId={captureId} ids={findingIds(report.findings)} />}
       {branches.length === 0 && cause !== null ? (
         <p class="card all-clear">No finding saves time of this cause.</p>
       ) : branches.length === 0 ? (

@@ -1,6 +1,7 @@
 // A saving as a bar: solid up to its low end, faint up to its high end, a tick at the expected value.
 import type { JSX } from "preact";
 import type { FindingInfo, SavingInfo } from "../report";
+import { isExported } from "../state/exported";
 import { describeMarginal, describeSaving } from "../text";
 
 interface Props {
@@ -13,7 +14,8 @@ interface Props {
 export function Saving({ finding, saving, fullShare }: Props): JSX.Element {
   const at = (share: number): string => `${fullShare > 0 ? Math.min(share / fullShare, 1) * 100 : 0}%`;
   const { expected, range } = describeSaving(saving);
-  const marginal = describeMarginal(finding);
+  // Where changes can be ticked, that tells what each adds to any others.
+  const marginal = isExported || finding.refines !== null ? describeMarginal(finding) : "";
   return (
     <span class="saving">
       <span class="saving-text">

@@ -1,6 +1,6 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  Comparison, HistoryView, Report, TrainingView, Views,
+  CombinedSaving, Comparison, HistoryView, Report, TrainingView, Views,
 } from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Mark, type Progress, type RuleInfo, type RulePage,
@@ -94,6 +94,13 @@ export async function fetchTraining(
   const body = parseAnswer(await response.text());
   return response.status === 202 ? { progress: body as Progress } : { view: body as TrainingView | null };
 }
+
+/** What some findings save together, by their places in the report. */
+export const fetchCombination = (id: string, places: number[], signal: AbortSignal): Promise<CombinedSaving> =>
+  get<CombinedSaving>(
+    `captures/${encodeURIComponent(id)}/combination?${new URLSearchParams(places.map((place) => ["finding", String(place)]))}`,
+    signal,
+  );
 
 /** The recordings of the run that a capture belongs to, as far as they are analyzed. */
 export const fetchHistory = (id: string, signal: AbortSignal): Promise<HistoryView> =>

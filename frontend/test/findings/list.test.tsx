@@ -3,6 +3,8 @@ import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { FirstFinding } from "../../src/findings/first-finding";
 import { FindingList, nestFindings } from "../../src/findings/list";
+import { canTick, describeOverlap } from "../../src/findings/what-if";
+import type { FindingInfo } from "../../src/report";
 import { link } from "../../src/state/link";
 import { readSample, textOf } from "../samples";
 
@@ -78,4 +80,24 @@ test("a chosen cause shows the findings that save its time", () => {
   assert.match(text, /Specific/);
   assert.doesNotMatch(text, /About Python/);
   assert.match(none, /No finding saves time of this cause/);
+});
+
+test("changes that may save time can be ticked, and only those", () => {
+  const html = renderToString(<FindingList report={readSample("train")} captureId="train" />);
+  assert.match(html, /type="checkbox"/);
+  const { saving } = readSample("train").findings[0] as FindingInfo;
+  assert.ok(saving && canTick({ saving, bounds: null }));
+  assert.ok(canTick({ saving: null, bounds: { high_ns: 1, share_high: 0.1 } }));
+  assert.ok(!canTick({ saving: null, bounds: null }));
+  assert.match(textOf(html), /Tick changes to see where they lead together/);
+});
+
+test("what changes share is said, and what they bring only together", () => {
+  const finding = (expected: number): FindingInfo =>
+    ({ ...readSample("train").findings[0], proof: null, saving: { expected_ns: expected } }) as FindingInfo;
+  const ticked = [finding(3e6), finding(2e6)];
+  assert.equal(describeOverlap({ expected_ns: 5e6 }, ticked), "");
+  assert.match(describeOverlap({ expected_ns: 4e6 }, ticked), /would save 5.00 ms: 1.00 ms of it is the same time/);
+  assert.match(describeOverlap({ expected_ns: 7e6 }, ticked), /would save 5.00 ms: together 2.00 ms more/);
+  assert.equal(describeOverlap({ expected_ns: 1e6 }, ticked.slice(1)), "");
 });

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 from werkzeug import wrappers
 
-from tb_perfadvisor.plugin.backend import Backend
+from tb_perfadvisor.contract.model import ProofInfo
+from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.progress import ensure_started, is_retry
+from tb_perfadvisor.plugin.documents import Combination, Measured
+from tb_perfadvisor.plugin.progress import document, ensure_started, is_retry
 from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
 from tb_perfadvisor.plugin.routes.listing import describe
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
@@ -35,6 +37,44 @@ def _with_proofs(content: bytes) -> bytes:
 
     report = msgspec.json.decode(content, type=Report)
     return msgspec.json.encode(with_proofs(report, proofs, in_order=False))
+
+
+def combination(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """What some findings save together, with what was measured in place of what was predicted."""
+    stored = backend.read(entry, REPORT)
+    findings = msgspec.json.decode(_with_proofs(stored), type=_Findings).findings
+    places = sorted(set(request.args.getlist("finding", type=_place)))
+    if not places or places[-1] >= len(findings):
+        raise ApiError(400, "name findings of the report by their places.", hint="finding=0")
+    measured = tuple(
+        Measured(place, proof.low_share, proof.share, proof.high_share)
+        for place in places
+        if (proof := findings[place].proof) is not None
+        and proof.share is not None
+        and proof.low_share is not None
+        and proof.high_share is not None
+    )
+    content = document(request, backend.results(), Combination(entry.key, tuple(places), measured))
+    if content is None:
+        raise not_analyzed()
+    return respond(request, content)
+
+
+class _Finding(msgspec.Struct):
+    proof: ProofInfo | None = None
+
+
+class _Findings(msgspec.Struct):
+    """The part of a report that decoding all of it would take many times as long for."""
+
+    findings: tuple[_Finding, ...]
+
+
+def _place(text: str) -> int:
+    """The place of a finding in its report; others than 0, 1, … are left out."""
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(text)
+    return int(text)
 
 
 def row(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:

@@ -1,0 +1,139 @@
+// Where the step lands with the ticked changes. The engine answers; this asks and shows.
+import { type JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { formatDuration, formatDurationRange, formatPlural, formatShare } from "../format";
+import type { CombinedSaving, FindingInfo, Report } from "../report";
+import { toApiError } from "../state/answers";
+import { fetchCombination } from "../state/api";
+import { isExported } from "../state/exported";
+import type { Load } from "../state/polling";
+import { tickAll, tickedFindings, toggleTick } from "../state/ticks";
+import { Prose } from "../widgets/prose";
+
+/** Whether making its change may save time, so that it can be ticked. */
+export const canTick = ({ saving, bounds }: Pick<FindingInfo, "saving" | "bounds">): boolean =>
+  !isExported && (saving !== null || bounds !== null);
+
+/** The box that ticks a finding. */
+export function Tick({ id, finding }: { id: string; finding: FindingInfo }): JSX.Element {
+  const title = finding.heading ?? finding.title;
+  return (
+    <label class="tick" title="What if? Count this change">
+      <input
+        type="checkbox"
+        checked={tickedFindings.value.has(id)}
+        onChange={() => toggleTick(id)}
+        aria-label={`Count this change: ${title.replaceAll("`", "")}`}
+      />
+    </label>
+  );
+}
+
+interface Props {
+  report: Report;
+  captureId: string;
+  /** Of all findings, in the order of the report. */
+  ids: string[];
+}
+
+export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
+  const possible = ids.filter((_, place) => canTick(report.findings[place] as FindingInfo));
+  const places = ids.map((_, place) => place).filter((place) => tickedFindings.value.has(ids[place] ?? ""));
+  const load = useCombination(captureId, places);
+  if (possible.length < 2) return null;
+  const ticked = places.map((place) => report.findings[place] as FindingInfo);
+  return (
+    <section class={`card what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
+      <div class="what-if-head">
+        <h3 id="what-if">What if</h3>
+        <span class="muted">
+          {ticked.length === 0 ? "Tick changes to see where they lead together." : `with ${formatPlural(ticked.length, "change")}`}
+        </span>
+        <span class="button-row">
+          {ticked.length < possible.length && (
+            <button type="button" class="link-button" onClick={() => tickAll(possible)}>
+              Tick all
+            </button>
+          )}
+          {ticked.length > 0 && (
+            <button type="button" class="link-button" onClick={() => tickAll([])}>
+              Clear
+            </button>
+          )}
+        </span>
+      </div>
+      {ticked.length > 0 && (
+        <div aria-live="polite" aria-busy={load.state !== "ready"}>
+          {load.state === "failed" ? (
+            <p>{load.error.message}</p>
+          ) : load.state === "ready" ? (
+            <Outcome saving={load.value} ticked={ticked} report={report} />
+          ) : (
+            <p class="muted">Replaying …</p>
+          )}
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Outcome({ saving, ticked, report }: { saving: CombinedSaving; ticked: FindingInfo[]; report: Report }): JSX.Element {
+  const { overview, steps } = report;
+  const whole = overview.step_time_ns ?? overview.window_ns;
+  const at = (ns: number): string => `${whole > 0 ? Math.min(Math.max(ns / whole, 0), 1) * 100 : 0}%`;
+  const shared = describeOverlap(saving, ticked);
+  const tried = ticked.filter(({ proof }) => proof);
+  return (
+    <>
+      <p class="what-if-outcome">
+        {steps.used > 0 ? "A step takes" : "The profile takes"} {formatDuration(whole)} →{" "}
+        <strong>{formatDuration(whole - saving.expected_ns)}</strong>
+        <span class="muted">
+          {saving.expected_ns > 0
+            ? ` saves ${formatShare(saving.share_expected)}, range ${formatDurationRange(whole - saving.high_ns, whole - saving.low_ns)}`
+            : ` saves up to ${formatDuration(saving.high_ns)}, and how much is unknown`}
+        </span>
+      </p>
+      <span class="what-if-bar" aria-hidden="true">
+        <span class="range-high" style={{ width: at(whole - saving.low_ns) }} />
+        <span class="range-low" style={{ width: at(whole - saving.high_ns) }} />
+        <span class="range-tick" style={{ left: at(whole - saving.expected_ns) }} />
+      </span>
+      {shared && <p class="muted">{shared}</p>}
+      {tried.map((finding) => (
+        <p key={finding.rule_id} class="muted">
+          <Prose text={finding.heading ?? finding.title} />: {finding.proof?.text}. That counts, not what was predicted.
+        </p>
+      ))}
+    </>
+  );
+}
+
+/** What the changes share, or bring only together; "" where each brings what it brings alone. */
+export function describeOverlap(saving: Pick<CombinedSaving, "expected_ns">, ticked: FindingInfo[]): string {
+  if (ticked.length < 2 || ticked.some(({ proof }) => proof)) return "";
+  const alone = ticked.reduce((sum, { saving: own }) => sum + (own?.expected_ns ?? 0), 0);
+  const difference = Math.abs(alone - saving.expected_ns);
+  if (difference < 0.01 * alone || alone === 0) return "";
+  return alone > saving.expected_ns
+    ? `One by one they would save ${formatDuration(alone)}: ${formatDuration(difference)} of it is the same time.`
+    : `One by one they would save ${formatDuration(alone)}: together ${formatDuration(difference)} more, as each alone leaves the other to hold up the step.`;
+}
+
+/** What findings save together; the last answer stays until the next is there. */
+function useCombination(captureId: string, places: number[]): Load<CombinedSaving> {
+  const [load, setLoad] = useState<Load<CombinedSaving>>({ state: "loading" });
+  const asked = places.join(" ");
+  useEffect(() => {
+    if (places.length === 0) return setLoad({ state: "loading" });
+    const controller = new AbortController();
+    fetchCombination(captureId, places, controller.signal).then(
+      (value) => setLoad({ state: "ready", value }),
+      (error: unknown) => {
+        if (!controller.signal.aborted) setLoad({ state: "failed", error: toApiError(error) });
+      },
+    );
+    return () => controller.abort();
+  }, [captureId, asked]);
+  return load;
+}
