@@ -377,6 +377,7 @@ export interface FindingInfo {
   how_to_verify: string;
   is_preview: boolean;
   proof?: ProofInfo | null;
+  analyzed_place?: number | null;
 }
 /**
  * Wall-clock time per step that a change would save.

@@ -26,6 +26,7 @@ MOST_LOSSES: Final = 50
 CHECKED_STEP: Final = 5
 """The step after which named tensors are stored: an early one, because rounding errors grow."""
 _SEED: Final = 0
+_BACKWARD: Final = "backward()"
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "keras")
 _LOOK_EVERY_NS: Final = 1_000_000_000
 
@@ -62,8 +63,8 @@ class MeasuredProcess(HookedProcess):
     def on_optimizer_step(self, optimizer: Any) -> None:
         """Count all optimizers; the steps of the first one are those of the program."""
         self._optimizer_steps += 1
-        if self._marker is None:
-            self._marker = optimizer
+        if self._marker is None or self._marker == _BACKWARD:
+            self._mark_by(optimizer)
         if optimizer is self._marker:
             self._step()
             if self._steps == 1:
@@ -94,10 +95,15 @@ class MeasuredProcess(HookedProcess):
         self._report(is_complete=self.said.get("is_complete", False))
 
     def _step_of(self, marker: str) -> None:
-        """A step ended by a mark that the program sets; an optimizer's steps no longer count."""
+        """A step ended by a mark of another kind; an optimizer's steps no longer count."""
         if self._marker != marker:
-            self._marker, self._window, self._boundaries = marker, Window(self._plan), []
+            self._mark_by(marker)
         self._step()
+
+    def _mark_by(self, marker: Any) -> None:
+        """Count steps by something, from now on."""
+        self._marker, self._window, self._boundaries = marker, Window(self._plan), []
+        self._steps = 0
 
     def _step(self) -> None:
         self._steps += 1
@@ -159,9 +165,21 @@ class MeasuredProcess(HookedProcess):
                 if len(self._losses) < MOST_LOSSES:
                     with suppress(Exception):
                         self._losses.append(_loss_of(tensors))
-            return backward(tensors, *arguments, **keywords)
+            result = backward(tensors, *arguments, **keywords)
+            if self._is_step_of_its_own(torch):
+                self._step_of(_BACKWARD)
+            return result
 
         torch.autograd.backward = counted_backward
+
+    def _is_step_of_its_own(self, torch: Any) -> bool:
+        """Whether a backward pass that ended is a step: of programs that update by hand."""
+        if self._marker is None and self._backward_passes == 1:
+            import gc
+
+            made = (issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
+            return not any(made)
+        return self._marker == _BACKWARD and not torch.compiler.is_compiling()
 
     def _keep_unscaled_losses(self, torch: Any) -> None:
         """Remember the loss that a gradient scaler scales by a factor of its own."""

@@ -127,14 +127,13 @@ def _export(request: Export, cache: ResultCache) -> bytes:
     from tb_perfadvisor.report.timeline.embedded import make_timelines
     from tb_perfadvisor.report.timeline.stored_events import decode_events
 
-    report = _with_whole_run(_read(cache, request.key, REPORT, Report), request, cache)
-    # The page's timelines name findings by place.
-    report = with_proofs(report, known_proofs(), in_order=request.format != "html")
+    analyzed = _read(cache, request.key, REPORT, Report)
+    report = with_proofs(_with_whole_run(analyzed, request, cache), known_proofs())
     views = cache.read(request.key, VIEWS) if request.format == "html" else None
     if views is not None:  # only the page shows views and timelines
         decoded = msgspec.json.decode(views, type=dict[str, Any])
         if (window := cache.read(request.key, WINDOW)) is not None:
-            decoded["timelines"] = make_timelines(report.findings, decode_events(window))
+            decoded["timelines"] = make_timelines(analyzed.findings, decode_events(window))
         report = msgspec.structs.replace(report, views=decoded)
     return render(report, request.format).encode()
 

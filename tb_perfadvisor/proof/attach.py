@@ -20,7 +20,7 @@ from tb_perfadvisor.proof.shares import Effect, effect_text
 R = TypeVar("R", bound=model.Report)
 
 
-def with_proofs(report: R, proofs: Sequence[Proof], *, in_order: bool = True) -> R:
+def with_proofs(report: R, proofs: Sequence[Proof]) -> R:
     """A report whose findings say what was tried, ranked by what that showed.
 
     A finding counts with what was measured in place of what was predicted. One whose every
@@ -30,8 +30,6 @@ def with_proofs(report: R, proofs: Sequence[Proof], *, in_order: bool = True) ->
     Args:
         report: The report.
         proofs: The lines of a ledger.
-        in_order: Whether to rank by what was tried. Without it, findings stay where they are, as
-            routes of the tab name them by place.
     """
     known = latest(proofs)
     digest = digest_of(report) if known else ""
@@ -42,16 +40,15 @@ def with_proofs(report: R, proofs: Sequence[Proof], *, in_order: bool = True) ->
     first = None if report.first is None else findings[report.first.index]
     groups = _ordered(_groups(findings), of_changes)
     ranked = [finding for group in groups for finding in group]
-    ordered = ranked if in_order else findings
     is_in_best = any(finding is first for finding in groups[0])
     if first is not None and (_is_in_vain(first, of_changes) or not is_in_best):
         first = next((each for each in ranked if not _is_in_vain(each, of_changes)), first)
     return replace(
         report,
-        findings=ordered,
+        findings=_with_places(ranked, findings),
         first=None
         if first is None
-        else model.FirstFinding(rule_id=first.rule_id, index=_place(ordered, first)),
+        else model.FirstFinding(rule_id=first.rule_id, index=_place(ranked, first)),
         combined_saving=_combined(report.combined_saving, findings, of_changes),
     )
 
@@ -159,6 +156,19 @@ def _counted_share(group: Sequence[model.FindingInfo]) -> float:
 
 def _place(findings: Sequence[model.FindingInfo], wanted: model.FindingInfo) -> int:
     return next(place for place, finding in enumerate(findings) if finding is wanted)
+
+
+def _with_places(
+    ranked: list[model.FindingInfo], analyzed: Sequence[model.FindingInfo]
+) -> list[model.FindingInfo]:
+    """Findings with the places that they had, if any of them moved."""
+    places = [_place(analyzed, finding) for finding in ranked]
+    if places == sorted(places):
+        return ranked
+    return [
+        replace(finding, analyzed_place=place)
+        for finding, place in zip(ranked, places, strict=True)
+    ]
 
 
 def _combined(

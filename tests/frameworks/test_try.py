@@ -237,3 +237,25 @@ def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path)
     )
     (report,) = json.loads(shown.stdout)["reports"]
     assert any("proved: " in (finding["proof"] or "") for finding in report["findings"])
+
+
+BY_HAND = """
+import time
+import torch
+weight = torch.ones(4, requires_grad=True)
+for number in range(100_000):
+    loss = ((weight - 3) ** 2).sum()
+    loss.backward()
+    with torch.no_grad():
+        weight -= 0.01 * weight.grad
+        weight.grad = None
+    time.sleep(0.004)
+"""
+
+
+def test_backward_passes_are_steps_without_an_optimizer(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "train.py").write_text(BY_HAND)
+    patch = "--- a/train.py\n+++ b/train.py\n@@ -10,2 +10,1 @@\n         weight.grad = None\n"
+    said = tried(tmp_path, checkout, f"{patch}-    time.sleep(0.004)\n")
+    assert said["proof"]["verdict"] == "faster", said
+    assert said["results"] == {"agreement": "equal", "text": "losses equal"}

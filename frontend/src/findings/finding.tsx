@@ -86,7 +86,7 @@ export function Finding(props: Props): JSX.Element {
 }
 
 function FindingBody({ id, finding, report, captureId, isRefined = false }: Props): JSX.Element {
-  const findingIndex = report.findings.indexOf(finding);
+  const findingIndex = finding.analyzed_place ?? report.findings.indexOf(finding);
   const places = finding.places?.filter(({ source }) => source) ?? [];
   return (
     <div class="finding-content">

@@ -131,7 +131,7 @@ export function Timeline(props: Props): JSX.Element {
   const profile = profileTarget(selectedCapture.value);
   const hidden = window && layout ? window.truncated + layout.hidden : 0;
   const [previous, next] = props.neighbors ?? [undefined, undefined];
-  const rule = findingIndex === undefined ? undefined : current?.findings[findingIndex]?.rule_id;
+  const rule = current?.findings.find(({ analyzed_place }, place) => (analyzed_place ?? place) === findingIndex)?.rule_id;
   return (
     <div class="timeline">
       <div class="timeline-tools">

@@ -160,6 +160,9 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     proof: ProofInfo | None = None
     """None if it was not tried. What was tried changes, so it is added when a report is shown, and
     never stored with it."""
+    analyzed_place: int | None = None
+    """Its place in the order of the analysis, by which timelines and excerpts name it; None where
+    proofs moved nothing."""
 
 
 class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ def _with_proofs(content: bytes) -> bytes:
     from tb_perfadvisor.proof.attach import with_proofs
 
     report = msgspec.json.decode(content, type=Report)
-    return msgspec.json.encode(with_proofs(report, proofs, in_order=False))
+    return msgspec.json.encode(with_proofs(report, proofs))
 
 
 def combination(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
