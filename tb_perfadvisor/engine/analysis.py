@@ -104,5 +104,7 @@ class Analysis(Struct, frozen=True):
     notes: tuple[Note, ...]
     """On the profile itself."""
     headline: str
+    is_start_up: bool = False
+    """Whether the profile shows a program that starts up, in place of one at work."""
     blind_spot: BlindSpot | None = None
     """None if enough checks could run."""

@@ -48,7 +48,6 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     outcomes = run_rules(rules, signals)
     found = [(outcome.rule, finding) for outcome in outcomes for finding in outcome.findings]
     tell("simulating the fixes", 0.8)
-    notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
     findings, combined = rank(
         estimated(found, signals),
         signals.attribution.window_ns,
@@ -57,6 +56,12 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         partial(most_saved_ns, signals),
         happening_once(signals),
     )
+    starts_up = is_start_up(signals, combined.expected_ns if combined is not None else 0)
+    notes = (
+        *run.notes,
+        *profile_notes(signals, starts_up=starts_up),
+        *simulation_notes(found, signals),
+    )
     # Without a window there are no steps to check, and a selection of rules is the user's own.
     is_whole = bool(signals.attribution.window_ns) and not config.select
     unseen = blind_spot(outcomes) if is_whole else None
@@ -64,10 +69,11 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
         findings=agreeing(findings),
-        first=None if is_start_up(signals) else first_finding(findings),
+        first=None if starts_up else first_finding(findings),
         combined=combined,
         notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
-        headline=headline(signals, findings, combined, unseen),
+        headline=headline(signals, findings, combined, unseen, starts_up=starts_up),
+        is_start_up=starts_up,
         blind_spot=unseen,
     )
 

@@ -12,7 +12,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
-from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
+from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
@@ -39,6 +39,8 @@ def headline(
     findings: Sequence[RankedFinding],
     combined: CombinedSaving | None,
     blind_spot: BlindSpot | None = None,
+    *,
+    starts_up: bool = False,
 ) -> str:
     """Say what all the advice together would save, or else where the time goes.
 
@@ -49,8 +51,9 @@ def headline(
         findings: The ranked findings.
         combined: What they save together; None when none has a saving.
         blind_spot: Why finding little says little; None if it does not.
+        starts_up: Whether the profile shows a program that starts up.
     """
-    said = _said(signals, findings, combined, blind_spot)
+    said = _said(signals, findings, combined, blind_spot, starts_up=starts_up)
     if not any(note.id == _CUT_OFF for note in (*signals.run.notes, *signals.trace.notes)):
         return said
     return f"The file is cut off, so this is about its beginning. {said}"
@@ -61,6 +64,8 @@ def _said(
     findings: Sequence[RankedFinding],
     combined: CombinedSaving | None,
     blind_spot: BlindSpot | None,
+    *,
+    starts_up: bool,
 ) -> str:
     steps, attribution = signals.steps, signals.attribution
     log = signals.trace.compile_log
@@ -70,7 +75,7 @@ def _said(
         return _of_snapshot(signals, findings)
     if attribution.window_ns == 0:
         return "The profile is empty: nothing was recorded"
-    if is_start_up(signals):
+    if starts_up:
         once = format_share(total_ns(start_up(signals)) / attribution.window_ns)
         what = _AT_WORK.get(workload(signals).mode, "the program at work")
         return (
@@ -92,6 +97,8 @@ def _said(
             f"{number} change{'' if count == 1 else 's'} could save "
             f"{_saved_of(combined, whole, steps.count)}"
         )
+        if findings[0].finding.severity == "low":
+            changes = f"Nothing stands out but what costs accuracy. {changes}"
         waits = _launched_work_waits(signals, "it")
         return f"{changes}. {waits}" if waits else changes
     if signals.device.index is None and workload(signals).has(Part.FRONT_END):

@@ -76,8 +76,13 @@ _FRONT_END = Note(
 )
 
 
-def profile_notes(signals: Signals) -> tuple[Note, ...]:
-    """Notes on a profile: first those of its reader, last those on other workers' files."""
+def profile_notes(signals: Signals, *, starts_up: bool = False) -> tuple[Note, ...]:
+    """Notes on a profile: first those of its reader, last those on other workers' files.
+
+    Args:
+        signals: Of the reference worker.
+        starts_up: Whether the profile shows a program that starts up.
+    """
     if is_only_log(signals):
         return (*signals.trace.notes, _ONLY_LOG, *_on_other_workers(signals))
     if signals.device.index is None and workload(signals).has(Part.FRONT_END):
@@ -87,7 +92,7 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
         *_on_steps(signals),
         *on_stated_results(signals),
         *_on_compile_log(signals),
-        *recording_notes(signals),
+        *recording_notes(signals, starts_up=starts_up),
         *incomplete_step_notes(signals),
         *_on_clocks(signals),
         *_on_device(signals),

@@ -298,7 +298,8 @@ def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
 
 def _severity(finding: Finding, window_ns: int, steps: Steps | None) -> Severity:
     if finding.saving is not None:
-        return severity_of(finding.saving, window_ns, steps)
+        rated = severity_of(finding.saving, window_ns, steps)
+        return max(rated, finding.severity or rated, key=_SEVERITY.__getitem__)
     if finding.bounds is not None and finding.severity is None:
         return _ONE_LOWER[_severity_by_share(finding.bounds.high_ns, window_ns)]
     return finding.severity or "low"

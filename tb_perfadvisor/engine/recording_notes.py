@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, EVERY_EVENT, UNSEEN_INPUT
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
+from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind
@@ -34,13 +34,22 @@ LOADED_SHARE = 0.1
 """Interrupts, agents and desktops take a few percent of the cores of an idle machine."""
 
 
-def recording_notes(signals: Signals) -> list[Note]:
-    """What limits the analysis because of when and how the profile was recorded."""
+def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
+    """What limits the analysis because of when and how the profile was recorded.
+
+    Args:
+        signals: Of the reference worker.
+        starts_up: Whether the profile shows a program that starts up.
+    """
     return [
         *_on_missing_device(signals),
         *_on_beginning(signals),
         *_on_lost_launches(signals),
-        *(_on_start_up(signals) or (*_on_compiling(signals), *_on_first_calls(signals))),
+        *(
+            [_on_start_up(signals)]
+            if starts_up
+            else [*_on_compiling(signals), *_on_first_calls(signals)]
+        ),
         *_on_captures(signals),
         *_on_overhead(signals),
         *_on_unseen_input(signals),
@@ -136,24 +145,20 @@ def _on_lost_launches(signals: Signals) -> list[Note]:
     ]
 
 
-def _on_start_up(signals: Signals) -> list[Note]:
-    if not is_start_up(signals):
-        return []
+def _on_start_up(signals: Signals) -> Note:
     found = first_calls(signals).by_kind
     kinds = {kind.value: total_ns(found[kind]) for kind in found}
     kinds["compiling or importing"] = total_ns(compiling(signals))
     kinds["allocating memory"] = total_ns(signals.attribution.intervals[Cause.ALLOCATING])
     costly = [kind for kind in sorted(kinds, key=lambda kind: -kinds[kind]) if kinds[kind]]
-    return [
-        Note(
-            "start-up",
-            "error",
-            f"The program spends {_of_window(total_ns(start_up(signals)), signals)} on what "
-            f"happens only once: {'; '.join(costly)}. The findings say little about how the "
-            "program runs later.",
-            first_fitting(SKIP_WARM_UP, workload(signals)),
-        )
-    ]
+    return Note(
+        "start-up",
+        "error",
+        f"The program spends {_of_window(total_ns(start_up(signals)), signals)} on what "
+        f"happens only once: {'; '.join(costly)}. The findings say little about how the "
+        "program runs later.",
+        first_fitting(SKIP_WARM_UP, workload(signals)),
+    )
 
 
 def _on_compiling(signals: Signals) -> list[Note]:

@@ -29,7 +29,6 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Signals, ranks_of
 from tb_perfadvisor.signals.efficiency.references import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
-from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.parts import Aspect
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import overlap_ns
@@ -84,7 +83,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         blind_spot=None
         if (unseen := analysis.blind_spot) is None
         else model.BlindSpotInfo(looked=unseen.looked, checks=unseen.checks, reason=unseen.reason),
-        is_start_up=is_start_up(signals),
+        is_start_up=analysis.is_start_up,
         notes=[
             model.NoteInfo(
                 id=note.id, severity=note.severity, message=note.message, remedy=note.remedy

@@ -192,7 +192,7 @@ class Finding(Struct, frozen=True):
     remedies: tuple[Remedy, ...] = ()
     ranks: tuple[int, ...] = ()
     severity: Severity | None = None
-    """Only for findings without a saving; the others are rated by theirs."""
+    """For findings without a saving. The others are rated by theirs, but never above this."""
     title: str = ""
     """What is special about this finding, in place of the rule's title."""
     instance: str = ""

@@ -74,6 +74,8 @@ class RankSummary(Struct, frozen=True):
     """Time of each cause in the whole used window; shape (causes,)."""
     preempted_ns: int
     """Idle time in the whole used window during host calls that lost their core."""
+    once_ns: int
+    """Idle time in the whole used window of what happens only once, such as loading code."""
     matrix_flop: float | None
     """FLOP of its matrix products per step; None if not recorded."""
     collectives: RankCollectives

@@ -143,7 +143,8 @@ def find_program(signals: Signals) -> Program | NotReplayable:
 def _host_window(signals: Signals) -> tuple[int, int]:
     """The used window on the launching thread.
 
-    Without steps, it begins on the host where the first work is launched.
+    Without steps, it begins on the host where the first work is launched, or with the wait for its
+    batch.
     """
     steps, events = signals.steps, signals.trace.events
     if len(steps):
@@ -153,7 +154,7 @@ def _host_window(signals: Signals) -> tuple[int, int]:
     rows = rows[events.launched_by[rows] >= 0]
     at, launched = events.start_ns[rows], events.start_ns[events.launched_by[rows]]
     first, after = np.searchsorted(at, (start, end))
-    begun = int(launched[first]) if first < len(rows) else start
+    begun = min(int(launched[first]), start) if first < len(rows) else start
     if after < len(rows):
         return begun, int(launched[after])
     # The host may wait for the last work of a profile, or may have continued long ago.

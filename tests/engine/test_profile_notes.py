@@ -180,13 +180,13 @@ def test_importing_is_warm_up() -> None:
     trace = (
         TraceBuilder()
         .step(0, 0, ms(10))
-        .host(EventKind.PYTHON, name, 0, ms(4))
+        .host(EventKind.PYTHON, name, 0, ms(3))
         .host(EventKind.PYTHON, name, ms(1), ms(2))
-        .launch(ms(4), ms(5))
-        .kernel("gemm", ms(5), ms(10))
+        .launch(ms(3), ms(4))
+        .kernel("gemm", ms(4), ms(10))
         .build()
     )
-    assert "4.00 ms (40.0 %)" in notes_of(trace)["compile-in-window"].message
+    assert "3.00 ms (30.0 %)" in notes_of(trace)["compile-in-window"].message
 
 
 def test_options_that_were_off() -> None:

@@ -5,13 +5,15 @@ import math
 import pytest
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.precision.fp8_opportunity import Fp8Opportunity
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 from tests.support.server_trace import Served, server_trace
@@ -79,6 +81,16 @@ def test_saves_what_the_fix_saves() -> None:
     assert (finding.saving.low_ns, finding.saving.basis) == (0, "heuristic")
     assert "8.00 ms of each step (100.0 %)" in finding.summary
     assert "2.0 times as fast in fp8 (1,979 TFLOP/s)" in finding.summary
+
+
+def test_a_program_in_16_bits_is_healthy() -> None:
+    # It may save a fifth of the step, but nothing is wrong.
+    analysis = analyze_run(run_of(draw(SLOW, legend=product(), device=H100)), Config())
+    (entry,) = [entry for entry in analysis.findings if entry.rule.id == "fp8-opportunity"]
+    assert entry.finding.saving is not None
+    assert entry.finding.saving.expected_ns > 0.15 * analysis.signals.attribution.window_ns
+    assert entry.severity == "low"
+    assert analysis.headline.startswith("Nothing stands out but what costs accuracy. One change")
 
 
 @pytest.mark.parametrize(

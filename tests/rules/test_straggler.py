@@ -13,9 +13,9 @@ from tb_perfadvisor.rules.evidence.lateness_causes import OWN_CORES
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
-from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
+from tb_perfadvisor.testing import check_rule, draw, find, host, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
-from tb_perfadvisor.trace import Run, Trace
+from tb_perfadvisor.trace import EventKind, Run, Trace
 from tests.support.corpus_traces import CORPUS
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
@@ -291,3 +291,24 @@ def test_only_the_recorded_straggler_is_found() -> None:
     balanced = analyze(local / "ddp_gloo_2rank")
     assert "straggler" not in {finding.rule_id for finding in balanced.findings}
     assert "straggler" in {o.rule_id for o in balanced.outcomes if o.status == "passed"}
+
+
+def test_a_rank_that_loads_code_is_not_late_for_good() -> None:
+    # Loading the code of kernels holds two ranks up for five cells.
+    loading = LATE.replace("|.....o'SSS|.....o'SSS|", "|yyyyyo'SSS|yyyyyo'SSS|")
+    legend = {"y": host("cuModuleLoadData", EventKind.RUNTIME)}
+    ranks = [
+        draw(
+            loading if rank in (0, 6) else ON_TIME,
+            rank=rank,
+            world_size=8,
+            backend="nccl",
+            legend=legend,
+        )
+        for rank in range(8)
+    ]
+    signals = reference_worker(run_of(*ranks), Options())
+    assert ranks_of(signals).summaries[0].once_ns > 0
+    found = lateness(signals)
+    assert found is not None
+    assert found.late == ()

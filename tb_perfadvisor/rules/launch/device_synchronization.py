@@ -60,16 +60,20 @@ class DeviceSynchronization(Rule):
     microseconds and ten times as long as usual between two launches. It may work on the value, so
     these waits stay and are only put off. After the others, the program reads a size or a number,
     or nothing. The table has two prices of each wait, one if the program needs these values, and
-    one if it does not. Expected is the middle, and the rows add up to it. Low is the idle time that
-    waits *induce* which copy nothing to the host: idle time inside the call, and from its return to
-    the first device event launched after it, but for no longer than the call took.
+    one if it does not. Expected is the middle, and the rows add up to it. Low is the idle time
+    that waits *induce* which hand over nothing, to the host or to the operator that waits: idle
+    time inside the call, and from its return to the first device event launched after it, but
+    for no longer than the call took.
 
-    If the profile cannot be replayed, expected and high are the idle time that the waits induce.
-    On the CPU, the time after a wait counts only if the next program runs within two milliseconds:
-    longer stretches of host code have findings of their own. Half of it is expected to go, because
-    the host shares its cores with the work that it would overlap.
-    The duration of a call costs nothing while the device works. Waiting for input is not counted;
-    without a replay, neither are time between steps and queued work.
+    Where an idle device starts launched work late each time, as on virtual machines, that delay
+    counts as well: it shows only because the wait has let the queue run empty.
+
+    If the profile cannot be replayed, high is the idle time that the waits induce. On the CPU,
+    expected is that, too, but half of what follows a call, because the host shares its cores with
+    the work that it would overlap; and the time after a wait counts only if the next program runs
+    within two milliseconds: longer stretches of host code have findings of their own.
+    The duration of a call costs nothing while the device works. Waiting for input is not counted,
+    and neither is what happens only once, such as loading code.
 
     When to ignore
     --------------

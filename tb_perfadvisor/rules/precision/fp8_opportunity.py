@@ -56,7 +56,8 @@ class Fp8Opportunity(Rule):
     Expected is half of that saving, which agrees with published training runs: about a quarter more
     tokens per second where products take two thirds of the step. Low is 0, because small or
     sensitive layers may have to stay in 16 bits. Batched products, which mostly belong to
-    attention, are left out, and so are products whose weights are quantized already.
+    attention, are left out, and so are products whose weights are quantized already. The severity
+    is low, whatever it saves: nothing is wrong with a program that computes in 16 bits.
 
     When to ignore
     --------------
@@ -127,6 +128,7 @@ class Fp8Opportunity(Rule):
                 " profile does not show."
             ),
             saving=saving,
+            severity="low",
             evidence=(
                 matrix_products_by_size("Large 16-bit products", signals, large),
                 costliest("Longest of them", signals.worker, large.rows, large.duration_ns),

@@ -9,10 +9,13 @@ launches, it may work on the value, and then it has to stay after the wait.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -23,6 +26,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 READING_NS = 150_000
 """Reading, comparing, adding or printing a few numbers takes Python some tens of microseconds.
 Working on the contents of a tensor takes longer."""
+_COPYING = re.compile(r"^aten::(copy_|_to_copy|to)$")
 _READS_ARRAY = "np.asarray(jax.Array)"
 """`float()`, `.tolist()` and `jax.device_get()` call it, too (jax/_src/array.py)."""
 TIMES_USUAL = 10
@@ -36,6 +40,9 @@ class AwaitedValues(Struct, frozen=True):
     """In ascending order."""
     is_copied: NDArray[np.bool_]
     """Whether a copy to the host was launched since the wait before."""
+    is_needed_at_once: NDArray[np.bool_]
+    """Whether an operator waits for what it works with next, such as the size of its result.
+    Copying operators wait for their copy alone."""
     host_code_ns: Int64
     """Host code between the wait and the next launch: neither the rest of the operator that waits
     nor the beginning of the operator that launches."""
@@ -66,7 +73,18 @@ def awaited_values(signals: Signals) -> AwaitedValues:
     for site in wait_call_sites(signals):
         of_site = np.searchsorted(waits.row, site.rows)
         mean_ns[of_site] = mean_ns[of_site].mean()
-    return AwaitedValues(waits.row, is_copied, host_code_ns, is_copied & (mean_ns > longest_ns))
+    may_be_used = is_copied & (mean_ns > longest_ns)
+    at_once = _is_inside_operator(signals)
+    return AwaitedValues(waits.row, is_copied, at_once, host_code_ns, may_be_used)
+
+
+def _is_inside_operator(signals: Signals) -> NDArray[np.bool_]:
+    """Whether an operator other than a copying one does each wait."""
+    operator = signals.launching_operator[signals.synchronizations.row]
+    inside = np.flatnonzero(operator >= 0)
+    is_inside = np.zeros(len(operator), dtype=np.bool_)
+    is_inside[inside] = ~named(signals.trace, operator[inside], _COPYING)
+    return is_inside
 
 
 def _is_copied(signals: Signals) -> NDArray[np.bool_]:

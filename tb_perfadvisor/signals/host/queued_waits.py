@@ -14,6 +14,8 @@ from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.host.slow_starts import slow_starts
+from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
@@ -55,7 +57,11 @@ class QueuedWait(Struct, frozen=True):
 
 
 class QueuedWaits(Struct, frozen=True):
-    """Idle time with work queued, without what callbacks on the host or collectives explain."""
+    """Idle time with work queued that nothing explains.
+
+    Callbacks on the host, collectives, launches that reach the device late, and what happens only
+    once are explanations.
+    """
 
     intervals: Intervals
     waits: tuple[QueuedWait, ...]
@@ -72,7 +78,12 @@ def queued_waits(signals: Signals) -> QueuedWaits:
     """The idle time with work queued, by what waits."""
     trace, gaps, pieces = signals.trace, signals.attribution.idle, annotated_idle(signals)
     events = trace.events
-    elsewhere = join(host_callbacks(signals).waits, awaited_collectives(signals))
+    elsewhere = join(
+        host_callbacks(signals).waits,
+        awaited_collectives(signals),
+        slow_starts(signals),
+        first_calls(signals).idle,
+    )
     queued = minus(signals.attribution.intervals[Cause.QUEUED], elsewhere)
     inside = overlap_ns(queued, pieces.start_ns, pieces.end_ns)
     chosen = np.flatnonzero(inside > 0)

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
+from tb_perfadvisor.signals.host.slow_starts import slow_starts
+from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -30,6 +32,8 @@ from tb_perfadvisor.trace.intervals import (
     Intervals,
     covered_before,
     intersect,
+    join,
+    minus,
     overlap_ns,
     union,
 )
@@ -47,10 +51,11 @@ class WaitPrices(Struct, frozen=True):
     lead_ns: Int64
     """How far the host would be ahead without the wait."""
     idle_ns: Int64
-    """Idle time that the host causes, from the wait to the next one."""
+    """Idle time that the host causes, from the wait to the next one, and that of slow starts."""
     if_needed_ns: Int64
     """Idle time that disappears if the program needs all values that it may need. Then a wait that
-    hands over a value is only put off, and keeps later ones from profiting."""
+    hands over a value is only put off, and keeps later ones from profiting. One of an operator that
+    works with the value at once stays where it is."""
     if_free_ns: Int64
     """Idle time that disappears if it needs no value but those that it works on at once."""
     expected_from: Intervals
@@ -71,26 +76,33 @@ def wait_prices(signals: Signals, chosen: Mask) -> WaitPrices:
     """
     waits, window, events = signals.synchronizations, signals.attribution, signals.trace.events
     values = awaited_values(signals)
-    idle = window.of(*HOST_CAUSED, Cause.BETWEEN_STEPS)
+    # What happens once does so with and without the waits.
+    idle = minus(window.of(*HOST_CAUSED, Cause.BETWEEN_STEPS), first_calls(signals).idle)
+    idle = join(idle, slow_starts(signals))
     bounds = window.window_start_ns, window.window_end_ns
     track, follows = events.track[waits.row], waits.next_launch
     is_first = (np.diff(follows, prepend=-2) != 0) | (np.diff(track, prepend=-1) != 0)
     first = np.flatnonzero(is_first)
     begin_ns = np.clip(events.start_ns[waits.row[first]], *bounds)
-    return_ns = np.maximum.reduceat(np.clip(events.end_ns[waits.row], *bounds), first)
-    # Threads that take turns may wait at the same time. That is one lead.
+    # Threads that take turns may wait at the same time. That is one lead. What the host does
+    # between two waits of a group is no wait.
+    return_ns = np.clip(events.end_ns[waits.row], *bounds)
     before_ns = np.maximum.accumulate(np.append(bounds[0], return_ns[:-1]))
-    lead_ns = return_ns - np.maximum(begin_ns, before_ns)
+    waited_ns = np.maximum(return_ns - np.maximum(events.start_ns[waits.row], before_ns), 0)
+    lead_ns = np.add.reduceat(waited_ns, first)
     lead_ns = np.maximum(lead_ns - np.add.reduceat(_launching_ns(signals), first), 0)
     until_ns = np.clip(_next_waits_ns(signals, first), begin_ns, bounds[1])
     idle_ns = overlap_ns(idle, begin_ns, until_ns)
 
-    def price(may_be_needed: Mask) -> Int64:
+    def price(may_be_needed: Mask, lead_ns: Int64) -> Int64:
         is_priced = np.logical_or.reduceat(chosen, first)
         stays = ~is_priced | np.logical_or.reduceat(may_be_needed, first)
         return np.where(is_priced, _disappears_ns(lead_ns, idle_ns, stays), 0)
 
-    if_needed_ns, if_free_ns = price(values.is_copied), price(values.may_be_used)
+    # An operator that works with what it waits for cannot put the wait off.
+    at_once = np.logical_or.reduceat(values.is_needed_at_once, first)
+    if_needed_ns = price(values.is_copied | values.is_needed_at_once, np.where(at_once, 0, lead_ns))
+    if_free_ns = price(values.may_be_used, lead_ns)
 
     def of_waits(values_ns: Int64) -> Int64:
         column = np.zeros(len(waits), dtype=np.int64)

@@ -10,6 +10,7 @@ from tb_perfadvisor.signals.core.collectives import collective_rows_of
 from tb_perfadvisor.signals.core.device import device_facts
 from tb_perfadvisor.signals.core.devices_in_use import existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
+from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
 from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
@@ -69,6 +70,7 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         cause_ns=np.stack([attribution.step_total_ns[cause][first_steps] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
         preempted_ns=total_ns(preempted_calls(signals).idle),
+        once_ns=total_ns(first_calls(signals).idle),
         matrix_flop=matrix_flop(signals),
         collectives=_collectives(signals, max_collectives),
         notes=tuple(note for note in trace.notes if note.severity != "info"),

@@ -89,7 +89,9 @@ def lateness(signals: Signals) -> Lateness | None:
         minlength=count,
     ).astype(np.int64)
     candidates = _possible_stragglers(
-        late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps
+        np.maximum(late_ns - _once_more_ns(ranks), 0),
+        _steps_late(matched.rank[late_rows], step_of_row, count),
+        steps,
     )
     late = tuple(
         worker
@@ -412,6 +414,16 @@ def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64]:
 def _longest_waits(matched: Matched) -> Int64:
     """The longest wait in each collective, covered by compute or not; shape (collectives,)."""
     return np.maximum.reduceat(matched.waiting_ns, matched.first)
+
+
+def _once_more_ns(ranks: Ranks) -> Int64:
+    """How much longer each worker takes than the median for what happens once; shape (workers,).
+
+    A rank that loads code later than the others is late only in this recording.
+    """
+    once = np.array([summary.once_ns for summary in ranks.summaries], dtype=np.int64)
+    more_ns: Int64 = np.maximum(once - np.sort(once)[(len(once) - 1) // 2], 0)
+    return more_ns
 
 
 def _possible_stragglers(late_ns: Int64, steps_late: Int64, steps: int) -> tuple[int, ...]:

@@ -10,8 +10,10 @@ from tb_perfadvisor.signals.recording.completeness import compiling
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 
-MINIMUM_SHARE = 0.5
+MOST_SHARE = 0.5
 """If most of the time is spent on what happens once, the rest is a poor sample of the program."""
+MINIMUM_SHARE = 1 / 3
+"""If a third of the time is spent on what happens once, all shares of the rest are off by half."""
 _REPEATS = 2
 """With two steps, what happens in each is not start-up."""
 
@@ -29,8 +31,16 @@ def start_up(signals: Signals) -> Intervals:
     return join(compiling(signals), first_calls(signals).idle, allocating)
 
 
-def is_start_up(signals: Signals) -> bool:
-    """Whether most of the used window is start-up."""
+def is_start_up(signals: Signals, expected_ns: int = 0) -> bool:
+    """Whether most of the used window is start-up, or a third of it and more than can be saved.
+
+    Args:
+        signals: Of the reference worker.
+        expected_ns: What all findings are expected to save.
+    """
     if is_only_log(signals):
         return False
-    return total_ns(start_up(signals)) > MINIMUM_SHARE * signals.attribution.window_ns
+    once_ns, window_ns = total_ns(start_up(signals)), signals.attribution.window_ns
+    if once_ns > MOST_SHARE * window_ns:
+        return True
+    return once_ns > MINIMUM_SHARE * window_ns and once_ns > expected_ns

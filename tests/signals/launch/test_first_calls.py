@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.launch.first_calls import FirstCall, FirstCalls, first_calls
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
@@ -95,3 +97,66 @@ def test_a_program_on_the_cpu_has_none() -> None:
     builder = TraceBuilder().operator("aten::mm", 0, ms(1), launches=False)
     builder.host(EventKind.RUNTIME, "cuModuleLoadData", 0, ms(1))
     assert first_calls_of(builder).by_kind == {}
+
+
+def test_work_that_waits_while_code_is_loaded() -> None:
+    builder = forward(5)
+    # At 5 ms, 80 us of work are queued behind a launch that loads code for 900 us, and start late.
+    builder.launch(us(5_000), us(5_005), key="queued")
+    launched(builder, "add", 5_010, 900, "loads")
+    builder.kernel("gemm", us(5_500), us(5_580), launched_by="queued")
+    # From the last `cat` at 3,915 us until 5,910, without the 80 us.
+    assert us_by_kind(builder) == {FirstCall.FIRST_LAUNCH: 910 - 500 - 80 + 500 - 10}
+
+
+@pytest.mark.parametrize(("call_us", "found_us"), [(49, None), (400, 400)])
+def test_the_first_question_about_a_kernel_loads_it(call_us: float, found_us: float | None) -> None:
+    builder = launched(TraceBuilder(), "gemm", 0, 5, "a")
+    name = "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags"
+    builder.host(EventKind.RUNTIME, name, us(100), us(100 + call_us))
+    launched(builder, "gemm", 900, 5, "b")
+    assert us_by_kind(builder).get(FirstCall.LOADING) == found_us
+
+
+def generated(gap_ms: float, *, name: str = "triton_poi_fused_add_0", calls: int = 0) -> Builder:
+    """A generated kernel twice, the first time after a gap without other events."""
+    builder = launched(TraceBuilder(), "gemm", 0, 5, "first")
+    for number in range(calls):
+        builder.host(EventKind.RUNTIME, "cudaEventQuery", ms(10 * number), ms(10 * number + 9))
+    launched(builder, name, 15 + 1_000 * gap_ms - 5, 5, "once")
+    return launched(builder, name, 1_000 * gap_ms + 500, 5, "again")
+
+
+def test_compiling_before_the_first_launch_of_a_generated_kernel() -> None:
+    assert us_by_kind(generated(100)) == {FirstCall.GENERATING: 100_000}
+    assert us_by_kind(generated(99)) == {}
+    assert us_by_kind(generated(100, name="vectorized_elementwise_kernel")) == {}
+    # What the host did was recorded.
+    assert us_by_kind(generated(100, calls=10)) == {}
+
+
+def functions(*lengths_us: float, name: str = "rope.py(58): apply_rope") -> Builder:
+    builder = launched(TraceBuilder(), "gemm", 0, 5, "first")
+    at = 100.0
+    for number, length in enumerate(lengths_us):
+        builder.host(EventKind.PYTHON, name, us(at), us(at + length))
+        launched(builder, "gemm", at + length - 15, 5, f"{number}")
+        at += length + 20
+    return builder
+
+
+def test_the_first_call_of_a_function_that_later_calls_do_without() -> None:
+    # Each call ends with a kernel of 10 us.
+    assert us_by_kind(functions(2_010, 60, 60, 60)) == {FirstCall.FUNCTION: 2_000}
+    assert us_by_kind(functions(2_010, 260, 60, 60)) == {}  # not even ten times as long
+    assert us_by_kind(functions(2_010, 60, 60)) == {}  # too few calls to know
+    assert us_by_kind(functions(909, 60, 60, 60)) == {}  # too short
+    built_in = "<built-in method to of Tensor object at 0x7ff>"
+    assert us_by_kind(functions(2_010, 60, 60, 60, name=built_in)) == {}
+
+
+def test_a_function_that_calls_itself_has_no_first_call() -> None:
+    builder = functions(60, 60, 60)
+    builder.host(EventKind.PYTHON, "rope.py(58): apply_rope", us(90), us(5_000))
+    launched(builder, "gemm", 4_000, 5, "last")
+    assert us_by_kind(builder) == {}

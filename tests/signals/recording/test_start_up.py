@@ -3,7 +3,7 @@ from __future__ import annotations
 from tb_perfadvisor.engine.analysis import Analysis
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.signals.recording.start_up import start_up
+from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns
@@ -39,10 +39,18 @@ def test_a_profile_of_start_up_says_so_first() -> None:
     assert note.remedy
 
 
-def test_less_than_half_of_the_time_is_no_start_up() -> None:
-    found = analyzed(9)  # of 20 ms
+def test_less_than_a_third_of_the_time_is_no_start_up() -> None:
+    found = analyzed(6)  # of 20 ms
     assert not [note for note in found.notes if note.id == "start-up"]
     assert not found.headline.startswith("This records start-up")
+
+
+def test_a_third_is_start_up_unless_more_can_be_saved() -> None:
+    signals = analyzed(8).signals  # of 20 ms
+    assert is_start_up(signals, expected_ns=ms(8) - 1)
+    assert not is_start_up(signals, expected_ns=ms(8))
+    # Most of the time.
+    assert is_start_up(analyzed(12).signals, expected_ns=ms(12))
 
 
 def test_memory_that_every_step_allocates_is_no_start_up() -> None:

@@ -25,7 +25,10 @@ _COMPILE = re.compile(
 )
 _COMPILE_FRAME = re.compile(
     r"torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner|_compile_inner)$"
+    r"|torch/utils/cpp_extension\.py\(\d+\): (?:load|load_inline|_jit_compile)$"
+    r"|triton/compiler/compiler\.py\(\d+\): compile$"
 )
+"""Frames that trace and compile code, or build and load an extension."""
 _SYNCHRONIZE = re.compile(r"[Ss]ynchroni[sz]e|QueueFinish|^urEventWait$")
 _ALLOCATE = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister"

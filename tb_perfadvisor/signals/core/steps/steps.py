@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.steps.first_fetch import fetch_before_work
 from tb_perfadvisor.signals.core.steps.kinds import Kinds, step_kinds
 from tb_perfadvisor.signals.core.steps.launched_work import (
     UNKNOWN,
@@ -234,9 +235,13 @@ def _without_steps(
     recorded_from_ns: int,
     excluded: tuple[Excluded, ...],
 ) -> Steps:
-    """The whole window as one."""
+    """The whole window as one. It begins with the wait for the first work's batch, if any."""
     start, end = recorded_span(trace, timeline)
-    start = min(max(start, recorded_from_ns), end)
+    fetch = fetch_before_work(trace, timeline)
+    if recorded_from_ns > start:
+        start = min(recorded_from_ns, end)
+    elif fetch is not None:
+        start = min(start, int(trace.events.start_ns[fetch.row]))
     none = np.empty(0, dtype=np.int64)
     work = launched_work(trace, timeline, None)
     host = (np.array([_first_launch(trace, work, start)]), np.array([end]))
