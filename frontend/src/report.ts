@@ -378,6 +378,7 @@ export interface FindingInfo {
   is_preview: boolean;
   proof?: ProofInfo | null;
   analyzed_place?: number | null;
+  remark?: RemarkInfo | null;
 }
 /**
  * Wall-clock time per step that a change would save.
@@ -581,6 +582,16 @@ export interface ProofInfo {
   high_share: number | null;
   pairs: number;
   tried_unix_s: number;
+}
+/**
+ * What the user says about a finding of a run.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RemarkInfo".
+ */
+export interface RemarkInfo {
+  wont_fix: boolean;
+  text: string;
 }
 /**
  * All findings together: their union, never their sum.

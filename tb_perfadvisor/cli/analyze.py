@@ -170,6 +170,7 @@ def analyze(
     from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.proof.attach import with_proofs
     from tb_perfadvisor.proof.ledger import known_proofs
+    from tb_perfadvisor.remarks.attach import with_remarks
     from tb_perfadvisor.report.formats.render import document, render
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.sources import Repository, with_sources
@@ -221,7 +222,7 @@ def analyze(
         reports, unread = api.with_whole_runs(listing, reports, settings, progress.describe)
         rejected += unread
     proofs = known_proofs()
-    reports = [with_proofs(report, proofs) for report in reports]
+    reports = [with_remarks(with_proofs(report, proofs), settings.remarks) for report in reports]
     if ask_tpu_compiler:
         from tb_perfadvisor.tpu_compiler.report_answers import with_answers
 
@@ -269,10 +270,19 @@ def _suggest_comparison(root: str, captures: Sequence[Capture]) -> None:
 
 
 def _fail_on(lowest: Severity, reports: Iterable[Report]) -> None:
-    """Exit with status 1 if there are findings of a severity or above, and say how many."""
+    """Exit with status 1 if there are findings of a severity or above, and say how many.
+
+    Findings that the user decided against do not count.
+    """
+    from tb_perfadvisor.remarks.attach import is_set_aside
+
     severities = list(Severity)
     failing = {severity.value for severity in severities[severities.index(lowest) :]}
-    count = sum(finding.severity in failing for report in reports for finding in report.findings)
+    count = sum(
+        finding.severity in failing and not is_set_aside(report.findings, place)
+        for report in reports
+        for place, finding in enumerate(report.findings)
+    )
     if count:
         above = "" if lowest is Severity.HIGH else " or higher"
         note(f"{count} finding{'' if count == 1 else 's'} of {lowest.value}{above} severity.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tb_perfadvisor.contract import model
@@ -38,7 +40,9 @@ def run_row(report: model.Report) -> RunRow:
         step_time_ns=report.overview.step_time_ns,
         headline=report.headline,
         first_change=finding.title if finding else None,
-        finding=_link(report.findings, report.first.index) if report.first is not None else None,
+        finding=finding_id(report.findings, report.first.index)
+        if report.first is not None
+        else None,
         saves_share=finding.saving.share_expected if finding and finding.saving else None,
         severity=finding.severity if finding else None,
     )
@@ -63,7 +67,8 @@ def device_name(report: model.Report) -> str:
     return f"{count} × {name}" if count > 1 else name
 
 
-def _link(findings: list[model.FindingInfo], index: int) -> str:
+def finding_id(findings: Sequence[model.FindingInfo], index: int) -> str:
+    """What links and notes call a finding: its rule, and a number if that has several."""
     rule_id = findings[index].rule_id
     number = sum(finding.rule_id == rule_id for finding in findings[: index + 1])
     return rule_id if number == 1 else f"{rule_id}~{number}"

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.hardware import named_device
+from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
@@ -31,8 +32,8 @@ class Config(Struct, frozen=True):
 
     A file has the same shape in TOML: `select = [...]`, `ignore = [...]`, `parameters = N`,
     `link_bandwidth_gb_per_s = X`, `device = "NAME"`, `tokens_per_step = N`,
-    `price_per_device_hour = X`, `total_steps = N` and one table of limits per rule,
-    `[limits.RULE]`.
+    `price_per_device_hour = X`, `total_steps = N`, one table of limits per rule,
+    `[limits.RULE]`, and one table per note on a finding, `[[notes]]`.
     """
 
     select: tuple[str, ...] = ()
@@ -42,6 +43,8 @@ class Config(Struct, frozen=True):
     options: Options = field(default_factory=Options)
     run: RunOptions = field(default_factory=RunOptions)
     """Facts about the whole run, which no analysis of a profile depends on."""
+    remarks: tuple[Remark, ...] = ()
+    """What the user says about findings, on which no analysis depends either."""
     with_views: bool = False
     with_timelines: bool = False
     """Whether the views include the events around the evidence, for a page without a server."""
@@ -77,6 +80,15 @@ _PositiveNumber = Annotated[float, msgspec.Meta(gt=0, le=LARGEST_SETTING)]
 _Number = Annotated[float, msgspec.Meta(ge=-LARGEST_SETTING, le=LARGEST_SETTING)]
 
 
+class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table `[[notes]]`."""
+
+    finding: str
+    run: str = ""
+    wont_fix: bool = False
+    text: Annotated[str, msgspec.Meta(max_length=MOST_CHARACTERS)] = ""
+
+
 class _Settings(msgspec.Struct, frozen=True):
     """The keys of a file, and the types of their values."""
 
@@ -88,6 +100,7 @@ class _Settings(msgspec.Struct, frozen=True):
     tokens_per_step: _Count | None = None
     price_per_device_hour: _PositiveNumber | None = None
     total_steps: _Count | None = None
+    notes: tuple[_Note, ...] = ()
     limits: dict[str, dict[str, _Number]] = msgspec.field(default_factory=dict)
 
 
@@ -136,4 +149,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
             tokens_per_step=settings.tokens_per_step,
         ),
         run=RunOptions(settings.price_per_device_hour, settings.total_steps),
+        remarks=tuple(
+            Remark(note.finding, note.wont_fix, note.text, note.run) for note in settings.notes
+        ),
     )

@@ -35,8 +35,8 @@ class ReportCache(Generic[T]):
         self._cache = cache
         self._kind = kind
         self._name = f"{kind.__name__.lower()}.json"
-        # What the user says about the whole run is joined with a result when it is shown.
-        settings = msgspec.structs.replace(config, run=RunOptions())
+        # What the user says about the run and its findings is joined with what is shown.
+        settings = msgspec.structs.replace(config, run=RunOptions(), remarks=())
         self._settings = f"{kind.__name__} {msgspec.json.encode(settings, enc_hook=dict).decode()}"
 
     def read(self, root: str, capture: Capture) -> T | None:

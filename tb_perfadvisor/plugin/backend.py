@@ -20,6 +20,7 @@ from tb_perfadvisor.plugin.worker import REPORT
 
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Backend:
@@ -34,6 +35,8 @@ class Backend:
         """The user's code, if TensorBoard was started with it."""
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
         stays_inside = bool(getattr(context.flags, "perfadvisor_stay_in_logdir", False))
+        self.allows_remarks = _allows_remarks(context.flags, stays_inside=stays_inside)
+        """Whether users may write notes on findings."""
         self.catalog = Catalog(roots_of(self._logdir, logdir_spec, stays_inside=stays_inside))
         self._lock = threading.Lock()
         self._results: Results | None = None
@@ -113,6 +116,14 @@ class Backend:
         if not self.surroundings().shows_in_profile_tab:
             return None, None
         return profile_target(entry.capture.files[0].path) or (None, None)
+
+
+def _allows_remarks(flags: Any, *, stays_inside: bool) -> bool:
+    """Whether only this machine's user reaches the server, or a flag lets everyone write."""
+    if getattr(flags, "perfadvisor_allow_notes", False):
+        return True
+    host = getattr(flags, "host", None) or "localhost"
+    return not stays_inside and not getattr(flags, "bind_all", False) and host in _LOOPBACK
 
 
 class _Finding(msgspec.Struct):

@@ -18,6 +18,7 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.document_job import DOCUMENT, run_document_job
 from tb_perfadvisor.plugin.worker import CHANGES, FACTS, REPORT, VIEWS, WINDOW
+from tb_perfadvisor.remark import Remark
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report.report import Report
@@ -31,6 +32,8 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     format: str
     whole_run_key: str | None = None
     """The key of the view of its run, if that was made."""
+    remarks: tuple[Remark, ...] = ()
+    """What the user says about its findings."""
 
 
 class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
@@ -122,6 +125,7 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
 def _export(request: Export, cache: ResultCache) -> bytes:
     from tb_perfadvisor.proof.attach import with_proofs
     from tb_perfadvisor.proof.ledger import known_proofs
+    from tb_perfadvisor.remarks.attach import with_remarks
     from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.report.timeline.embedded import make_timelines
@@ -129,6 +133,7 @@ def _export(request: Export, cache: ResultCache) -> bytes:
 
     analyzed = _read(cache, request.key, REPORT, Report)
     report = with_proofs(_with_whole_run(analyzed, request, cache), known_proofs())
+    report = with_remarks(report, request.remarks)
     views = cache.read(request.key, VIEWS) if request.format == "html" else None
     if views is not None:  # only the page shows views and timelines
         decoded = msgspec.json.decode(views, type=dict[str, Any])

@@ -35,6 +35,12 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
             help="refuse links that lead out of the log directory: for servers whose log "
             "directory others may write to",
         )
+        group.add_argument(
+            "--perfadvisor_allow_notes",
+            action="store_true",
+            help="let everyone who reaches this server write notes on findings; by default, only "
+            "on a server that listens on this machine alone",
+        )
 
     def load(self, context: base_plugin.TBContext) -> PerfAdvisorPlugin | None:
         """Load the plugin; log a warning and return None if an import is broken."""

@@ -25,6 +25,7 @@ from tb_perfadvisor.plugin.routes import (
     exports,
     history,
     listing,
+    remarks,
     rules,
     training,
 )
@@ -98,6 +99,10 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             _require(request, "POST")
             require_same_origin(request)
             return analyses.cancel(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "note"]:
+            _require(request, "POST")
+            require_same_origin(request)
+            return remarks.write(request, backend, backend.entry(capture_id))
         case _:
             _require(request, "GET", "HEAD")
     match parts:
@@ -121,6 +126,8 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
             return exports.export(request, backend, backend.entry(capture_id))
+        case ["notes"]:
+            return remarks.settings(request, backend)
         case ["marks"]:
             return listing.marks(request, backend)
         case ["compare"]:

@@ -6,7 +6,6 @@ the name of a patch of the user is not written either.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -18,11 +17,10 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.proof.machine import Machine
 from tb_perfadvisor.proof.shares import Effect, Prediction, Verdict
+from tb_perfadvisor.user_data import append_lines, data_file, read_lines
 
-DIRECTORY_VARIABLE: Final = "PERFADVISOR_DATA_DIR"
 FILE: Final = "proofs.jsonl"
 FORMAT: Final = 1
-_MOST_BYTES: Final = 64 << 20
 PATCH: Final = "patch"
 """What the ledger calls a patch of the user."""
 
@@ -54,12 +52,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def ledger_file() -> Path:
     """Where the ledger lies; the file may not exist yet."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
-    if not directory:
-        import platformdirs
-
-        directory = platformdirs.user_data_dir("tb_perfadvisor", appauthor=False)
-    return Path(directory, FILE).expanduser()
+    return data_file(FILE)
 
 
 def digest_of(report: model.Report) -> str:
@@ -83,17 +76,7 @@ def append(proofs: Iterable[Proof], file: Path) -> None:
     Raises:
         UsageError: If it cannot be written.
     """
-    lines = b"".join(msgspec.json.encode(proof) + b"\n" for proof in proofs)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # One write to the end of a file: two commands at a time do not mix their lines.
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, lines)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}.", where=str(file)) from error
+    append_lines(b"".join(msgspec.json.encode(proof) + b"\n" for proof in proofs), file)
 
 
 def read(file: Path) -> list[Proof]:
@@ -102,15 +85,8 @@ def read(file: Path) -> list[Proof]:
     Raises:
         UsageError: If the file exists and cannot be read.
     """
-    try:
-        with file.open("rb") as stream:
-            lines = stream.read(_MOST_BYTES).splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}.", where=str(file)) from error
     proofs = []
-    for line in lines:
+    for line in read_lines(file):
         try:
             proofs.append(msgspec.json.decode(line, type=Proof))
         except msgspec.MsgspecError:  # a full disk cut it off, or a later version wrote it

@@ -18,6 +18,7 @@ import { PreviewBadge } from "./preview-badge";
 import { Places } from "./places";
 import { Proof } from "./proof";
 import { Prose } from "../widgets/prose";
+import { RemarkForm, RemarkLine, canWriteRemark, isSetAside } from "./remark";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
 import { Saving } from "./saving";
@@ -44,7 +45,7 @@ export function Finding(props: Props): JSX.Element {
   }, []);
   const Heading = isRefined ? "h4" : "h3";
   return (
-    <div class={`finding${isRefined ? " finding-refined" : ""}${isOpen ? " is-open" : ""}`} ref={row}>
+    <div class={`finding${isRefined ? " finding-refined" : ""}${isOpen ? " is-open" : ""}${isSetAside(finding) ? " is-set-aside" : ""}`} ref={row}>
       {canTick(finding) && <Tick id={id} finding={finding} />}
       <Heading class="finding-heading">
         <button
@@ -59,6 +60,7 @@ export function Finding(props: Props): JSX.Element {
             <Prose text={finding.heading ?? finding.title} />
             {finding.is_preview && <> <PreviewBadge /></>}
             {finding.proof && <Proof proof={finding.proof} />}
+            {finding.remark && <RemarkLine remark={finding.remark} />}
           </span>
           {finding.heading === null ? <Severity severity={finding.severity} /> : <span />}
           {finding.saving ? (
@@ -122,6 +124,11 @@ function FindingBody({ id, finding, report, captureId, isRefined = false }: Prop
       {finding.evidence.length > 0 && (
         <Part isRefined={isRefined} title="Evidence">
           <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
+        </Part>
+      )}
+      {canWriteRemark() && (
+        <Part isRefined={isRefined} title="Your note">
+          <RemarkForm id={id} finding={finding} captureId={captureId} />
         </Part>
       )}
       <FindingFooter id={id} finding={finding} captureId={captureId} findingIndex={findingIndex} />

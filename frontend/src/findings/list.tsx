@@ -8,6 +8,7 @@ import { useFlag } from "../state/linked";
 import { openFindings } from "../state/store";
 import { causeName } from "../text";
 import { Finding } from "./finding";
+import { isSetAside } from "./remark";
 import { CheckIcon } from "../widgets/icons";
 import { WhatIf } from "./what-if";
 
@@ -41,13 +42,19 @@ export function nestFindings(findings: FindingInfo[]): Branch[] {
   return branches;
 }
 
+/** What the user decided against comes last, in its order. */
+export const setAsideLast = (branches: Branch[]): Branch[] => [
+  ...branches.filter(({ finding }) => !isSetAside(finding)),
+  ...branches.filter(({ finding }) => isSetAside(finding)),
+];
+
 /** How many findings are shown at first, so that the list fits on a screen. */
 const SHORT = 6;
 const SHORT_REFINED = 3;
 
 export function FindingList({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
   const cause = chosenCause.value;
-  const all = nestFindings(report.findings);
+  const all = setAsideLast(nestFindings(report.findings));
   const branches = cause === null ? all : all.filter((branch) => isAbout(branch, cause));
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
   const [isWhole, setWhole] = useFlag("all");

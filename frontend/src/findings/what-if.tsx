@@ -38,10 +38,13 @@ interface Props {
 
 export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
   const possible = ids.filter((_, place) => canTick(report.findings[place] as FindingInfo));
-  const places = ids.map((_, place) => place).filter((place) => tickedFindings.value.has(ids[place] ?? ""));
-  const load = useCombination(captureId, places);
+  const ticked = report.findings.filter((_, place) => tickedFindings.value.has(ids[place] ?? ""));
+  // The engine names findings by their places in the analysis.
+  const load = useCombination(
+    captureId,
+    ticked.map((finding) => finding.analyzed_place ?? report.findings.indexOf(finding)),
+  );
   if (possible.length < 2) return null;
-  const ticked = places.map((place) => report.findings[place] as FindingInfo);
   return (
     <section class={`card what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
       <div class="what-if-head">

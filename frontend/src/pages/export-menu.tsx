@@ -1,5 +1,7 @@
 // Downloads the report as a file.
 import type { JSX } from "preact";
+import { hasRemarks } from "../findings/remark";
+import { notesUrl } from "../state/api";
 import { Menu } from "./menu";
 
 const FORMATS = [
@@ -20,6 +22,13 @@ export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.El
           </a>
         </li>
       ))}
+      {hasRemarks() && (
+        <li>
+          <a href={notesUrl()} download="perfadvisor.toml">
+            Notes as settings (TOML)
+          </a>
+        </li>
+      )}
     </Menu>
   );
 }

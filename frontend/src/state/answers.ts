@@ -82,6 +82,8 @@ export interface CaptureList {
   captures: Capture[];
   /** Absent in exported pages, which have no links to what a server makes. */
   token?: string;
+  /** Whether notes on findings can be written. */
+  allows_notes?: boolean;
   rejected: RejectedFile[];
   scan: Scan;
 }

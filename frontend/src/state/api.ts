@@ -1,6 +1,6 @@
 // Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
 import type {
-  CombinedSaving, Comparison, HistoryView, Report, TrainingView, Views,
+  CombinedSaving, Comparison, HistoryView, RemarkInfo, Report, TrainingView, Views,
 } from "../report";
 import {
   ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Mark, type Progress, type RuleInfo, type RulePage,
@@ -185,3 +185,17 @@ export const fetchRow = (id: string, signal?: AbortSignal, isRetry = false): Pro
 export async function cancelAnalysis(id: string): Promise<void> {
   await request(captureUrl(id, "cancel"), { method: "POST" });
 }
+
+/** Keeps what the user says about a finding; an empty note takes back the last one. */
+export async function sendRemark(id: string, finding: string, remark: RemarkInfo): Promise<RemarkInfo> {
+  const body = JSON.stringify({ finding, ...remark });
+  const response = await request(captureUrl(id, "note"), {
+    method: "POST",
+    body,
+    headers: { "X-Perf-Advisor": "tab", "Content-Type": "application/json" },
+  });
+  return parseAnswer(await response.text()) as RemarkInfo;
+}
+
+/** Downloads all notes as part of a settings file. */
+export const notesUrl = (): string => new URL("api/v1/notes", BASE).href;

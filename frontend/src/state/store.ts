@@ -131,6 +131,12 @@ export async function showCapture(id: string, isRetry = false): Promise<void> {
   }
 }
 
+/** Shows a note that was just written. */
+export async function showRemark(id: string): Promise<void> {
+  const answer = await fetchReport(id);
+  if ("report" in answer && selectedId.value === id) report.value = { state: "ready", value: answer.report };
+}
+
 /** Adds what the analysis found out to the list, which was fetched before it. */
 async function noteAnalyzed(id: string, signal: AbortSignal): Promise<void> {
   if (selectedCapture.value?.status === "done") return;

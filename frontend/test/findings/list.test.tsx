@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { FirstFinding } from "../../src/findings/first-finding";
-import { FindingList, nestFindings } from "../../src/findings/list";
+import { FindingList, nestFindings, setAsideLast } from "../../src/findings/list";
 import { canTick, describeOverlap } from "../../src/findings/what-if";
 import type { FindingInfo } from "../../src/report";
 import { link } from "../../src/state/link";
@@ -100,4 +100,15 @@ test("what changes share is said, and what they bring only together", () => {
   assert.match(describeOverlap({ expected_ns: 4e6 }, ticked), /would save 5.00 ms: 1.00 ms of it is the same time/);
   assert.match(describeOverlap({ expected_ns: 7e6 }, ticked), /would save 5.00 ms: together 2.00 ms more/);
   assert.equal(describeOverlap({ expected_ns: 1e6 }, ticked.slice(1)), "");
+});
+
+test("what the user decided against comes last, with the note", () => {
+  const report = readSample("train");
+  const [first, ...rest] = report.findings;
+  const noted = { ...first, remark: { wont_fix: true, text: "The disk is slow until May." } } as FindingInfo;
+  const html = textOf(renderToString(<FindingList report={{ ...report, findings: [noted, ...rest] }} captureId="train" />));
+  assert.match(html, /won’t fix The disk is slow until May\./);
+  const branches = setAsideLast(nestFindings([noted, ...rest]));
+  assert.equal(branches.at(-1)?.finding, noted);
+  assert.deepEqual(branches.slice(0, -1), nestFindings([noted, ...rest]).slice(1));
 });

@@ -128,6 +128,14 @@ class ProofInfo(msgspec.Struct, frozen=True, kw_only=True):
     tried_unix_s: int
 
 
+class RemarkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says about a finding of a run."""
+
+    wont_fix: bool
+    """Whether the user decided against the change."""
+    text: str
+
+
 class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice."""
 
@@ -163,6 +171,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     analyzed_place: int | None = None
     """Its place in the order of the analysis, by which timelines and excerpts name it; None where
     proofs moved nothing."""
+    remark: RemarkInfo | None = None
+    """None without one. It is added when a report is shown, like `proof`."""
 
 
 class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Combination, Measured
 from tb_perfadvisor.plugin.progress import document, ensure_started, is_retry
 from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
+from tb_perfadvisor.plugin.routes import remarks
 from tb_perfadvisor.plugin.routes.listing import describe
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
 
@@ -21,7 +22,7 @@ def report(request: wrappers.Request, backend: Backend, entry: Entry) -> wrapper
     content = results.read(entry, REPORT)
     if content is not None:
         content = backend.code.attach(content) if backend.code else content
-        return respond(request, _with_proofs(content))
+        return respond(request, remarks.attached(_with_proofs(content), entry))
     return respond(request, ensure_started(request, results, entry), status=202)
 
 
@@ -48,8 +49,9 @@ def combination(request: wrappers.Request, backend: Backend, entry: Entry) -> wr
         raise ApiError(400, "name findings of the report by their places.", hint="finding=0")
     measured = tuple(
         Measured(place, proof.low_share, proof.share, proof.high_share)
-        for place in places
-        if (proof := findings[place].proof) is not None
+        for at, finding in enumerate(findings)
+        if (place := at if finding.analyzed_place is None else finding.analyzed_place) in places
+        and (proof := finding.proof) is not None
         and proof.share is not None
         and proof.low_share is not None
         and proof.high_share is not None
@@ -62,6 +64,7 @@ def combination(request: wrappers.Request, backend: Backend, entry: Entry) -> wr
 
 class _Finding(msgspec.Struct):
     proof: ProofInfo | None = None
+    analyzed_place: int | None = None
 
 
 class _Findings(msgspec.Struct):

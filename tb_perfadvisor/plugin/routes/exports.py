@@ -10,6 +10,7 @@ from tb_perfadvisor.plugin.documents import Export
 from tb_perfadvisor.plugin.progress import document
 from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.routes.parameters import attachment
+from tb_perfadvisor.plugin.routes.remarks import remarks_on
 from tb_perfadvisor.plugin.routes.training import wanted_run
 
 # The content type and file extension of each format.
@@ -32,7 +33,7 @@ def export(request: wrappers.Request, backend: Backend, entry: Entry) -> wrapper
     if entry.candidates.runs:
         wanted = wanted_run(request, backend, entry)
         whole_run_key = results.whole_run_key(wanted)
-    content = document(request, results, Export(entry.key, name, whole_run_key))
+    content = document(request, results, Export(entry.key, name, whole_run_key, remarks_on(entry)))
     if content is None:
         raise not_analyzed()
     content_type, extension = _EXPORTS[name]

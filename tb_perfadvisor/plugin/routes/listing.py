@@ -28,7 +28,15 @@ def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     backend.refresh()
     entries = backend.catalog.snapshot.entries.values()
     listed = describe(backend, entries)
-    return respond(request, {"captures": listed, "token": TOKEN, **_scan(backend)})
+    return respond(
+        request,
+        {
+            "captures": listed,
+            "token": TOKEN,
+            "allows_notes": backend.allows_remarks,
+            **_scan(backend),
+        },
+    )
 
 
 def doctor(request: wrappers.Request, backend: Backend) -> wrappers.Response:

@@ -123,6 +123,10 @@ def _result(
     }
     if finding.rule_id in index:  # an added rule may not be installed here
         result["ruleIndex"] = index[finding.rule_id]
+    if finding.remark is not None and finding.remark.wont_fix:
+        result["suppressions"] = [
+            {"kind": "external", "status": "accepted", "justification": plain(finding.remark.text)}
+        ]
     if saving is not None:
         result["rank"] = round(100 * min(max(saving.share_expected, 0.0), 1.0), 3)  # 3.27.25
     return result

@@ -75,10 +75,19 @@ def marginal_text(finding: model.FindingInfo) -> str:
 
 
 def saving_line(finding: model.FindingInfo, report: model.Report) -> str:
-    """What a finding would save, what it adds to those above, and what trying it showed."""
+    """What a finding would save, and what the user and a trial say about it."""
     proof = "" if finding.proof is None else plain(finding.proof.text)
-    parts = [proof, worth_text(finding, report), marginal_text(finding)]
+    parts = [remark_text(finding), proof, worth_text(finding, report), marginal_text(finding)]
     return "; ".join(filter(None, parts))
+
+
+def remark_text(finding: model.FindingInfo) -> str:
+    """What the user says about a finding; empty if nothing."""
+    remark = finding.remark
+    if remark is None:
+        return ""
+    label = "won't fix" if remark.wont_fix else "note"
+    return f"{label}: {plain(remark.text)}" if remark.text else label
 
 
 def caption_line(report: model.Report) -> str:

@@ -1,0 +1,1 @@
+"""What users say about findings: kept in their data directory, shown with reports."""

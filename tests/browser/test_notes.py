@@ -1,0 +1,40 @@
+"""A note on a finding: written in the tab, there after a reload, and last in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.browser import text_of, violations
+
+pytestmark = pytest.mark.browser
+
+SENTENCE = "The disk is slow until May."
+
+
+def test_note_is_written_and_read_again(
+    opened: Callable[..., Any], ids: Callable[[str], str]
+) -> None:
+    capture = ids("pytorch_input_slow")
+    frame = opened("report", capture, finding="input-stall")
+    form = frame.locator("#finding-input-stall .remark-form")
+    form.get_by_role("checkbox", name="Won’t fix").check()
+    form.get_by_role("textbox", name="Note").fill(SENTENCE)
+    form.get_by_role("button", name="Save").click()
+    row = frame.locator(".finding-row", has_text=SENTENCE).first
+    row.wait_for()
+    assert violations(frame) == []
+    again = opened("report", capture, finding="input-stall", width=400)
+    assert "won’t fix" in text_of(again.locator(".remark").first)
+    assert again.locator(".first-finding").count() == 0
+    form = again.locator("#finding-input-stall .remark-form")
+    assert form.get_by_role("textbox", name="Note").input_value() == SENTENCE
+    assert violations(again) == []
+    # An empty note takes it back.
+    form.get_by_role("checkbox", name="Won’t fix").uncheck()
+    form.get_by_role("textbox", name="Note").fill("")
+    form.get_by_role("button", name="Save").click()
+    again.locator(".remark").first.wait_for(state="detached")
+    again.locator(".first-finding").wait_for()

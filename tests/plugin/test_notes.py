@@ -1,0 +1,130 @@
+"""Notes on findings: written by the tab's own user, and by nobody else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config, read_config
+from tb_perfadvisor.plugin.backend import _allows_remarks
+from tb_perfadvisor.report.build import build_report
+from tb_perfadvisor.testing import draw, run_of
+from tests.support.served_tab import Tab, error_of
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |DDDDoo....|DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|.....KKKKK|
+"""
+NOTE = {"finding": "input-stall", "wont_fix": True, "text": "The disk is slow until May."}
+
+
+@pytest.fixture
+def address(tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The only capture, once its report is stored."""
+    monkeypatch.setenv("PERFADVISOR_DATA_DIR", str(tmp_path / "data"))
+    tab.put("lm/run")
+    report = build_report(analyze_run(run_of(draw(SLOW)), Config()), Config())
+    tab.store(tab.only_id(), report__json=msgspec.json.encode(report))
+    return f"api/v1/captures/{tab.only_id()}"
+
+
+def remarks_in(tab: Tab, address: str) -> dict[str, Any]:
+    findings = tab.get(f"{address}/report").json["findings"]
+    return {each["rule_id"]: each["remark"] for each in findings if each["remark"]}
+
+
+def test_note_is_kept_shown_and_taken_back(tab: Tab, address: str) -> None:
+    assert tab.get("api/v1/captures").json["allows_notes"] is True
+    kept = {"wont_fix": True, "text": NOTE["text"]}
+    assert tab.post(f"{address}/note", json=NOTE).json == kept
+    assert remarks_in(tab, address) == {"input-stall": kept}
+    first = tab.get(f"{address}/report").json["first"]
+    assert first is None or first["rule_id"] != "input-stall"
+    assert tab.post(f"{address}/note", json={"finding": "input-stall"}).status_code == 200
+    assert remarks_in(tab, address) == {}
+
+
+def test_notes_are_exported_as_settings(tab: Tab, address: str, tmp_path: Path) -> None:
+    tab.post(f"{address}/note", json=NOTE)
+    answer = tab.get("api/v1/notes")
+    assert "perfadvisor.toml" in answer.headers["Content-Disposition"]
+    path = tmp_path / "perfadvisor.toml"
+    path.write_text(answer.text, encoding="utf-8")
+    (remark,) = read_config(path).remarks
+    assert (remark.run, remark.finding, remark.wont_fix) == ("lm/run", "input-stall", True)
+    assert remark.text == NOTE["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b'{"finding": "input-stall", "by": "me"}', 400),
+        (b'{"finding": "step-gap"}', 404),
+        (b'{"finding": "input-stall", "text": "' + b"x" * 1001 + b'"}', 413),
+        (b'{"finding": "input-stall", "text": "' + b"x" * 20_000 + b'"}', 413),
+    ],
+)
+def test_what_is_no_note_is_refused(tab: Tab, address: str, body: bytes, status: int) -> None:
+    answer = tab.post(f"{address}/note", data=body)
+    assert answer.status_code == status
+    assert error_of(answer)
+    assert remarks_in(tab, address) == {}
+
+
+def test_control_characters_are_not_kept(tab: Tab, address: str) -> None:
+    answer = tab.post(f"{address}/note", json={**NOTE, "text": "a\x1b[31m\nb"})
+    assert answer.json["text"] == "a\N{REPLACEMENT CHARACTER}[31m\nb"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"User-Agent": "Mozilla/5.0"},
+    ],
+)
+def test_other_sites_write_nothing(tab: Tab, address: str, headers: dict[str, str]) -> None:
+    assert tab.post(f"{address}/note", json=NOTE, headers=headers).status_code == 403
+    assert remarks_in(tab, address) == {}
+
+
+def test_notes_are_posted(tab: Tab, address: str) -> None:
+    assert tab.get(f"{address}/note").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("flags", "stays_inside", "allows"),
+    [
+        ({}, False, True),
+        ({"host": "localhost"}, False, True),
+        ({"host": "127.0.0.1", "bind_all": False}, False, True),
+        ({"host": "0.0.0.0"}, False, False),
+        ({"bind_all": True}, False, False),
+        ({}, True, False),
+        ({"bind_all": True, "perfadvisor_allow_notes": True}, True, True),
+    ],
+)
+def test_shared_servers_need_a_flag(
+    flags: dict[str, Any], stays_inside: bool, allows: bool
+) -> None:
+    assert _allows_remarks(argparse.Namespace(**flags), stays_inside=stays_inside) == allows
+
+
+def test_shared_server_refuses_notes(tab: Tab, address: str) -> None:
+    tab.plugin.backend.allows_remarks = False
+    assert tab.get("api/v1/captures").json["allows_notes"] is False
+    answer = tab.post(f"{address}/note", json=NOTE)
+    assert answer.status_code == 403
+    assert "--perfadvisor_allow_notes" in error_of(answer)["hint"]
+    assert remarks_in(tab, address) == {}
