@@ -35,7 +35,7 @@ class Lowering:
         self._options = dict(program.options)
         self._mesh = Mesh(np.array(devices[: program.chips]), (CHIPS,))
         step = program.step
-        if program.chips > 1:
+        if program.chips > 1 and program.is_manual:
             specs = jax.tree.map(lambda array: array.spec, program.arguments)
             step = jax.shard_map(
                 step, mesh=self._mesh, in_specs=specs, out_specs=program.result, check_vma=False

@@ -476,6 +476,110 @@ TUNED_PAIRS = (
         "attention is recomputed although memory is free; fixed: kept",
         "recompute",
     ),
+    _cause(
+        "copied-cache",
+        "decoding.copied_cache",
+        "a cache whose memory is not donated; fixed: donated",
+        "undonated-arguments",
+    ),
+    _cause(
+        "cache-by-where",
+        "decoding.cache_by_where",
+        "a token is put into a cache by a choice over all positions; fixed: by an update in place",
+        "rewritten-arrays",
+    ),
+    _cause(
+        "wide-cache",
+        "decoding.wide_cache",
+        "a cache in 32 bits; fixed: in 16",
+        "full-precision-compute",
+    ),
+    _cause(
+        "widened-weights",
+        "decoding.widened_weights",
+        "8-bit weights are scaled in 32 bits before each product; fixed: after it",
+        "widened-weights",
+    ),
+    _cause(
+        "weights-in-16-bits",
+        "decoding.weights_in_16_bits",
+        "a few rows by 16-bit weights; fixed: by 8-bit weights",
+        "wide-weights",
+    ),
+    _cause(
+        "reordered-cache",
+        "decoding.reordered_cache",
+        "all of a cache is reordered by beam; fixed: what follows the prompt",
+        "rewritten-arrays",
+        *_SHUFFLING,
+    ),
+    _cause(
+        "wrong-axis",
+        "partitioned.wrong_axis",
+        "layers that are split by what they contract; fixed: by their hidden features",
+        "early-reduction",
+        "repeated-products",
+    ),
+    _cause(
+        "whole-batch-on-each-chip",
+        "partitioned.whole_batch_on_each_chip",
+        "each chip computes all of a batch; fixed: its part",
+        "repeated-products",
+    ),
+    _trap(
+        "gradients-in-16-bits",
+        "partitioned.gradients_in_16_bits",
+        "gradients are reduced in 32 bits behind other work; fixed: in 16",
+    ),
+    _cause(
+        "all-logits",
+        "unused.all_logits",
+        "words are predicted for all positions; fixed: for those that count",
+        "unused-results",
+        still_true=("unused-results",),  # the layer before is computed for all positions, too
+    ),
+    _cause(
+        "sliced-convolution",
+        "unused.sliced_convolution",
+        "every other result of a convolution is dropped; fixed: never computed",
+        "unused-results",
+    ),
+    _cause(
+        "masked-window",
+        "unused.masked_window",
+        "a window of attention by masking all scores; fixed: by blocks",
+        "unused-results",
+    ),
+    _cause(
+        "dense-table-update",
+        "unused.dense_table_update",
+        "all rows of a table are updated; fixed: those that were looked up",
+        "rewritten-arrays",
+    ),
+    _cause(
+        "order-of-products",
+        "unused.order_of_products",
+        "an activation by the product of two factors; fixed: by one after the other",
+        "costly-product-order",
+    ),
+    _cause(
+        "many-updates",
+        "unused.many_updates",
+        "an optimizer over 256 small arrays; fixed: over one",
+        "many-small-kernels",
+    ),
+    _cause(
+        "mask-as-argument",
+        "unused.mask_as_argument",
+        "a causal mask that is read; fixed: computed by comparison",
+        "rewritten-arrays",
+    ),
+    _cause(
+        "one-hot-routing",
+        "unused.one_hot_routing",
+        "tokens go to experts by products with one-hot matrices; fixed: by index",
+        "one-hot-product",
+    ),
 )
 
 PAIRS = (*DRAWN_PAIRS, *TUNED_PAIRS)

@@ -24,6 +24,7 @@ _SESSION = "2026_01_01_00_00_00"
 _TIME_LIMIT_S = 1800
 _AT_ONCE = 8
 """Programs of one process. A program takes the compiler seconds to minutes."""
+_ON_FOUR_CHIPS = ("sharded.", "partitioned.")
 _FACTS, _PROGRAM = "step.json", "program.json.gz"
 _SOURCE = """
 import sys
@@ -120,7 +121,7 @@ def compile_part(
 
 def write(path: Path, name: str, generation: str, program: CompiledProgram) -> None:
     """Write a program's profile, its text, and how long a step takes."""
-    chips = 4 if pair_named(name).program.startswith("sharded.") else 1
+    chips = 4 if pair_named(name).program.startswith(_ON_FOUR_CHIPS) else 1
     schedule = schedule_of(program, generation_named(generation), chips)
     session = path / "plugins" / "profile" / _SESSION
     session.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,8 @@ class Program:
     donated: tuple[int, ...] = (0,)
     """Arguments whose memory the results reuse."""
     chips: int = 1
+    is_manual: bool = True
+    """Whether the step on several chips is written for one of them; else XLA partitions it."""
     result: PartitionSpec = EVERYWHERE
     """How the results are split over the chips."""
     options: Mapping[str, str] = field(default_factory=dict)

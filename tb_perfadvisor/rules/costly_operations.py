@@ -113,7 +113,7 @@ class CostlyOperations(Rule):
         cost_ns = time_within(signals, rows, saving.claims)
         if self.breaks_fusion:
             saving = _with_fusible(signals, operations, saving)
-        table = _table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
+        table = operations_table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
         slow = _slower_than_its_bytes(signals, operations, rows) if self.moves_data else ""
         yield Finding(
             summary=(
@@ -219,7 +219,7 @@ def _slower_than_its_bytes(
     return worst[1]
 
 
-def _table(
+def operations_table(
     title: str, signals: Signals, operations: Sequence[XlaOperation], rows: Int32, cost_ns: Int64
 ) -> Table:
     """The operations with their time, the costliest first."""

@@ -140,6 +140,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, ~is_region[trace.events.name])
     if need is Need.TILED_LAYOUTS:
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
+    if need is Need.PROGRAMS:
+        return replace(trace, programs=())
     return None  # steps can be inferred in many ways
 
 

@@ -16,6 +16,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
+from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
@@ -117,6 +118,8 @@ class Trace(Struct, frozen=True):
     """Of XLA programs that ran, as far as the file tells."""
     lookups: tuple[TableLookup, ...] = ()
     """In XLA programs, as far as the file tells."""
+    programs: tuple[Program, ...] = ()
+    """What the XLA programs compute that ran on a TPU, as far as the file tells."""
     snapshot: MemorySnapshot | None = None
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
     facts: Facts = UNKNOWN

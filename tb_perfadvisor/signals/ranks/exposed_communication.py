@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.independent_work import hideable_ns
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
@@ -143,11 +144,15 @@ def needed_transfer_ns(signals: Signals) -> int:
 
 
 def free_compute_ns(signals: Signals) -> int:
-    """Compute that no collective overlaps yet: as long as it takes, communication can hide."""
+    """Compute that no collective overlaps yet: as long as it takes, communication can hide.
+
+    An embedded program shows how much of it depends on the collectives, or they on it.
+    """
     collectives = collectives_of(signals)
     compute_ns = signals.attribution.total_ns(*COMPUTE, Cause.HOST_COMPUTE)
     overlapped_ns = int((collectives.duration_ns - collectives.exposed_ns).sum())
-    return max(compute_ns - overlapped_ns, 0)
+    free_ns, hideable = max(compute_ns - overlapped_ns, 0), hideable_ns(signals)
+    return free_ns if hideable is None else min(free_ns, hideable)
 
 
 def sends_wide_sums(signals: Signals) -> bool:

@@ -15,6 +15,7 @@ from tb_perfadvisor.signals.input.loader_workers import has_loader_workers
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
@@ -242,6 +243,11 @@ CHECKS: dict[Need, Check] = {
         of_device=True,
     ),
     Need.TILED_LAYOUTS: Check(has_tiled_layouts, "no operation has a tiled layout", of_device=True),
+    Need.PROGRAMS: Check(
+        lambda s: bool(running_programs(s)),
+        "the profile does not embed the programs that ran",
+        of_device=True,
+    ),
     Need.MATRIX_UNIT: Check(
         lambda s: s.trace.totals is not None and s.trace.totals.matrix_unit_share is not None,
         "the files do not state how much of the matrix units is used",

@@ -233,6 +233,9 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.MEMORY_HISTORY: SNAPSHOT,
     Need.BARRIERS: _NONE,
     Need.TILED_LAYOUTS: (hint("Tiled layouts appear in TPU profiles only."),),
+    Need.PROGRAMS: (
+        hint("Recorders of TPU profiles embed them, unless an option says otherwise."),
+    ),
     Need.MATRIX_UNIT: (hint("Profiles of TPUs state it."),),
     Need.OPERATOR_SUMS: (hint("Record an xplane, with TensorFlow 2.4 or later."),),
     Need.COPIES: _NONE,

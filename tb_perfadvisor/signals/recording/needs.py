@@ -83,6 +83,8 @@ class Need(Enum):
     """Barriers at which a TPU's cores wait for each other."""
     TILED_LAYOUTS = "tiled-layouts"
     """HLO text with tiles, as on a TPU."""
+    PROGRAMS = "programs"
+    """The XLA programs that ran on a TPU."""
     MATRIX_UNIT = "matrix-unit"
     """A recorder's statement of how much of the matrix units is used."""
     OPERATOR_SUMS = "operator-sums"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from tb_perfadvisor.ingest.protobuf_messages import INT64, TEXT, build_messages
+from tb_perfadvisor.ingest.protobuf_messages import BYTES, INT64, TEXT, build_messages
 
 HloProto: Final = build_messages(
     "tb_perfadvisor.hlo",
@@ -55,12 +55,32 @@ HloProto: Final = build_messages(
             ("lhs_batch", 3, INT64, True),
             ("rhs_batch", 4, INT64, True),
         ),
+        "Literal": (("s32s", 4, INT64, True),),
+        "Sharding": (
+            ("type", 1, INT64, False),
+            ("tile_assignment_dimensions", 3, INT64, True),
+            ("replicate_on_last_tile_dim", 6, INT64, False),
+            ("last_tile_dims", 8, INT64, True),
+        ),
+        "ReplicaGroup": (("replica_ids", 1, INT64, True),),
+        "IotaGroups": (("num_devices_per_group", 2, INT64, False),),
+        "DeviceGroups": (
+            ("replica_groups", 1, "ReplicaGroup", True),
+            ("iota_replica_group_list", 2, "IotaGroups", False),
+        ),
+        "MeshAxis": (("size", 2, INT64, False),),
+        "Mesh": (("axes", 1, "MeshAxis", True),),
+        "MeshAxisChosen": (("mesh_axis_index", 1, INT64, False),),
+        "MeshGroups": (("mesh", 1, "Mesh", False), ("axes", 2, "MeshAxisChosen", True)),
+        "AliasEntry": (("parameter_number", 2, INT64, False),),
+        "Aliases": (("entries", 1, "AliasEntry", True),),
         "PrecisionConfig": (("operand_precision", 1, INT64, True),),
         "Instruction": (
             ("name", 1, TEXT, False),
             ("opcode", 2, TEXT, False),
             ("shape", 3, "Shape", False),
             ("metadata", 7, "OpMetadata", False),
+            ("literal", 8, "Literal", False),
             ("parameter_number", 9, INT64, False),
             ("fusion_kind", 11, TEXT, False),
             ("tuple_index", 13, INT64, False),
@@ -71,19 +91,31 @@ HloProto: Final = build_messages(
             ("id", 35, INT64, False),
             ("operand_ids", 36, INT64, True),
             ("called_computation_ids", 38, INT64, True),
+            ("sharding", 40, "Sharding", False),
+            ("backend_config", 43, BYTES, False),
+            ("replica_groups", 49, "ReplicaGroup", True),
             ("feature_group_count", 50, INT64, False),
             ("precision_config", 51, "PrecisionConfig", False),
             ("batch_group_count", 58, INT64, False),
             ("comparison_direction", 63, TEXT, False),
+            ("collective_device_list", 87, "DeviceGroups", False),
+            ("mesh_groups", 93, "MeshGroups", False),
         ),
         "Computation": (
             ("instructions", 2, "Instruction", True),
             ("id", 5, INT64, False),
             ("root_id", 6, INT64, False),
         ),
+        "DeviceAssignment": (
+            ("replica_count", 1, INT64, False),
+            ("computation_count", 2, INT64, False),
+        ),
         "Module": (
             ("computations", 3, "Computation", True),
             ("entry_computation_id", 6, INT64, False),
+            ("input_output_alias", 8, "Aliases", False),
+            ("spmd_parameters_shardings", 14, "Sharding", True),
+            ("device_assignment", 15, "DeviceAssignment", False),
         ),
         "BufferAllocation": (
             ("size", 2, INT64, False),

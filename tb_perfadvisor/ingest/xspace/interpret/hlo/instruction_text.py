@@ -24,10 +24,10 @@ def instruction_line(instruction: Any, operands: Iterable[Any]) -> str:
         operands: Its operands; those that are missing are None.
     """
     inside = ", ".join(
-        f"{_shape(operand.shape)} %{decoded(operand.name)}" for operand in operands if operand
+        f"{shape_text(operand.shape)} %{decoded(operand.name)}" for operand in operands if operand
     )
     name, opcode = decoded(instruction.name), decoded(instruction.opcode)
-    line = f"%{name} = {_shape(instruction.shape)} {opcode}({inside})"
+    line = f"%{name} = {shape_text(instruction.shape)} {opcode}({inside})"
     if instruction.fusion_kind:
         line += f", kind={decoded(instruction.fusion_kind)}"
     if instruction.custom_call_target:
@@ -101,9 +101,10 @@ def _labels(named: dict[int, str], spatial: Iterable[int]) -> str:
     return "".join(label[dim] for dim in sorted(label))
 
 
-def _shape(shape: Any, depth: int = 0) -> str:
+def shape_text(shape: Any, depth: int = 0) -> str:
+    """The text of a shape: `bf16[8,128]{1,0:T(8,128)(2,1)}`."""
     if shape.tuple_shapes and depth < 10:
-        return f"({', '.join(_shape(part, depth + 1) for part in shape.tuple_shapes)})"
+        return f"({', '.join(shape_text(part, depth + 1) for part in shape.tuple_shapes)})"
     kind = _TYPES.get(int(shape.element_type), "opaque")
     return f"{kind}[{_joined(shape.dimensions)}]{_layout(shape.layout)}"
 

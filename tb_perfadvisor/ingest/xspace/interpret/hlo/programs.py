@@ -20,8 +20,10 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import decoded,
 from tb_perfadvisor.ingest.xspace.interpret.hlo.loop_dependences import known_before_loop
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
+from tb_perfadvisor.ingest.xspace.interpret.hlo.program_values import program_values
 from tb_perfadvisor.ingest.xspace.interpret.hlo.table_lookups import table_lookups
 from tb_perfadvisor.ingest.xspace.interpret.hlo.transpositions import Transpositions
+from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.table_lookup import TableLookup
 
@@ -90,6 +92,11 @@ class Programs:
             for lookup in program.lookups(module)
         )
 
+    def values(self) -> tuple[Program, ...]:
+        """What the programs compute of which operations were looked up."""
+        found = (program.values(module) for module, program in self._decoded.items())
+        return tuple(program for program in found if program is not None)
+
     def _program(self, module: str) -> _Program:
         if module not in self._decoded:
             self._decoded[module] = _Program(self._bytes.pop(module, b""))
@@ -120,6 +127,9 @@ class _Program:
 
     def lookups(self, module: str) -> Iterator[TableLookup]:
         return table_lookups(module, self._message)
+
+    def values(self, module: str) -> Program | None:
+        return program_values(module, self._message)
 
     def memory(self, module: str) -> ProgramMemory | None:
         return planned_memory(module, self._message)

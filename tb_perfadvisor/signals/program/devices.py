@@ -1,0 +1,158 @@
+"""What the devices of a program do alike, and what they sum up that another split would not need.
+
+A value is the same on every device if all it is computed from is: arguments that are not split, and
+what was gathered or reduced over all devices. Each device then repeats the same work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import (
+    PRODUCTS,
+    SAME_ELEMENTS,
+    FasterOperation,
+    Running,
+    mean_ns,
+    origin,
+    readers,
+    running_programs,
+    that_touch,
+)
+from tb_perfadvisor.signals.program.useful_work import MAPS
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.program import Program
+
+_OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collective-permute")
+_SHARED = ("all-reduce", "all-gather")
+_LEAST_BYTES = 1 << 20
+
+
+@memoized
+def repeated_products(signals: Signals) -> tuple[tuple[Running, list[int]], ...]:
+    """The products that every device of a program computes alike, by program."""
+    found = []
+    for running in running_programs(signals):
+        if running.program.devices < 2:
+            continue
+        differs = _differs(running.program)
+        rows = [row for row in running.program.rows_of(PRODUCTS) if not differs[row]]
+        if rows:
+            found.append((running, rows))
+    return tuple(found)
+
+
+def _differs(program: Program) -> NDArray[np.bool_]:
+    """Which values may differ between the devices; shape (n,)."""
+    differs = np.zeros(len(program), dtype=bool)
+    is_argument = program.argument >= 0
+    differs[is_argument & (program.parts != 1)] = True
+    differs[program.rows_of([*_OWN, *(f"{name}-start" for name in _OWN)])] = True
+    # Groups smaller than all devices leave differences between them.
+    whole = [row for row in program.rows_of(_collectives()) if _is_over_all(program, row)]
+    stays = np.zeros(len(program), dtype=bool)
+    stays[whole] = True
+    pending = deque(np.flatnonzero(differs).tolist())
+    while pending:
+        for user in program.users(pending.popleft()):
+            if not differs[user] and not stays[user]:
+                differs[user] = True
+                pending.append(user)
+    return differs
+
+
+def _collectives() -> list[str]:
+    return [*_SHARED, *(f"{name}-start" for name in _SHARED)]
+
+
+def _is_over_all(program: Program, row: int) -> bool:
+    """Whether an all-gather or all-reduce spans all devices."""
+    if "gather" not in program.name_of(row):
+        return program.groups.get(row, 1) == program.devices
+    sources = program.operands(row, 0)
+    size = sum(program.shape_of(of).elements for of in sources)
+    return bool(size) and program.shape_of(row).elements == size * program.devices
+
+
+def without_repetition(signals: Signals) -> list[FasterOperation]:
+    """The operations of products that all devices repeat, if each computed its part.
+
+    What has to be exchanged then, such as gradients, takes some of the time that is saved.
+    """
+    faster = []
+    for running, rows in repeated_products(signals):
+        part = 1 / running.program.devices
+        for operation in running.of(rows):
+            now = mean_ns(signals, operation)
+            expected = now * (part + 0.1 * (1 - part))
+            faster.append(FasterOperation(operation, expected, now * part, now * (1 + part) / 2))
+    return faster
+
+
+class Reduction(NamedTuple):
+    """Partial results of a product that are summed up over the devices before the next product."""
+
+    running: Running
+    product: int
+    reduced: int
+    """The row of the all-reduce."""
+    next_product: int
+    share: float
+    """What would be summed up instead after the next product, relative to this."""
+
+
+@memoized
+def early_reductions(signals: Signals) -> tuple[Reduction, ...]:
+    """Reductions of a larger array than the next product would leave.
+
+    The product contracts a dimension that is split over the devices. If its other factor were split
+    by its columns, each device would compute its columns of the result without any exchange, and
+    the next product would contract these, so that its smaller result would be summed up.
+    """
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(("all-reduce", "all-reduce-start")):
+            size = program.shape_of(row).padded_bytes
+            sources = [origin(program, of) for of in program.operands(row, 0)]
+            is_product = [program.name_of(of) in PRODUCTS for of in sources]
+            if size < _LEAST_BYTES or is_product != [True]:
+                continue
+            users = [u for u in readers(program, row, (*SAME_ELEMENTS, *MAPS)) if u != row]
+            following = [u for u in users if program.name_of(u) in PRODUCTS]
+            if len(following) != 1 or len(users) != 1:
+                continue
+            # The result of the next product is split over the devices if its factor is.
+            parts = program.devices if _is_split(program, following[0]) else 1
+            then = program.shape_of(following[0]).padded_bytes * parts
+            if then < size:
+                found.append(Reduction(running, sources[0], row, following[0], then / size))
+    return tuple(found)
+
+
+def _is_split(program: Program, product: int) -> bool:
+    """Whether a factor of a product is an argument that is split over the devices."""
+    factors = (origin(program, of) for of in program.operands(product))
+    return any(program.parts[factor] > 1 for factor in factors)
+
+
+def with_later_reductions(signals: Signals) -> list[FasterOperation]:
+    """The all-reduces, and those that wait for them, if a smaller array were summed up later."""
+    faster = []
+    for found in early_reductions(signals):
+        name = found.running.program.kernel_of(found.reduced)
+        for operation in that_touch(signals, found.running, [name]):
+            if not operation.category.startswith(("all-reduce", "async")):
+                continue
+            now = mean_ns(signals, operation)
+            faster.append(
+                FasterOperation(
+                    operation, now * found.share, now * found.share / 2, now * (1 + found.share) / 2
+                )
+            )
+    return faster

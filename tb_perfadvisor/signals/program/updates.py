@@ -1,0 +1,199 @@
+"""Arrays that a step returns with small changes: how they are updated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import (
+    MOVES,
+    SAME_ELEMENTS,
+    FasterOperation,
+    Running,
+    count_of,
+    in_proportion,
+    origin,
+    running_programs,
+    that_touch,
+)
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
+from tb_perfadvisor.trace.hlo_text import Shape
+from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.units import NS_PER_S
+
+_IN_PLACE = ("dynamic-update-slice", "scatter")
+_LEAST_BYTES = 1 << 20
+"""Smaller arrays stay on the chip, and take about a microsecond."""
+_MOST_STEPS = 64
+
+
+class Update(NamedTuple):
+    """An argument that a program returns with some elements changed."""
+
+    running: Running
+    argument: int
+    """Its row in the program."""
+    rows: tuple[int, ...]
+    """The values on the way from the argument to the result."""
+    how: str
+    """`in-place`, `where`, `concatenate`, `gather` or `dense`."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of the array."""
+        return self.running.program.shape_of(self.argument)
+
+    @property
+    def is_aliased(self) -> bool:
+        """Whether the result takes the memory of the argument."""
+        return bool(self.running.program.is_aliased[self.argument])
+
+
+@memoized
+def updates(signals: Signals) -> tuple[Update, ...]:
+    """The large arguments that programs return with some elements changed."""
+    return tuple(
+        update
+        for running in running_programs(signals)
+        for row in _results(running.program)
+        if (update := _update(running, row)) is not None
+    )
+
+
+def _results(program: Program) -> Iterator[int]:
+    for row in program.is_result.nonzero()[0].tolist():
+        if program.shape_of(row).padded_bytes >= _LEAST_BYTES:
+            yield row
+
+
+def _update(running: Running, result: int) -> Update | None:
+    """How a result comes from an argument of its shape; None if it does not."""
+    program, row, rows, how = running.program, result, [result], ""
+    shape = program.shape_of(result)
+    for _ in range(_MOST_STEPS):
+        name = program.name_of(row)
+        if name == "parameter":
+            same = program.shape_of(row).dims == shape.dims
+            return Update(running, row, tuple(rows), how) if how and same else None
+        slot = 0
+        if name in _IN_PLACE:
+            how = how or "in-place"
+        elif name == "select":
+            found = _chosen_by_place(program, row)
+            if found is None:
+                return None
+            slot, how = found, "where"
+        elif name == "concatenate":
+            how = "concatenate"
+        elif name == "gather":
+            how = "gather"
+        elif name in ("add", "subtract"):
+            slots = [s for s in (0, 1) if not _is_dense_gradient(program, row, s)]
+            if len(slots) != 1:
+                return None
+            slot, how = slots[0], "dense"
+        elif name == "slice" and how == "concatenate":
+            pass
+        elif name not in MOVES:
+            return None
+        operands = program.operands(row, slot)
+        if not operands:
+            return None
+        row = operands[0]
+        rows.append(row)
+    return None
+
+
+def _chosen_by_place(program: Program, row: int) -> int | None:
+    """The slot that a choice by position keeps; None for other choices.
+
+    It compares positions with a single number, so that it changes one slice.
+    """
+    for condition in program.operands(row, 0):
+        place = origin(program, condition, (*SAME_ELEMENTS, "broadcast"))
+        if program.name_of(place) != "compare" or "direction=EQ" not in program.texts.get(
+            place, ""
+        ):
+            return None
+        sides = [
+            origin(program, of, (*SAME_ELEMENTS, "broadcast"))
+            for slot in (0, 1)
+            for of in program.operands(place, slot)
+        ]
+        names = [program.name_of(side) for side in sides]
+        others = [s for s, n in zip(sides, names, strict=True) if n != "iota"]
+        if names.count("iota") == 1 and len(others) == 1 and not program.shape_of(others[0]).dims:
+            return 2
+    return None
+
+
+def _is_dense_gradient(program: Program, row: int, slot: int) -> bool:
+    """Whether a term adds rows into an array of zeros, perhaps with a factor."""
+    for of in program.operands(row, slot):
+        place = of
+        for _ in range(_MOST_STEPS):
+            name = program.name_of(place)
+            if name == "scatter":
+                bases = program.operands(place, 0)
+                zeros = [origin(program, base, (*SAME_ELEMENTS, "broadcast")) for base in bases]
+                return bool(zeros) and all(program.name_of(z) == "constant" for z in zeros)
+            if name not in (*SAME_ELEMENTS, "multiply", "negate"):
+                break
+            places = [
+                next_
+                for next_ in program.operands(place)
+                if program.name_of(next_) not in ("constant", "broadcast")
+            ]
+            if len(places) != 1:
+                break
+            place = places[0]
+    return False
+
+
+def copied_updates(signals: Signals) -> list[FasterOperation]:
+    """What donating would save: arrays that are updated in place, but in a new copy.
+
+    The copy reads and writes the array once. Whatever else reads the array can share the reading.
+    """
+    found = [u for u in updates(signals) if u.how == "in-place" and not u.is_aliased]
+    return _priced(signals, found, (0.8, 1.3, 2.0))
+
+
+def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
+    """What updating in place would save: arrays that are written whole, to change a few elements.
+
+    Each is written once; it is also read, which other operations may need. A gradient for all rows
+    of a table is written and read, too.
+    """
+    whole = [u for u in updates(signals) if u.how in ("where", "concatenate")]
+    dense = [u for u in updates(signals) if u.how == "dense"]
+    moved = [u for u in updates(signals) if u.how == "gather"]
+    return [
+        *_priced(signals, whole, (0.5, 1.0, 2.0)),
+        *_priced(signals, dense, (2.0, 3.0, 4.0)),
+        *_priced(signals, moved, (0.5, 1.25, 2.0)),
+    ]
+
+
+def _priced(
+    signals: Signals, found: list[Update], passes: tuple[float, float, float]
+) -> list[FasterOperation]:
+    """Operations on arrays, without some passes over their bytes."""
+    bytes_per_s = achievable_bandwidth(signals)
+    if bytes_per_s is None:
+        return []
+    faster: dict[int, FasterOperation] = {}
+    for running in dict.fromkeys(id(update.running) for update in found):
+        of_program = [update for update in found if id(update.running) == running]
+        program = of_program[0].running.program
+        names = {program.kernel_of(row) for update in of_program for row in update.rows}
+        operations = that_touch(signals, of_program[0].running, names)
+        runs = max((count_of(signals, o) for o in operations), default=0)
+        size = sum(update.shape.padded_bytes for update in of_program)
+        once_ns = runs * size / bytes_per_s * NS_PER_S
+        low, expected, high = (part * once_ns for part in passes)
+        for one in in_proportion(signals, operations, (low, expected, high)):
+            faster[one.operation.op] = one
+    return list(faster.values())

@@ -1,0 +1,236 @@
+"""Products whose results are partly thrown away, and products in the costlier order.
+
+The graph of values shows what becomes of a product's result. If all that follows only moves or maps
+elements until a slice or a gather takes some of them, the others were computed for nothing. The
+gradient of such a slice is an array of zeros with some rows filled in, and products with it
+multiply these zeros.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import (
+    PRODUCTS,
+    SAME_ELEMENTS,
+    FasterOperation,
+    Running,
+    mean_ns,
+    origin,
+    readers,
+    running_programs,
+)
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.trace.hlo_text import Shape
+from tb_perfadvisor.trace.program import Program
+
+MAPS = (
+    *("abs", "add", "and", "bitcast-convert", "clamp", "compare", "cosine", "divide", "erf"),
+    *("exponential", "exponential-minus-one", "floor", "log", "log-plus-one", "logistic"),
+    *("maximum", "minimum", "multiply", "negate", "not", "or", "power", "remainder", "rsqrt"),
+    *("select", "sign", "sine", "sqrt", "subtract", "tanh", "xor"),
+)
+"""Each element of the result comes from one element of each operand."""
+_TAKES = ("slice", "dynamic-slice", "gather")
+_LEAST_ELEMENTS = 1 << 16
+_MOST_STEPS = 400
+_MOST_USED = 0.75
+"""What is used more is not worth a change."""
+
+
+class PartlyUsed(NamedTuple):
+    """A product of which only a part is used."""
+
+    running: Running
+    product: int
+    """Its row in the program."""
+    used: float
+    """The share of its result, or of a factor, that matters."""
+    by: int
+    """The row of what takes the elements that are used, or fills them in."""
+
+
+@memoized
+def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
+    """The products of which a part is for nothing, in the order of the programs."""
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(PRODUCTS):
+            if program.shape_of(row).elements < _LEAST_ELEMENTS:
+                continue
+            used, by = _used_share(program, row)
+            if used > _MOST_USED:
+                used, by = min(_filled_share(program, row, slot) for slot in (0, 1))
+            if used <= _MOST_USED:
+                found.append(PartlyUsed(running, row, used, by))
+    return tuple(found)
+
+
+def _used_share(program: Program, product: int) -> tuple[float, int]:
+    """The share of a product's result that anything uses, and what takes it."""
+    size = program.shape_of(product).elements
+    pending, seen, taken, by = [product], {product}, 0, -1
+    while pending:
+        row = pending.pop()
+        if program.is_result[row] or len(seen) > _MOST_STEPS:
+            return 1.0, -1
+        for user in program.users(row):
+            if user in seen:
+                continue
+            seen.add(user)
+            name = program.name_of(user)
+            if name in _TAKES and row in program.operands(user, 0):
+                taken, by = taken + program.shape_of(user).elements, user
+            elif name in (*SAME_ELEMENTS, *MAPS) and program.shape_of(user).elements == size:
+                pending.append(user)
+            else:
+                return 1.0, -1
+    return (min(taken / size, 1.0), by) if by >= 0 else (1.0, -1)
+
+
+def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int]:
+    """The share of a factor that is not known to be zero, and what fills it in."""
+    for factor in program.operands(product, slot):
+        row = origin(program, factor)
+        if program.name_of(row) not in ("scatter", "pad"):
+            continue
+        size = program.shape_of(row).elements
+        if program.name_of(row) == "pad":
+            inner = program.operands(row, 0)
+            filled = sum(program.shape_of(of).elements for of in inner)
+        else:
+            zeros = [
+                origin(program, of, (*SAME_ELEMENTS, "broadcast"))
+                for of in program.operands(row, 0)
+            ]
+            if not zeros or any(program.name_of(zero) != "constant" for zero in zeros):
+                continue
+            filled = sum(program.shape_of(of).elements for of in program.operands(row, 2))
+        if 0 < filled < size >= _LEAST_ELEMENTS:
+            return filled / size, row
+    return 1.0, -1
+
+
+def without_unused_parts(signals: Signals) -> list[FasterOperation]:
+    """The operations of such products, with what remains of them.
+
+    What is between the product and the slice works on the same elements, and shrinks as well.
+    """
+    shares: dict[int, tuple[FasterOperation, float]] = {}
+    for part in partly_used_products(signals):
+        program, running = part.running.program, part.running
+        rows = [part.product, part.by, *_between(program, part.product)]
+        for operation in running.of(rows):
+            now = mean_ns(signals, operation)
+            expected = max(now * min(1.5 * part.used, 1.0), 0.0)
+            faster = FasterOperation(
+                operation, expected, now * part.used, now * (1 + part.used) / 2
+            )
+            known = shares.get(operation.op)
+            if known is None or part.used < known[1]:
+                shares[operation.op] = faster, part.used
+    return [faster for faster, _ in shares.values()]
+
+
+def _between(program: Program, product: int) -> list[int]:
+    """What maps a product's result element by element."""
+    size, pending, seen = program.shape_of(product).elements, [product], {product}
+    while pending and len(seen) < _MOST_STEPS:
+        for user in program.users(pending.pop()):
+            is_map = program.name_of(user) in (*SAME_ELEMENTS, *MAPS)
+            if user not in seen and is_map and program.shape_of(user).elements == size:
+                seen.add(user)
+                pending.append(user)
+    return list(seen)
+
+
+class CostlyOrder(NamedTuple):
+    """Two products, of which the other order needs fewer FLOP."""
+
+    running: Running
+    first: int
+    """The row of the product that is computed first, and whose result only the second reads."""
+    second: int
+    share: float
+    """FLOP of the other order relative to this one."""
+
+
+@memoized
+def costly_orders(signals: Signals) -> tuple[CostlyOrder, ...]:
+    """Pairs of matrix products in the costlier order."""
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        products = set(program.rows_of(PRODUCTS))
+        for first in sorted(products):
+            users = list(readers(program, first))
+            if len(users) != 1 or users[0] not in products or program.is_result[first]:
+                continue
+            share = _other_order(program, first, users[0])
+            if share is not None and share < _MOST_USED:
+                found.append(CostlyOrder(running, first, users[0], share))
+    return tuple(found)
+
+
+def _other_order(program: Program, first: int, second: int) -> float | None:
+    """FLOP of A(BC) relative to (AB)C; None unless both are products of two matrices."""
+    inner = _sides(program, first)
+    if inner is None:
+        return None
+    factors = [program.operands(second, slot) for slot in (0, 1)]
+    if any(len(factor) != 1 for factor in factors):
+        return None
+    of_first = [origin(program, factor[0]) == first for factor in factors]
+    outer = _sides(program, second)
+    if outer is None or of_first.count(True) != 1:
+        return None
+    m, k, n = inner
+    contracted = outer[1]
+    p = outer[2] if of_first[0] else outer[0]
+    now = m * k * n + outer[0] * outer[1] * outer[2]
+    # If the second contracts the columns of the first, it can multiply the right factor first.
+    if round(contracted) == round(n):
+        then = k * n * p + m * k * p
+    elif round(contracted) == round(m):
+        then = p * m * k + p * k * n
+    else:
+        return None
+    return then / now
+
+
+def _sides(program: Program, product: int) -> tuple[float, float, float] | None:
+    """Rows, contracted size and columns of a product of two plain matrices; None for others."""
+    factors = [program.operands(product, slot) for slot in (0, 1)]
+    if any(len(factor) != 1 for factor in factors):
+        return None
+    left, right = (_large_dims(program.shape_of(factor[0])) for factor in factors)
+    result = _large_dims(program.shape_of(product))
+    if max(left, right, result, key=lambda dims: dims[1])[1] > 2:
+        return None
+    a, b, c = left[0], right[0], result[0]
+    rows, contracted, columns = sqrt(a * c / b), sqrt(a * b / c), sqrt(b * c / a)
+    whole = all(abs(size - round(size)) < 1e-6 for size in (rows, contracted, columns))
+    return (rows, contracted, columns) if whole else None
+
+
+def _large_dims(shape: Shape) -> tuple[int, int]:
+    """Elements, and the number of dimensions of more than one."""
+    return max(shape.elements, 1), sum(dim > 1 for dim in shape.dims)
+
+
+def in_other_order(signals: Signals) -> list[FasterOperation]:
+    """The operations of such products, with what the other order would take."""
+    found: dict[int, FasterOperation] = {}
+    for pair in costly_orders(signals):
+        for operation in pair.running.of((pair.first, pair.second)):
+            now = mean_ns(signals, operation)
+            best = now * pair.share
+            # Smaller products wait for the bytes of what they read and write.
+            floor = min(needed_ns(signals, operation), now) if best else 0.0
+            expected = max(best, floor if floor == floor else 0.0)
+            found[operation.op] = FasterOperation(operation, expected, best, (expected + now) / 2)
+    return list(found.values())

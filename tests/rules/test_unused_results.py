@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.xla.unused_results import UnusedResults
+from tb_perfadvisor.testing import check_rule, find
+from tests.support.program_values import FIXED, SLOW, drawn, program
+
+X, W, ALL = "bf16[4096,1024]{1,0}", "bf16[1024,16384]{1,0}", "bf16[4096,16384]{1,0}"
+SOME = "bf16[512,16384]{1,0}"
+FUSION = f"%fusion = {ALL} fusion({X} %x, {W} %w), kind=kOutput"
+PROGRAM = f"""
+    %x = {X} parameter(0)
+    %w = {W} parameter(1)
+    %ids = s32[512]{{0}} parameter(2)
+    %logits = {ALL} dot({X} %x, {W} %w), lhs_contracting_dims={{1}} // in fusion
+    %mapped = {ALL} tanh({ALL} %logits) // in fusion
+    %chosen = {SOME} gather({ALL} %mapped, s32[512]{{0}} %ids) // result
+"""
+SELECTED = program(f"""
+    %x = bf16[512,1024]{{1,0}} parameter(0)
+    %w = {W} parameter(1)
+    %logits = {SOME} dot(bf16[512,1024]{{1,0}} %x, {W} %w) // in fusion, result
+""")
+
+
+def test_saves_what_nobody_uses() -> None:
+    checked = check_rule(
+        UnusedResults,
+        slow=drawn(SLOW, FUSION, program(PROGRAM)),
+        fixed=drawn(FIXED, FUSION, SELECTED),
+        saves=300_000,
+        tolerance=0.1,
+        exactly=False,
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # Of 4096 rows, 512 are used: an eighth. At best, seven eighths of 2 x 400 µs go.
+    assert finding.saving.high_ns == pytest.approx(700_000, abs=2)
+    assert finding.saving.expected_ns == pytest.approx(800_000 * (1 - 1.5 / 8), abs=2)
+    assert "a gather in model.py:37" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        f"%sum = f32[4096]{{0}} reduce({ALL} %mapped) // result",
+        f"%other = {X} dot({ALL} %logits, {W} %w) // result",
+        f"%copy = {ALL} copy({ALL} %logits) // result",
+    ],
+)
+def test_what_something_else_uses_is_needed(also: str) -> None:
+    assert find(UnusedResults, drawn(SLOW, FUSION, program(PROGRAM + also))) == ()
+
+
+def test_a_gradient_with_few_rows_is_mostly_zeros() -> None:
+    text = f"""
+        %x = {X} parameter(0)
+        %ids = s32[512]{{0}} parameter(1)
+        %rows = {SOME} parameter(2)
+        %zero = bf16[] constant(0)
+        %zeros = {ALL} broadcast(bf16[] %zero)
+        %filled = {ALL} scatter({ALL} %zeros, s32[512]{{0}} %ids, {SOME} %rows)
+        %gradient = {W} dot({X} %x, {ALL} %filled) // in fusion, result
+    """
+    (finding,) = find(UnusedResults, drawn(SLOW, FUSION, program(text))) or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == pytest.approx(700_000, abs=2)
