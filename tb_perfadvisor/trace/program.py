@@ -52,6 +52,10 @@ class Program(Struct, frozen=True, dict=True):
     """Of each edge: the position among the target's operands. Shape (m,)."""
     texts: dict[int, str]
     """HLO text of matrix products, convolutions, comparisons and slices, by row."""
+    dimensions: dict[int, tuple[int, ...]]
+    """By row: where an iota counts, and the dimensions of a broadcast's operand in its result."""
+    numbers: dict[int, int]
+    """Constants that are single 32-bit integers, by row."""
     groups: dict[int, int]
     """How many devices exchange an array together, by row of each collective."""
     paths: dict[int, str]

@@ -66,3 +66,39 @@ def test_a_gradient_with_few_rows_is_mostly_zeros() -> None:
     (finding,) = find(UnusedResults, drawn(SLOW, FUSION, program(text))) or ()
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(700_000, abs=2)
+
+
+SCORES, KEYS = "f32[8,4096,4096]{2,1,0}", "bf16[8,4096,128]{2,1,0}"
+PLACES = "s32[4096,4096]{1,0}"
+MASKED = f"""
+    %query = {KEYS} parameter(0)
+    %key = {KEYS} parameter(1)
+    %rows = {PLACES} iota(), iota_dimension=0
+    %columns = {PLACES} iota(), iota_dimension=1
+    %distance = {PLACES} subtract({PLACES} %rows, {PLACES} %columns)
+    %zero = s32[] constant(0)
+    %zeros = {PLACES} broadcast(s32[] %zero), dimensions={{}}
+    %after = pred[4096,4096]{{1,0}} compare({PLACES} %distance, {PLACES} %zeros), direction=GE
+    %limit = s32[] constant(256)
+    %limits = {PLACES} broadcast(s32[] %limit), dimensions={{}}
+    %near = pred[4096,4096]{{1,0}} compare({PLACES} %distance, {PLACES} %limits), direction=LT
+    %both = pred[4096,4096]{{1,0}} and(pred[4096,4096] %after, pred[4096,4096] %near)
+    %mask = pred[8,4096,4096]{{2,1,0}} broadcast(pred[4096,4096]{{1,0}} %both), dimensions={{1,2}}
+    %scores = {SCORES} dot({KEYS} %query, {KEYS} %key) // in fusion
+    %least = f32[] constant(-inf)
+    %hidden = {SCORES} broadcast(f32[] %least), dimensions={{}} // in fusion
+    %chosen = {SCORES} select(pred[8,4096,4096] %mask, {SCORES} %scores, {SCORES} %hidden) // result
+"""
+
+
+def test_a_window_by_masking_computes_scores_for_nothing() -> None:
+    fusion = f"%fusion = {SCORES} fusion({KEYS} %query, {KEYS} %key), kind=kOutput"
+    (finding,) = find(UnusedResults, drawn(SLOW, fusion, program(MASKED))) or ()
+    # 4096 · 256 positions less the corner of 256 · 255 / 2 of 4096 · 4096: 6.06 %.
+    assert "6.1 % is used: a select" in finding.summary
+    # A causal mask lets half of the scores through.
+    causal = MASKED.replace("constant(256)", "constant(9999)")
+    assert find(UnusedResults, drawn(SLOW, fusion, program(causal))) == ()
+    # A mask that is given is unknown.
+    given = MASKED.replace("iota(), iota_dimension=1", "parameter(2)")
+    assert find(UnusedResults, drawn(SLOW, fusion, program(given))) == ()

@@ -75,10 +75,21 @@ def program(text: str, devices: int = 1) -> Program:
         targets=columns[1],
         slots=columns[2],
         texts=texts,
+        dimensions={row: _numbers_of(text) for row, text in texts.items()},
+        numbers={
+            row: int(found[1])
+            for row, text in texts.items()
+            if (found := re.search(r"s32\[\]\S* constant\((-?\d+)\)", text))
+        },
         groups={row: devices for row, opcode in enumerate(opcodes) if opcode.startswith("all-")},
         paths={},
         lines=dict.fromkeys(range(len(opcodes)), "model.py:37"),
     )
+
+
+def _numbers_of(text: str) -> tuple[int, ...]:
+    found = re.search(r"(?:iota_dimension=|dimensions=\{)([0-9,]*)", text)
+    return tuple(map(int, filter(None, found[1].split(",")))) if found else ()
 
 
 def drawn(drawing: str, operation: str, program: Program, **columns: Any) -> Trace:

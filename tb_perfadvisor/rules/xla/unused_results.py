@@ -22,8 +22,9 @@ class UnusedResults(FasterOperations):
     -------------
     Matrix products and convolutions whose result is only moved and mapped element by element, until
     a slice or a gather takes some elements: logits of all positions where few count, or every other
-    result of a convolution. In the backward pass, products with an array of zeros into which a part
-    was filled. The embedded program shows what becomes of each result.
+    result of a convolution. Scores that a mask hides which depends on positions alone, such as a
+    window of attention. In the backward pass, products with an array of zeros into which a part was
+    filled. The embedded program shows what becomes of each result.
 
     Why it matters
     --------------
@@ -33,7 +34,9 @@ class UnusedResults(FasterOperations):
     ------------------
     Operations on the result take the share of their time that the elements which are used have in
     all. High assumes just that, expected half as much again, because smaller operations are less
-    efficient. Low is half of high.
+    efficient. Low is half of high. Behind a mask, twice as much as is used is expected to remain,
+    because blocks along it contain some of the rest, and half at best, because smaller arrays stay
+    on the chip.
 
     When to ignore
     --------------
@@ -54,7 +57,7 @@ class UnusedResults(FasterOperations):
     minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
 
     noun = "operation"
-    changes = ("select-first", "stride-of-convolution")
+    changes = ("select-first", "stride-of-convolution", "blocks-of-window")
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
         """The products, and what works on their results."""

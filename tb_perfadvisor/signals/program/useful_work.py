@@ -22,6 +22,7 @@ from tb_perfadvisor.signals.program.graph import (
     readers,
     running_programs,
 )
+from tb_perfadvisor.signals.program.masks import true_share
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.trace.hlo_text import Shape
@@ -37,6 +38,8 @@ MAPS = (
 _TAKES = ("slice", "dynamic-slice", "gather")
 _LEAST_ELEMENTS = 1 << 16
 _MOST_STEPS = 400
+_MOST_TRUE = 0.34
+"""A causal mask keeps half of the scores. Splitting by blocks computes some of the others, too."""
 _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
@@ -73,7 +76,7 @@ def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
 def _used_share(program: Program, product: int) -> tuple[float, int]:
     """The share of a product's result that anything uses, and what takes it."""
     size = program.shape_of(product).elements
-    pending, seen, taken, by = [product], {product}, 0, -1
+    pending, seen, taken, by = [product], {product}, 0.0, -1
     while pending:
         row = pending.pop()
         if program.is_result[row] or len(seen) > _MOST_STEPS:
@@ -83,8 +86,11 @@ def _used_share(program: Program, product: int) -> tuple[float, int]:
                 continue
             seen.add(user)
             name = program.name_of(user)
+            masked = true_share(program, user, row) if name == "select" else None
             if name in _TAKES and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements, user
+            elif masked is not None and masked <= _MOST_TRUE:
+                taken, by = taken + masked * size, user
             elif name in (*SAME_ELEMENTS, *MAPS) and program.shape_of(user).elements == size:
                 pending.append(user)
             else:
@@ -119,29 +125,39 @@ def without_unused_parts(signals: Signals) -> list[FasterOperation]:
     """The operations of such products, with what remains of them.
 
     What is between the product and the slice works on the same elements, and shrinks as well.
+    Smaller operations are less efficient. Blocks along a mask also contain some of what it hides,
+    but what is left may fit into memory on the chip.
     """
     shares: dict[int, tuple[FasterOperation, float]] = {}
     for part in partly_used_products(signals):
         program, running = part.running.program, part.running
-        rows = [part.product, part.by, *_between(program, part.product)]
+        rows = [part.product, part.by, *_mapped(program, part.product)]
+        if program.name_of(part.by) == "select":
+            rows += _with_products(program, _mapped(program, part.by))
         for operation in running.of(rows):
             now = mean_ns(signals, operation)
-            expected = max(now * min(1.5 * part.used, 1.0), 0.0)
-            faster = FasterOperation(
-                operation, expected, now * part.used, now * (1 + part.used) / 2
-            )
+            is_masked = program.name_of(part.by) == "select"
+            best = now * part.used * (0.5 if is_masked else 1.0)
+            expected = now * min((2.0 if is_masked else 1.5) * part.used, 1.0)
+            faster = FasterOperation(operation, expected, best, now * (1 + part.used) / 2)
             known = shares.get(operation.op)
             if known is None or part.used < known[1]:
                 shares[operation.op] = faster, part.used
     return [faster for faster, _ in shares.values()]
 
 
-def _between(program: Program, product: int) -> list[int]:
-    """What maps a product's result element by element."""
+def _with_products(program: Program, rows: list[int]) -> list[int]:
+    """Values, and the products of which they are a factor."""
+    users = (user for row in rows for user in program.users(row))
+    return [*rows, *(user for user in users if program.name_of(user) in PRODUCTS)]
+
+
+def _mapped(program: Program, product: int) -> list[int]:
+    """What maps a value element by element, sums of its rows aside."""
     size, pending, seen = program.shape_of(product).elements, [product], {product}
     while pending and len(seen) < _MOST_STEPS:
         for user in program.users(pending.pop()):
-            is_map = program.name_of(user) in (*SAME_ELEMENTS, *MAPS)
+            is_map = program.name_of(user) in (*SAME_ELEMENTS, *MAPS, "reduce-window")
             if user not in seen and is_map and program.shape_of(user).elements == size:
                 seen.add(user)
                 pending.append(user)

@@ -84,6 +84,7 @@ HloProto: Final = build_messages(
             ("parameter_number", 9, INT64, False),
             ("fusion_kind", 11, TEXT, False),
             ("tuple_index", 13, INT64, False),
+            ("dimensions", 14, INT64, True),
             ("window", 15, "Window", False),
             ("convolution_dimensions", 16, "ConvolutionDimensions", False),
             ("custom_call_target", 28, TEXT, False),

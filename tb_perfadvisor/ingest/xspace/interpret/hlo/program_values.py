@@ -296,6 +296,16 @@ def program_values(module: str, message: Any) -> Program | None:
             for row, (key, i) in enumerate(zip(keys, instructions, strict=True))
             if i.opcode in _TEXTS or i.opcode in _PRODUCTS
         },
+        dimensions={
+            row: tuple(min(int(dim), _MOST_DEVICES) for dim in i.dimensions)
+            for row, i in enumerate(instructions)
+            if i.opcode in (b"iota", b"broadcast")
+        },
+        numbers={
+            row: int(i.literal.s32s[0])
+            for row, i in enumerate(instructions)
+            if i.opcode == b"constant" and len(i.literal.s32s) == 1 and not i.shape.dimensions
+        },
         groups=_group_sizes(instructions, _devices(hlo)),
         paths={
             row: decoded(i.metadata.op_name)
