@@ -21,9 +21,10 @@ from tb_perfadvisor.plain_text import printable_name
 
 # PyTorch's own names say what a file is wherever it lies.
 _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
-_LOOKED_INTO = re.compile(r"\.(?:json|log|pickle|pkl)(?:\.gz)?$")
+_LOOKED_INTO = re.compile(r"\.(?:json|log|pickle|pkl|sqlite)(?:\.gz)?$|\.sqlite-wal$")
 _PICKLES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
-_SUFFIXES = (".json", ".json.gz", ".pb", ".log", ".log.gz", *_PICKLES)
+_DATABASES = (".sqlite", ".sqlite.gz", ".sqlite-wal")
+_SUFFIXES = (".json", ".json.gz", ".pb", ".log", ".log.gz", *_PICKLES, *_DATABASES)
 _SESSIONS = "plugins/profile/"
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"

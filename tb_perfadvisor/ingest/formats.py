@@ -8,13 +8,14 @@ from tb_perfadvisor.ingest.format import Format, Sniffed
 from tb_perfadvisor.ingest.json_trace.recognition import describe_foreign
 from tb_perfadvisor.ingest.kineto.format import KINETO
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
+from tb_perfadvisor.ingest.nsight.format import NSIGHT
 from tb_perfadvisor.ingest.other_recorders import by_content
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
 from tb_perfadvisor.ingest.xplane.format import XPLANE
 
 # Formats further down give way to those above that hold the same recording. What is attached to the
 # profile beside it comes last.
-FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO, COMPILE_LOG, MEMORY_SNAPSHOT)
+FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO, NSIGHT, COMPILE_LOG, MEMORY_SNAPSHOT)
 
 _BY_NAME = {format.name: format for format in FORMATS}
 

@@ -13,10 +13,7 @@ from msgspec import Struct
 from tb_perfadvisor.ingest.format import Sniffed
 
 _RECORD = "Record the program with torch.profiler, or with TensorFlow's or JAX's profiler."
-_NSYS = (
-    "Record the program with torch.profiler (while nsys is not attached). "
-    "`nsys stats FILE` prints sums of this recording."
-)
+_NSYS = "Export it, and analyze the export: `nsys export --type sqlite FILE.nsys-rep`."
 _ROCPROF = (
     "Record the program with torch.profiler, which uses the same AMD libraries, or JAX's profiler."
 )
@@ -49,15 +46,6 @@ _RECORDERS = (
         re.compile(
             rb"\A(?=\x80[\x02-\x05]|\s*\{)(?=.*?(?:pg_config|nccl_version|comm_lib_version))"
             rb".*?(?:collective_seq_id|p2p_seq_id|pg_status|nccl_comm_state|profiling_name)",
-            re.DOTALL,
-        ),
-    ),
-    _Recorder(
-        "an export of Nsight Systems (an SQLite database)",
-        _NSYS,
-        None,
-        re.compile(
-            rb"\ASQLite format 3\0.*?(?:CUPTI_ACTIVITY_KIND_|ENUM_NSYS_|TARGET_INFO_(?:NIC|GPU))",
             re.DOTALL,
         ),
     ),
@@ -97,7 +85,7 @@ _RECORDERS = (
 
 LOOKED_INTO = re.compile(
     r"(?:^|/)(?:nccl_trace|comm_lib_trace)_rank_\d+$"
-    r"|\.(?:sqlite|db|rocpd|nsys-rep|qdrep|qdstrm|ncu-rep|nsight-cuprof-report|pftrace"
+    r"|\.(?:db|rocpd|nsys-rep|qdrep|qdstrm|ncu-rep|nsight-cuprof-report|pftrace"
     r"|perfetto-trace)$"
     r"|(?:^|[/_])(?:results|kernel_trace|kernel_stats|hip_api_trace|hip_stats|hsa_stats"
     r"|memory_copy_trace)(?:\.stats)?\.csv$"

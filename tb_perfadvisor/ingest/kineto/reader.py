@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.host_names import STEP, runtime_kind
 from tb_perfadvisor.ingest.json_trace.document import Document, Text, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import (
     ASCEND_PROCESS,
@@ -25,12 +26,7 @@ from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
 from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
 from tb_perfadvisor.ingest.kineto.interpret.collective_calls import describe_by_calls
 from tb_perfadvisor.ingest.kineto.interpret.collectives import add_collectives
-from tb_perfadvisor.ingest.kineto.interpret.event_kinds import (
-    STEP,
-    device_kind,
-    host_kind,
-    runtime_kind,
-)
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import device_kind, host_kind
 from tb_perfadvisor.ingest.kineto.interpret.header import (
     clock_of,
     devices_of,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting, hint, pytorch_hint
 from tb_perfadvisor.signals.recording.needs import Need
+from tb_perfadvisor.signals.recording.nsight_hints import NSIGHT_HINTS
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import Workload
@@ -274,7 +275,8 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
 
 def hint_for(need: Need, workload: Workload) -> str:
     """How to record what is missing, in the program's terms; empty if nothing helps."""
-    hint = first_fitting(HINTS[need], workload)
+    of_recorder = (NSIGHT_HINTS[need],) if need in NSIGHT_HINTS else ()
+    hint = first_fitting((*of_recorder, *HINTS[need]), workload)
     if hint and workload.has(Part.FRONT_END):
         return "Use the profile of a worker of the same recording."
     return hint

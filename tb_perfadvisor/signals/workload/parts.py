@@ -17,6 +17,7 @@ class Aspect(Enum):
     COMPILED = "compiled"
     FEATURE = "feature"
     HARDWARE = "hardware"
+    RECORDER = "recorder"
 
 
 class Part(Enum):
@@ -107,6 +108,9 @@ class Part(Enum):
     """The program ran on the CPU alone."""
     SEVERAL_DEVICES = ("several devices", Aspect.HARDWARE)
     """Several ranks, or one process that uses several devices."""
+
+    NSIGHT = ("Nsight Systems", Aspect.RECORDER)
+    """Recorded by Nsight Systems instead of the framework's own profiler."""
 
     def __init__(self, label: str, aspect: Aspect) -> None:
         self.label = label

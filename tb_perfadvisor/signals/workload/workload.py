@@ -77,7 +77,7 @@ def workload(signals: Signals) -> Workload:
     """What program was profiled."""
     facts = _by_names(signals.trace)
     facts.update(_by_call_stacks(signals.trace, facts))
-    for more in (_mode, _compiled, _features, _parallelism, _hardware):
+    for more in (_mode, _compiled, _features, _parallelism, _hardware, _recorder):
         facts.update({part: text for part, text in more(signals, facts) if part not in facts})
     return Workload(
         signals.trace.source.framework,
@@ -205,6 +205,11 @@ def _parallelism(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.SEVERAL_DEVICES, f"{ranks:,} ranks"
     elif devices > 1:
         yield Part.SEVERAL_DEVICES, f"{devices:,} devices used"
+
+
+def _recorder(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
+    if signals.trace.source.format == "nsight":
+        yield Part.NSIGHT, "the format of the file"
 
 
 def _hardware(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.ingest.host_names import runtime_kind
 from tb_perfadvisor.ingest.kineto.interpret.collectives import item_bytes
-from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_kind, runtime_kind
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_kind
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet, step_name
 from tb_perfadvisor.trace import Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.host_names import host_collective_operation
 from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
-from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_collective_operation
 from tb_perfadvisor.ingest.kineto.interpret.header import ProcessGroups
 from tb_perfadvisor.trace import Assembler, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse

@@ -1,0 +1,132 @@
+"""The processes of a recording: their ids, their names, and the rank of each.
+
+Nsight Systems records all processes of a machine, so an export may hold several ranks. Ids of
+threads hold those of their processes: `globalTid` is the process in the upper bits, and the
+thread's number in the lower 24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.trace import Assembler, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, unique_inverse
+
+Int64 = NDArray[np.int64]
+
+_THREAD_BITS = 24
+_THREAD_MASK = (1 << _THREAD_BITS) - 1
+_OFFSET = 2**40
+"""Correlation ids have at most 32 bits. Each process counts its own."""
+
+
+def process_of(thread: Int64) -> Int64:
+    """The `globalPid` of each `globalTid`."""
+    found: Int64 = thread & ~np.int64(_THREAD_MASK)
+    return found
+
+
+class Processes(Struct, frozen=True):
+    """The processes of an export."""
+
+    ids: Int64
+    """`globalPid` of those that use a device, in order of rank."""
+    ranks: Mapping[int, int]
+    """The rank of each of them, if there are several."""
+    names: Mapping[int, str]
+    """By `globalPid`."""
+    threads: Mapping[int, str]
+    """Names by `globalTid`."""
+    are_ranks_stated: bool
+    """Whether the ranks are NCCL's. Otherwise, they are numbered by device."""
+
+    def correlations(self, ids: Int64, process: Int64) -> Int64:
+        """Ids that differ between processes; -1 where there is none."""
+        place = np.searchsorted(self._sorted, process)
+        return np.where(ids > 0, ids + _OFFSET * place, -1)
+
+    @property
+    def _sorted(self) -> Int64:
+        return np.sort(self.ids)
+
+    def label(self, process: int) -> str:
+        """What the tracks of a process are called."""
+        name = self.names.get(process, "process")
+        number = (process >> _THREAD_BITS) & _THREAD_MASK
+        rank = f"rank {self.ranks[process]} " if process in self.ranks else ""
+        return f"{rank}{name} ({number})"
+
+    def host_tracks(self, assembler: Assembler, thread: Int64, what: str = "") -> NDArray[np.int32]:
+        """The track of each event of a thread; shape (n,).
+
+        Args:
+            assembler: Receives the tracks.
+            thread: `globalTid` of each event.
+            what: What the tracks hold, if they are not the threads' own.
+        """
+        threads, of_event = unique_inverse(thread)
+        rows = [
+            assembler.add_track(
+                TrackKind.HOST_THREAD,
+                process=self.label(each & ~_THREAD_MASK),
+                thread=each & _THREAD_MASK,
+                label=what + self.threads.get(each, f"thread {each & _THREAD_MASK}"),
+            )
+            for each in threads.tolist()
+        ]
+        return np.array(rows, dtype=np.int32)[of_event]
+
+    def device_tracks(
+        self, assembler: Assembler, process: Int64, device: Int64, stream: Int64
+    ) -> NDArray[np.int32]:
+        """The track of each event of a stream; shape (n,)."""
+        first, of_event = group_rows(process, device, stream)
+        rows = [
+            assembler.add_track(
+                TrackKind.DEVICE_STREAM,
+                process=f"rank {self.ranks[owner]}" if owner in self.ranks else "",
+                thread=number,
+                device=index,
+                label=f"stream {number}",
+            )
+            for owner, index, number in zip(
+                process[first].tolist(), device[first].tolist(), stream[first].tolist(), strict=True
+            )
+        ]
+        return np.array(rows, dtype=np.int32)[of_event]
+
+
+def processes_of(
+    database: Database, process: Int64, device: Int64, nccl_ranks: Mapping[int, int]
+) -> Processes:
+    """The processes of an export.
+
+    Args:
+        database: The export.
+        process: `globalPid` of each event on a device.
+        device: Its device.
+        nccl_ranks: The rank that NCCL states for each process, as far as known.
+    """
+    users = distinct(process).tolist()
+    first_device = {user: int(device[process == user].min()) for user in users}
+    are_stated = bool(users) and sorted(nccl_ranks.get(user, -1) for user in users) == list(
+        range(len(users))
+    )
+    numbers = nccl_ranks if are_stated else first_device
+    users.sort(key=lambda user: (numbers[user], user))
+    ranks = {user: rank for rank, user in enumerate(users)} if len(users) > 1 else {}
+    names = {
+        key: name
+        for key, name in database.rows("globalPid, name", "PROCESSES")
+        if type(key) is int and type(name) is str
+    }
+    threads: dict[int, str] = {}
+    for key, name in database.rows("globalTid, nameId", "ThreadNames"):
+        if type(key) is int and type(name) is int and name in database.strings:
+            threads[key] = database.strings[name]
+    return Processes(np.array(users, dtype=np.int64), ranks, names, threads, are_stated)

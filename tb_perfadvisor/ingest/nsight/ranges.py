@@ -1,0 +1,111 @@
+"""NVTX ranges: PyTorch's operators, ranges of the program and of its libraries."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.host_names import STEP, range_kind
+from tb_perfadvisor.ingest.nsight.database import Database, integers
+from tb_perfadvisor.trace import Assembler, EventKind
+
+Int64 = NDArray[np.int64]
+
+_FINISHED: Final = "eventType IN (59, 60) AND start IS NOT NULL AND end >= start"
+"""Ranges by push and pop, and by start and end."""
+_START_END: Final = 60
+# torch/csrc/profiler/util.cpp (getNvtxStr): the name, and what PyTorch adds to it.
+_ADDED: Final = re.compile(
+    r"(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?(?:, sizes = (?P<shapes>\[.*?\]))?"
+    r"(?:, input_op_ids = .*)?$",
+    re.DOTALL,
+)
+_OPERATOR: Final = re.compile(r"(?:\w+::[\w.]+|autograd::.*|\w+Backward\d*|record_param_comms)$")
+
+
+class Ranges(Struct, frozen=True):
+    """Finished ranges, in the order of the file; columns of shape (n,)."""
+
+    start_ns: Int64
+    duration_ns: Int64
+    thread: Int64
+    """`globalTid`."""
+    name: Int64
+    kind: Int64
+    """`EventKind`."""
+    step: Int64
+    sequence: Int64
+    """Autograd's number."""
+    shapes: Int64
+    """String: the shapes of an operator's inputs."""
+    may_cross: NDArray[np.bool_]
+    """Ranges by start and end may cross others of their thread."""
+
+
+class _Spelled(dict[Any, tuple[int, int, int, int, int]]):
+    """Name, kind, step, sequence and shapes of a range, by its text or the text's id."""
+
+    def __init__(self, database: Database, assembler: Assembler) -> None:
+        super().__init__()
+        self._strings = database.strings
+        self._intern = assembler.intern
+
+    def __missing__(self, key: Any) -> tuple[int, int, int, int, int]:
+        text = key if isinstance(key, str) else self._strings.get(key, "")
+        match = _ADDED.search(text)
+        assert match is not None  # it may be empty
+        name = text[: match.start()]
+        is_added = match.end() > match.start()
+        is_annotation = not (is_added and (match["sequence"] or _OPERATOR.match(name)))
+        kind = range_kind(name, is_annotation=is_annotation)
+        step = STEP.match(name)
+        found = self[key] = (
+            self._intern(name or "unnamed range"),
+            int(kind),
+            int(step[1]) % 2**31 if step else -1,
+            int(match["sequence"]) if match["sequence"] else -1,
+            self._intern(match["shapes"]) if match["shapes"] else -1,
+        )
+        return found
+
+
+def read_ranges(database: Database, assembler: Assembler) -> Ranges:
+    """All finished ranges.
+
+    Raises:
+        UnreadableProfileError: If the database is damaged.
+    """
+    table, spelled = "NVTX_EVENTS", _Spelled(database, assembler)
+    text = [each for each in ("text", "textId") if database.has(table, each)]
+    numbers, meanings = [], []
+    if database.has(table, "start", "end", "eventType", "globalTid") and text:
+        spelling = f"ifnull({', '.join(text)})" if len(text) == 2 else text[0]
+        for rows in database.slices(
+            f"start, end, eventType, globalTid, {spelling}", table, _FINISHED
+        ):
+            *columns, keys = zip(*rows, strict=True)
+            numbers.append(np.array([integers(column) for column in columns]))
+            meanings.append(np.array([spelled[key] for key in keys], dtype=np.int64))
+    start, end, event_type, thread = _joined(numbers, 4, axis=1)
+    name, kind, step, sequence, shapes = _joined(meanings, 5, axis=0).T
+    return Ranges(
+        start_ns=start,
+        duration_ns=end - start,
+        thread=thread,
+        name=name,
+        kind=kind,
+        step=step,
+        sequence=np.where(kind == EventKind.OPERATOR, sequence, -1),
+        shapes=shapes,
+        may_cross=event_type == _START_END,
+    )
+
+
+def _joined(parts: list[Int64], columns: int, axis: int) -> Int64:
+    if not parts:
+        return np.empty((columns, 0) if axis else (0, columns), dtype=np.int64)
+    return np.concatenate(parts, axis=axis)

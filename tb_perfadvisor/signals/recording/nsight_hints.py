@@ -1,0 +1,60 @@
+"""How to record what a profile lacks, with Nsight Systems.
+
+Source: Nsight Systems User Guide, "CLI Profile Command Switch Options".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tb_perfadvisor.signals.recording.hint import Hint
+from tb_perfadvisor.signals.recording.needs import Need
+from tb_perfadvisor.signals.workload.parts import Part
+
+
+def _hint(text: str) -> Hint:
+    return Hint(text=text, needs=(Part.NSIGHT,))
+
+
+_SHAPES: Final = _hint(
+    "Record with `nsys profile --pytorch=autograd-shapes-nvtx`, or run the steps in "
+    "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
+)
+_OPERATORS: Final = _hint(
+    "Record with `nsys profile --pytorch=autograd-nvtx`, or run the steps in "
+    "torch.autograd.profiler.emit_nvtx()."
+)
+_CUDA: Final = _hint("Record with `nsys profile --trace=cuda,nvtx,osrt`.")
+_STEPS: Final = _hint(
+    "Mark the steps: torch.cuda.nvtx.range_push(f'step {i}') at the beginning of each, and "
+    "torch.cuda.nvtx.range_pop() at its end."
+)
+_TORCH_PROFILER: Final = _hint("Record with torch.profiler: Nsight Systems does not record this.")
+
+NSIGHT_HINTS: Final[Mapping[Need, Hint]] = {
+    Need.WORK: _CUDA,
+    Need.DEVICE_EVENTS: _CUDA,
+    Need.KERNELS: _hint("Record with `nsys profile --trace=cuda --cuda-graph-trace=node`."),
+    Need.HOST_EVENTS: _OPERATORS,
+    Need.LAUNCH_LINKS: _CUDA,
+    Need.LAUNCHED_WORK: _CUDA,
+    Need.ORIGINS: _OPERATORS,
+    Need.INPUT: _OPERATORS,
+    Need.INPUT_STAGES: _TORCH_PROFILER,
+    Need.FILE_READS: _hint("Record with `nsys profile --trace=cuda,nvtx,osrt`."),
+    Need.STEPS: _STEPS,
+    Need.SEVERAL_STEPS: _hint("Record more steps: 5 to 20 are enough."),
+    Need.DISPATCH: _OPERATORS,
+    Need.PYTORCH: _OPERATORS,
+    Need.PYTHON_FRAMES: _TORCH_PROFILER,
+    Need.KERNEL_PRECISION: _SHAPES,
+    Need.SHAPES: _SHAPES,
+    Need.MEMORY: _TORCH_PROFILER,
+    Need.MEMORY_CHANGES: _TORCH_PROFILER,
+    Need.COLLECTIVE_SIZES: _hint(
+        "Export with `nsys export --type sqlite --include-blobs true`: NCCL states the sizes of "
+        "its messages in blobs."
+    ),
+}
+"""Instead of the hints for the framework's own profiler."""
