@@ -409,9 +409,23 @@ def test_session_labels_are_utc_with_milliseconds() -> None:
     assert session_label(1_000_000_007_250_999_999) == "2001_09_09_01_46_47.250"
 
 
-def test_exports_of_nsight_systems_are_named(tmp_path: Path) -> None:
+def test_exports_of_nsight_systems_by_rank(tmp_path: Path) -> None:
     nsight = b"SQLite format 3\0" + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL"
-    put(tmp_path, {"run/report.sqlite": nsight, "mlflow.sqlite": b"SQLite format 3\0 runs"})
-    (rejected,) = discover(tmp_path).rejected
-    assert rejected.path == "run/report.sqlite"
-    assert "an export of Nsight Systems" in rejected.reason
+    names = ("a/x_rank0.sqlite", "a/x_rank1.sqlite", "b/one.sqlite", "b/two.sqlite.gz")
+    files = {name: gzip.compress(nsight) if name.endswith("gz") else nsight for name in names}
+    put(tmp_path, {**files, "mlflow.sqlite": b"SQLite format 3\0 runs"})
+    listing = discover(tmp_path)
+    assert listing.rejected == ()
+    found = [(each.run, each.session, len(each.files)) for each in listing.captures]
+    assert found == [("a", "x_rank#", 2), ("b", "one", 1), ("b", "two", 1)]
+    assert [file.rank for file in listing.captures[0].files] == [0, 1]
+
+
+def test_a_log_belongs_to_its_database(tmp_path: Path) -> None:
+    nsight = b"SQLite format 3\0" + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL"
+    log = b"\x37\x7f\x06\x82" + bytes(28)
+    put(tmp_path, {"a.sqlite": nsight, "a.sqlite-wal": log, "b.sqlite-wal": log})
+    listing = discover(tmp_path)
+    (capture,) = listing.captures
+    assert [file.path for file in capture.files] == ["a.sqlite", "a.sqlite-wal"]
+    assert len(capture.workers) == 1

@@ -225,7 +225,6 @@ def test_every_corpus_file_is_recognized() -> None:
         ("derived-malformed/json_number_list/worker0.1.pt.trace.json", "numbers"),
         ("sagemaker-debugger/8278c748/trace.json", "Horovod"),
         ("xprof-demo-data/trace_viewer_trace.json", "of an unknown profiler"),
-        ("gindachen/tests_fixtures_mfu_2gpu_before.sqlite", "an export of Nsight Systems"),
         ("xprof-demo-data/plugins/profile/demo_b69c7a7d", "only op_profile"),
     ):
         assert words in rejected[path]

@@ -22,17 +22,18 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
+from tb_perfadvisor.ingest.nsight.reader import read_nsight
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet
-from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
+from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_nsight, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, Run, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 from tests.support.drawings import drawings
 
-Format = Literal["kineto", "xplane"]
+Format = Literal["kineto", "nsight", "xplane"]
 
 SOURCE = Source(path="x", format="")
 H100 = "NVIDIA H100 80GB HBM3"
@@ -44,6 +45,13 @@ NOT_CARRIED: dict[Format, dict[str, str]] = {
         "d": "PyTorch does not record a loader's workers, which are other processes",
         "XYI": "PyTorch records no XLA operations",
     },
+    "nsight": {
+        "d": "PyTorch does not record a loader's workers, which are other processes",
+        "XYI": "Nsight Systems records no XLA operations",
+        "p": "Nsight Systems records no Python functions",
+        "C": "a range does not say how large its tensors are",
+        "s": "only Kineto records what the host waits for as an event of a stream",
+    },
     "xplane": {
         "C": "only XLA's own thunks record the operation of host collectives",
         "v": "only Kineto records its own overhead",
@@ -53,6 +61,14 @@ NOT_CARRIED: dict[Format, dict[str, str]] = {
 # Columns that a format does not have.
 COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
     "kineto": {"hlo": "PyTorch records no XLA operations"},
+    "nsight": {
+        "hlo": "Nsight Systems records no XLA operations",
+        "rank, world_size, backend": "an export holds all ranks of a machine",
+        "operators.dtypes, values, module, forward": "PyTorch puts only shapes into a range's name",
+        "collectives.size_bytes, sent_bytes, group_size, group, sequence": "NCCL alone states them",
+        "kernels.occupancy_share": "not recorded",
+        "memory": "not recorded",
+    },
     "xplane": {
         "rank, world_size, backend": "a profile has one host: files of a session are "
         "distinguished by name",
@@ -68,6 +84,8 @@ COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
 def read(trace: Trace, form: Format) -> Trace:
     if form == "kineto":
         return read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
+    if form == "nsight":
+        return read_nsight({"x": lambda: io.BytesIO(write_nsight(trace))}, SOURCE)
     return read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)
 
 
@@ -90,9 +108,16 @@ def truths(run: Run) -> dict[str, Any]:
         "steps": msgspec.to_builtins(report.steps),
         "between steps": signals.between_steps.tolist(),
         "device": (device.index, device.used, device.busy.tolist(), device.waits.tolist()),
-        "work": (spans(device.rows), events.kind[device.rows].tolist()),
-        "launches": [events.start_ns[row] if row >= 0 else None for row in launches.tolist()],
-        "widths": signals.precision[is_compute].tolist(),
+        # Tables of an export are not in order of time, so events of the same time may swap places.
+        "work": sorted(
+            zip(
+                spans(device.rows),
+                events.kind[device.rows].tolist(),
+                [int(events.start_ns[row]) if row >= 0 else -1 for row in launches.tolist()],
+                strict=True,
+            )
+        ),
+        "widths": sorted(signals.precision[is_compute].tolist()),
         "kernels": [
             (kernel.name, kernel.family, kernel.count, kernel.total_ns)
             for kernel in signals.kernels
@@ -216,6 +241,17 @@ by_chance = settings(max_examples=25)
 @given(drawing("kineto", "pytorch"))
 def test_kineto(trace: Trace) -> None:
     same(truths(run_of(read(trace, "kineto"))), truths(run_of(with_options(trace))))
+
+
+@by_chance
+@given(drawing("nsight", "pytorch"))
+def test_nsight(trace: Trace) -> None:
+    found = read(trace, "nsight")
+    # Names tell the framework, and whether operators have shapes, if there are any.
+    source = replace(
+        trace.source, framework=found.source.framework, has_shapes=found.source.has_shapes
+    )
+    same(truths(run_of(found)), truths(run_of(replace(trace, source=source))))
 
 
 @by_chance

@@ -132,7 +132,7 @@ class Database:
         quoted = table.replace('"', '""')
         try:
             cursor = self._connection.execute(f'SELECT * FROM "{quoted}" LIMIT 0')
-        except sqlite3.Error:  # such as a column that calls a function
+        except (sqlite3.Error, UnicodeDecodeError):  # such as a column that calls a function
             return ()
         return tuple(column for column, *_ in cursor.description)
 
@@ -162,7 +162,7 @@ def integers(values: Iterable[object]) -> Int64:
     found = [*values]
     try:
         return np.fromiter(found, dtype=np.int64, count=len(found))
-    except (TypeError, ValueError):  # a missing value, or a text in a damaged file
+    except (TypeError, ValueError, OverflowError):  # a missing value, or one of another type
         return np.array([each if type(each) is int else -1 for each in found], dtype=np.int64)
 
 

@@ -235,7 +235,7 @@ def _add_collectives(
     if not rows.size:
         return
     operations = [collective_operation(name) for name in names]
-    sizes, groups = np.full(rows.size, -1, np.int64), np.zeros(rows.size, np.int64)
+    sizes, groups = np.full(rows.size, -1, np.int64), np.zeros(rows.size, np.uint64)
     keys = processes.correlations(kernels["correlation"], kernels["process"])
     order = np.argsort(launches["correlation"], kind="stable")
     place = np.searchsorted(launches["correlation"][order], keys)
@@ -275,7 +275,7 @@ def _add_collectives(
         group_size=np.clip(members, -1, 2**31 - 1),
         group=np.where(
             groups != 0,
-            assembler.intern_all([f"{group & (2**64 - 1):#x}" for group in groups.tolist()]),
+            assembler.intern_all([f"{group:#x}" for group in groups.tolist()]),
             -1,
         ),
     )

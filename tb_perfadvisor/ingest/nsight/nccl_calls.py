@@ -56,7 +56,7 @@ class NcclCalls(Struct, frozen=True):
     operation: tuple[str, ...]
     size_bytes: Int64
     """Of the message; -1 if unknown."""
-    group: Int64
+    group: NDArray[np.uint64]
     """The communicator's id; 0 if unknown."""
     members: Mapping[int, int]
     """Number of ranks of each communicator."""
@@ -102,7 +102,7 @@ def read_nccl_calls(database: Database) -> NcclCalls:
         start_ns=np.array([call[1] for call in calls], dtype=np.int64),
         operation=tuple(call[2] for call in calls),
         size_bytes=np.array([min(call[3], 2**56) for call in calls], dtype=np.int64),
-        group=np.array([call[4] for call in calls], dtype=np.uint64).view(np.int64),
+        group=np.array([call[4] for call in calls], dtype=np.uint64),
         members=members,
         ranks={process: rank for process, (_, rank) in largest.items()},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.host_names import STEP, range_kind
 from tb_perfadvisor.ingest.nsight.database import Database, integers
+from tb_perfadvisor.ingest.nsight.processes import process_of
 from tb_perfadvisor.trace import Assembler, EventKind
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 Int64 = NDArray[np.int64]
 
@@ -103,6 +106,40 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
         shapes=shapes,
         may_cross=event_type == _START_END,
     )
+
+
+_BACKWARD: Final = re.compile(r"\w+Backward\d*$|autograd::")
+
+
+def forward_links(ranges: Ranges, names: Sequence[str]) -> tuple[Int64, Int64]:
+    """Link backward nodes to forward operators by autograd's number, within each process.
+
+    Nested operators share a number, because they read it at their start and the innermost one
+    consumes it. So the forward operator is the last one that started before the backward node.
+
+    Args:
+        ranges: All ranges.
+        names: Strings by index.
+
+    Returns:
+        Places of backward nodes and of their forward operators.
+    """
+    known = np.flatnonzero(ranges.sequence >= 0)
+    ids, of_known = unique_inverse(ranges.name[known])
+    flags = np.array([bool(_BACKWARD.match(names[each])) for each in ids.tolist()], dtype=bool)
+    is_backward = flags[of_known]
+    process = process_of(ranges.thread[known])
+    order = np.lexsort((is_backward, ranges.start_ns[known], ranges.sequence[known], process))
+    known, is_backward, process = known[order], is_backward[order], process[order]
+    if not known.size:
+        return known, known
+    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(known.size)))
+    joined = np.flatnonzero(is_backward & (last >= 0))
+    forward, backward = known[last[joined]], known[joined]
+    is_same = (ranges.sequence[forward] == ranges.sequence[backward]) & (
+        process[last[joined]] == process[joined]
+    )
+    return backward[is_same], forward[is_same]
 
 
 def _joined(parts: list[Int64], columns: int, axis: int) -> Int64:

@@ -20,13 +20,16 @@ from tb_perfadvisor.ingest.nsight.host_work import HostCalls, read_host_calls
 from tb_perfadvisor.ingest.nsight.nccl_calls import read_nccl_calls
 from tb_perfadvisor.ingest.nsight.notes import notes_of
 from tb_perfadvisor.ingest.nsight.processes import Processes, process_of, processes_of
-from tb_perfadvisor.ingest.nsight.ranges import Ranges, read_ranges
+from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_ranges
 from tb_perfadvisor.trace import Assembler, EventKind, Framework, Source, Trace
 
 _RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _OPERATING_SYSTEM: Final = "OSRT_API"
 # Tables that only recordings have.
-_EVENTS: Final = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "NVTX_EVENTS")
+_EVENTS: Final = (
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+    *("CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS"),
+)
 
 
 def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
@@ -88,9 +91,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
         version=metadata.get("EXPORT_PRODUCT_VERSION", ""),
         host=source.host or metadata.get("EXPORT_HOST", ""),
         backend="nccl" if nccl.operation else source.backend,
-        has_shapes=bool((ranges.shapes >= 0).any()),
-        has_stacks=False,
-        has_memory=False,
+        has_shapes=bool((ranges.shapes >= 0).any()) if has_operators else None,
         is_synthetic="PERFADVISOR_SYNTHETIC" in metadata,
     )
     devices = devices_of(database, work.device)
@@ -142,6 +143,7 @@ def _add_calls(
 
 
 def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> None:
+    row_of = np.empty(ranges.name.size, dtype=np.int32)
     for chosen, what in (
         (~ranges.may_cross, ""),
         # They get tracks of their own, so that all others stay nested.
@@ -155,9 +157,12 @@ def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> N
             track=processes.host_tracks(assembler, ranges.thread[chosen], what),
             step=ranges.step[chosen],
         )
+        row_of[chosen] = rows
         shapes, sequence = ranges.shapes[chosen], ranges.sequence[chosen]
         has_any = (shapes >= 0) | (sequence >= 0)
         assembler.add_operators(rows[has_any], shapes=shapes[has_any], sequence=sequence[has_any])
+    backward, forward = forward_links(ranges, assembler.strings)
+    assembler.link_forward(row_of[backward], row_of[forward])
 
 
 def _metadata(database: Database) -> dict[str, str]:

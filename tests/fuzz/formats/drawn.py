@@ -7,11 +7,16 @@ from random import Random
 from typing import Any, Literal
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
+from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_nsight, write_xplane
 from tests.support.drawings import drawings
 
 SESSION = "plugins/profile/2026_01_01_00_00_00"
-_WRITERS = {"kineto": write_kineto, "xplane": write_xplane, "chrome": write_chrome}
+_WRITERS = {
+    "kineto": write_kineto,
+    "nsight": write_nsight,
+    "xplane": write_xplane,
+    "chrome": write_chrome,
+}
 
 
 def any_drawing(random: Random) -> int:
@@ -21,7 +26,7 @@ def any_drawing(random: Random) -> int:
 
 @cache
 def written(
-    form: Literal["kineto", "xplane", "chrome"],
+    form: Literal["kineto", "nsight", "xplane", "chrome"],
     number: int,
     framework: str,
     rank: int = 0,
