@@ -23,10 +23,10 @@ _HEAD_BYTES = 4096
 
 
 def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, ...]:
-    """Write an anonymized copy of a Kineto trace or an xplane, and of the facts beside it.
+    """Write an anonymized copy of a trace, an xplane or an export, and of the facts beside it.
 
     Args:
-        source: `*.json`, `*.json.gz` or `*.xplane.pb`.
+        source: `*.json`, `*.json.gz`, `*.xplane.pb` or `*.sqlite`.
         target: The copy; gzipped if its name ends with `.gz`.
         key: Equal keys give equal hashes in several files, such as the ranks of one run. By
             default, each file has a key made from its content.
@@ -68,6 +68,10 @@ def _pieces(stream: BinaryIO, source: Path, target: Path, names: Names) -> Itera
         if target.suffix == ".gz":
             raise UsageError("xplanes are not gzipped: choose a name that ends with .xplane.pb.")
         return iter((anonymize_xspace(stream.read(), names, where=source.name),))
+    if head.startswith(b"SQLite format 3\0"):
+        from tb_perfadvisor.ingest.anonymize.nsight import anonymize_export
+
+        return iter((anonymize_export(stream, names, where=source.name),))
     found = MEMORY_SNAPSHOT.sniff(head, False) if MEMORY_SNAPSHOT.sniff is not None else None
     if found is not None:
         raise UsageError(

@@ -33,7 +33,7 @@ _CALLS: Final = {
     "Send": "send",
     "Recv": "recv",
 }
-_NAME: Final = re.compile(rf"p?nccl(?:(?P<call>{'|'.join(_CALLS)})|CommInit\w+)$")
+NCCL_NAME: Final = re.compile(rf"p?nccl(?:(?P<call>{'|'.join(_CALLS)})|CommInit\w+)$")
 # nvToolsExtPayload.h: bytes of the types of payload entries that NCCL uses.
 _ENTRY_BYTES: Final = {5: 4, 18: 8, 22: 8}
 # Domain, schema, size of the payload, and where it ends: 8 bytes each.
@@ -71,7 +71,9 @@ def read_nccl_calls(database: Database) -> NcclCalls:
         UnreadableProfileError: If the database is damaged.
     """
     table = "NVTX_EVENTS"
-    names = {key: match for key, text in database.strings.items() if (match := _NAME.match(text))}
+    names = {
+        key: match for key, text in database.strings.items() if (match := NCCL_NAME.match(text))
+    }
     calls: list[tuple[int, int, str, int, int]] = []
     members: dict[int, int] = {}
     largest: dict[int, tuple[int, int]] = {}

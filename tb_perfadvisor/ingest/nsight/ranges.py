@@ -22,7 +22,7 @@ _FINISHED: Final = "eventType IN (59, 60) AND start IS NOT NULL AND end >= start
 """Ranges by push and pop, and by start and end."""
 _START_END: Final = 60
 # torch/csrc/profiler/util.cpp (getNvtxStr): the name, and what PyTorch adds to it.
-_ADDED: Final = re.compile(
+ADDED: Final = re.compile(
     r"(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?(?:, sizes = (?P<shapes>\[.*?\]))?"
     r"(?:, input_op_ids = .*)?$",
     re.DOTALL,
@@ -49,6 +49,16 @@ class Ranges(Struct, frozen=True):
     """Ranges by start and end may cross others of their thread."""
 
 
+def is_operator(name: str, added: str) -> bool:
+    """Whether a range is an operator of PyTorch.
+
+    Args:
+        name: Its name.
+        added: What PyTorch added to it. Nothing if the program pushed the range itself.
+    """
+    return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
+
+
 class _Spelled(dict[Any, tuple[int, int, int, int, int]]):
     """Name, kind, step, sequence and shapes of a range, by its text or the text's id."""
 
@@ -59,11 +69,10 @@ class _Spelled(dict[Any, tuple[int, int, int, int, int]]):
 
     def __missing__(self, key: Any) -> tuple[int, int, int, int, int]:
         text = key if isinstance(key, str) else self._strings.get(key, "")
-        match = _ADDED.search(text)
+        match = ADDED.search(text)
         assert match is not None  # it may be empty
         name = text[: match.start()]
-        is_added = match.end() > match.start()
-        is_annotation = not (is_added and (match["sequence"] or _OPERATOR.match(name)))
+        is_annotation = not is_operator(name, match[0])
         kind = range_kind(name, is_annotation=is_annotation)
         step = STEP.match(name)
         found = self[key] = (
