@@ -1,4 +1,4 @@
-"""Anonymizes exports of Nsight Systems: a new database with the tables and columns that are read."""
+"""Anonymizes exports of Nsight Systems: writes the tables and columns that are read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Rename = Callable[[str], str]
 
 _DURING: Final = ("start", "end")
 _WHERE: Final = ("deviceId", "streamId", "correlationId", "globalPid")
+_CALL: Final = (*_DURING, "globalTid", "nameId")
 _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         *(*_DURING, *_WHERE, "demangledName", "shortName", "graphNodeId", "registersPerThread"),
@@ -29,13 +30,13 @@ _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_DURING, *_WHERE, "graphId"),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (*_DURING, *_WHERE),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (*_DURING, "globalTid", "correlationId", "nameId"),
-    **dict.fromkeys(
-        ("OSRT_API", "CUBLAS_EVENTS", "CUDNN_EVENTS", "PROFILER_OVERHEAD"),
-        (*_DURING, "globalTid", "nameId"),
-    ),
-    **dict.fromkeys(
-        ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"), (*_DURING, "globalTid", "textId")
-    ),
+    "OSRT_API": _CALL,
+    "CUBLAS_EVENTS": _CALL,
+    "CUDNN_EVENTS": _CALL,
+    "PROFILER_OVERHEAD": _CALL,
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": _CALL,
+    "MPI_COLLECTIVES_EVENTS": (*_DURING, "globalTid", "textId"),
+    "MPI_P2P_EVENTS": (*_DURING, "globalTid", "textId"),
     "ThreadNames": ("globalTid", "nameId"),
     "GPU_METRICS": ("timestamp", "typeId", "metricId", "value"),
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs",),
