@@ -14,6 +14,8 @@ from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
 from tb_perfadvisor.trace.hlo_text import Shape
 
 PARTIAL_READS = ("slice", "dynamic-slice", "gather")
+_IN_PLACE = {"dynamic-update-slice": (1, 1), "scatter": (2, 2)}
+"""The operand that these write, and how often it moves: a scatter also reads what it adds to."""
 _OFF_CHIP = (0, 5)
 """Memory spaces that are not on the chip: main memory, and the host's. On-chip memory is 1, on v4
 also 3."""
@@ -40,10 +42,12 @@ class FusedTraffic:
         for shape, output in zip_longest(fusion.parsed.results, self._outputs(fusion.called)):
             if shape is None:
                 continue
-            if output is not None and output.instruction.opcode == "dynamic-update-slice":
+            opcode = "" if output is None else output.instruction.opcode
+            if output is not None and opcode in _IN_PLACE:
                 updates.add(output.instruction.name)
-                parts = output.instruction.parsed.operands[1:2]
-                total += sum(part.padded_bytes for part in parts) * is_off_chip(shape)
+                place, times = _IN_PLACE[opcode]
+                parts = output.instruction.parsed.operands[place : place + 1]
+                total += times * sum(part.padded_bytes for part in parts) * is_off_chip(shape)
             else:
                 total += off_chip_bytes(shape)
         for position, shape in enumerate(fusion.parsed.operands):

@@ -32,6 +32,7 @@ _LIMIT = r" constant\((\d{1,18})\)"
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
 _WINDOW = r"window=\{([^}]*)\}"
 
+_ONLINE_SOFTMAX = 'op_name="online-softmax"'
 _ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")
 
 
@@ -131,11 +132,16 @@ def _with_trips(
     if instruction.opcode != "while" or instruction.trips is not None or condition is None:
         return instruction
     members = computations.get(condition[1], ())
+    root = next((member for member in members if member.is_root), None)
+    inside = computations.get(root.called, ()) if root is not None else ()
     limits = {m.name: int(found[1]) for m in members if (found := re.search(_LIMIT, m.line))}
     for member in members:
         names = member.parsed.operand_names
         if member.opcode == "compare" and "direction=LT" in member.line and names[-1] in limits:
             return replace(instruction, trips=limits[names[-1]])
+    is_fused = any(m.opcode == "compare" and "direction=LT" in m.line for m in inside)
+    if is_fused and len(limits) == 1:
+        return replace(instruction, trips=next(iter(limits.values())))
     return instruction
 
 
@@ -180,6 +186,9 @@ def product_flop(instruction: Instruction) -> float:
     if not instruction.results or len(instruction.operands) < 2:
         return 0.0
     result, (left, right) = instruction.results[0], instruction.operands[:2]
+    if instruction.opcode == "custom-call" and _ONLINE_SOFTMAX in instruction.attributes:
+        # XLA's own kernel for the softmax of scores, and their product with the values.
+        return 2.0 * result.elements * left.dims[-1] if left.dims else 0.0
     if instruction.opcode == "dot":
         return 2.0 * result.elements * prod(left.dims[dim] for dim in instruction.contracting)
     if instruction.opcode != "convolution" or instruction.labels is None:

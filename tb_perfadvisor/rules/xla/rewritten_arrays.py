@@ -38,9 +38,9 @@ class RewrittenArrays(FasterOperations):
     ------------------
     By the bytes of the arrays at the bandwidth of the device's memory. A choice writes the array
     once; it is also read, which other operations may need: expected is one pass, low half of it,
-    high two. A gradient for all rows is written and read, and the table is read and written: three
-    passes are expected of two to four. Of an array in another order, a part may have to move:
-    expected are 1.25 of two passes.
+    high two. A gradient for all rows is filled with zeros and read, and the table is read and
+    written: of these four passes, 3.5 are expected, and two at least. Of an array in another order,
+    a part may have to move: expected are 1.25 of two passes.
 
     When to ignore
     --------------

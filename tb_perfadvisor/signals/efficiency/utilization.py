@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.efficiency.product_flop import (
     xla_flop,
 )
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.useful_share import useful_share
 from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
@@ -209,7 +210,9 @@ def _at_peak(
             "model is unknown.",
             reason_in_short="custom kernels",
         )
-    return replace(counted, mfu=mfu)
+    # What several devices repeat, or what nobody uses, is no work of the model.
+    useful = useful_share(signals)
+    return replace(counted, mfu=mfu if useful is None else mfu * useful)
 
 
 def _rates(peaks: Peaks) -> Float64:

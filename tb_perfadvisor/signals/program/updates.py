@@ -90,10 +90,11 @@ def _update(running: Running, result: int) -> Update | None:
         elif name == "gather":
             how = "gather"
         elif name in ("add", "subtract"):
-            slots = [s for s in (0, 1) if not _is_dense_gradient(program, row, s)]
-            if len(slots) != 1:
+            gradients = [_dense_gradient(program, row, term) for term in (0, 1)]
+            if gradients.count([]) != 1:
                 return None
-            slot, how = slots[0], "dense"
+            slot, how = gradients.index([]), "dense"
+            rows += gradients[1 - slot]
         elif name == "slice" and how == "concatenate":
             pass
         elif name not in MOVES:
@@ -129,27 +130,29 @@ def _chosen_by_place(program: Program, row: int) -> int | None:
     return None
 
 
-def _is_dense_gradient(program: Program, row: int, slot: int) -> bool:
-    """Whether a term adds rows into an array of zeros, perhaps with a factor."""
+def _dense_gradient(program: Program, row: int, slot: int) -> list[int]:
+    """What computes a term that adds rows into an array of zeros; empty for other terms."""
     for of in program.operands(row, slot):
-        place = of
+        place, rows = of, list[int]()
         for _ in range(_MOST_STEPS):
+            rows.append(place)
             name = program.name_of(place)
             if name == "scatter":
                 bases = program.operands(place, 0)
                 zeros = [origin(program, base, (*SAME_ELEMENTS, "broadcast")) for base in bases]
-                return bool(zeros) and all(program.name_of(z) == "constant" for z in zeros)
+                is_of_zeros = zeros and all(program.name_of(z) == "constant" for z in zeros)
+                return [*rows, *bases] if is_of_zeros else []
             if name not in (*SAME_ELEMENTS, "multiply", "negate"):
                 break
             places = [
-                next_
-                for next_ in program.operands(place)
-                if program.name_of(next_) not in ("constant", "broadcast")
+                operand
+                for operand in program.operands(place)
+                if program.name_of(operand) not in ("constant", "broadcast")
             ]
             if len(places) != 1:
                 break
             place = places[0]
-    return False
+    return []
 
 
 def copied_updates(signals: Signals) -> list[FasterOperation]:
@@ -172,7 +175,7 @@ def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
     moved = [u for u in updates(signals) if u.how == "gather"]
     return [
         *_priced(signals, whole, (0.5, 1.0, 2.0)),
-        *_priced(signals, dense, (2.0, 3.0, 4.0)),
+        *_priced(signals, dense, (2.0, 3.5, 4.0)),
         *_priced(signals, moved, (0.5, 1.25, 2.0)),
     ]
 

@@ -1,0 +1,117 @@
+"""How long an XLA operation needs at least: for its bytes, its products and its other arithmetic.
+
+The arithmetic on single elements comes from the values that the operation computes. A vector unit
+computes 1,024 elements per cycle, of cheap operations; divisions, roots and exponentials take
+several.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import PRODUCTS, Running, running_programs
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, passes_of, product_flop
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tb_perfadvisor.units import NS_PER_S
+
+_LANES = 1024
+_MOST_NAMES = 3
+_USUAL_CLOCK_HZ = 0.94e9
+"""Of v4 to v6e; newer chips are faster, so that they need less."""
+_FREE = ("bitcast", "broadcast", "constant", "iota", "parameter", "partition-id", "replica-id")
+_CYCLES = {
+    **dict.fromkeys(("exponential", "log", "tanh", "logistic", "divide", "rsqrt", "sqrt"), 6),
+    **dict.fromkeys(("power", "sine", "cosine", "erf", "remainder"), 20),
+    **dict.fromkeys(("reduce", "reduce-window", "transpose"), 3),
+}
+_OTHERS = frozenset(
+    {
+        *("sort", "gather", "scatter", "rng", "rng-bit-generator", "select-and-scatter"),
+        *("dynamic-slice", "dynamic-update-slice", "custom-call", "while", "conditional", "call"),
+    }
+)
+"""How long these need depends on more than their size; other rules look at them."""
+
+
+class OperationNeeds(NamedTuple):
+    """An operation, and how long it needs at least."""
+
+    running: Running
+    operation: XlaOperation
+    rows: tuple[int, ...]
+    """The values that it computes, by row of the program."""
+    needed_ns: float
+
+
+@memoized
+def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
+    """The operations whose need is known, with it; waits, copies and collectives aside."""
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        rows_of: dict[str, list[int]] = defaultdict(list)
+        for row in range(len(program)):
+            rows_of[program.kernel_of(row)].append(row)
+        for name, rows in rows_of.items():
+            operation = running.operations.get(name)
+            opcodes = {program.name_of(row) for row in rows}
+            is_known = operation is not None and not opcodes & _OTHERS
+            if operation is None or not is_known or _is_transfer(operation):
+                continue
+            need = _needed_ns(signals, running, operation, rows)
+            if need is not None:
+                found.append(OperationNeeds(running, operation, tuple(rows), need))
+    return tuple(found)
+
+
+def _is_transfer(operation: XlaOperation) -> bool:
+    return operation.opcode.startswith(("copy", "all-", "reduce-scatter", "collective")) or (
+        operation.opcode.endswith(("-start", "-done"))
+    )
+
+
+def _needed_ns(
+    signals: Signals, running: Running, operation: XlaOperation, rows: list[int]
+) -> float | None:
+    """What one execution needs at the rates that are usual; None if unknown."""
+    program = running.program
+    bytes_ns, flop, cycles = needed_ns(signals, operation), 0.0, 0.0
+    for row in rows:
+        name = program.name_of(row)
+        if name in PRODUCTS:
+            product = parse_instruction(program.texts.get(row, ""))
+            terms = product_flop(product) if product is not None else None
+            if product is None or terms is None:
+                return None
+            flop += terms * passes_of(product)
+        elif name not in _FREE:
+            sizes = (program.shape_of(of).elements for of in program.operands(row))
+            size = max(program.shape_of(row).elements, *sizes, 0)
+            cycles += size * _CYCLES.get(name, 1) / _LANES
+    costs = costs_of(signals)
+    clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
+    product_ns = flop_time_ns(signals, flop)
+    if product_ns is None or bytes_ns != bytes_ns:
+        return None
+    return max(bytes_ns, product_ns, cycles / clock_hz * NS_PER_S)
+
+
+def described(one: OperationNeeds) -> str:
+    """What an operation computes, by the framework's names for it and the shape of its result."""
+    program = one.running.program
+    names = dict.fromkeys(
+        program.paths[row].rstrip(":").partition("/")[2]
+        for row in one.rows
+        if row in program.paths and program.name_of(row) not in _FREE
+    )
+    line = next((program.lines[row] for row in reversed(one.rows) if row in program.lines), "")
+    results = one.operation.instruction.results
+    shape = f" of {results[0]}" if results else ""
+    what = ", ".join([name for name in names if name][-_MOST_NAMES:]) or one.operation.category
+    return f"{what}{shape}{f' ({line})' if line else ''}"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.xla.slow_operation import SlowOperation
+from tb_perfadvisor.testing import check_rule, find
+from tests.support.program_values import FIXED, SLOW, drawn, program
+
+X, Y = "f32[1024,128]{1,0:T(8,128)}", "f32[1024]{0:T(1024)}"
+FUSION = f"%fusion = {Y} fusion({X} %x), kind=kLoop"
+PROGRAM = f"""
+    %x = {X} parameter(0)
+    %square = {X} multiply({X} %x, {X} %x) // in fusion
+    %sum = {Y} reduce({X} %square) // in fusion, result
+"""
+NOTHING = program(f"""
+    %x = {X} parameter(0)
+    %kept = {X} copy({X} %x) // result
+""")
+
+
+def test_high_is_all_beyond_what_the_work_needs() -> None:
+    checked = check_rule(
+        SlowOperation,
+        slow=drawn(SLOW, FUSION, program(PROGRAM)),
+        fixed=drawn(FIXED, FUSION, NOTHING),
+        saves=300_000,
+        exactly=False,
+        scales=False,
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # 528 kB take less than a microsecond of 400 µs, and so does the arithmetic of 131,072 elements.
+    assert finding.saving.high_ns == pytest.approx(800_000, rel=0.01)
+    assert finding.saving.expected_ns == pytest.approx(400_000, rel=0.01)
+    assert finding.saving.low_ns == pytest.approx(200_000, rel=0.01)
+    assert "fusion reaches 0.2 % of its achievable rate" in finding.summary
+    assert "model.py:37" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        "[524288,128]",  # 268 MB take 328 µs at 819 GB/s
+        "[131072,512]",
+    ],
+)
+def test_an_operation_that_needs_its_time_is_healthy(large: str) -> None:
+    text, fusion = (part.replace("[1024,128]", large) for part in (PROGRAM, FUSION))
+    assert find(SlowOperation, drawn(SLOW, fusion, program(text))) == ()
+
+
+@pytest.mark.parametrize("opcode", ["sort", "gather", "custom-call"])
+def test_what_other_rules_look_at_is_left_out(opcode: str) -> None:
+    text = PROGRAM.replace("multiply(", f"{opcode}(")
+    assert find(SlowOperation, drawn(SLOW, FUSION, program(text))) == ()
