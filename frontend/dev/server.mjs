@@ -18,50 +18,68 @@ const readJson = async (name) => JSON.parse(await readFile(new URL(name, SAMPLES
 
 /** Made-up events that look like a step, plus the events of the findings' evidence. */
 function makeWindow(query, report) {
-  const [from, to] = [Number(query.get("from_ns")), Number(query.get("to_ns"))];
+  const stepNs = report?.overview.step_time_ns ?? 1e9;
+  const [from, to] = [Number(query.get("from_ns")), Number(query.get("to_ns") ?? stepNs)];
   const span = to - from;
   const tracks = [
-    { label: "python main thread", kind: "host", device: null },
-    { label: "autograd thread", kind: "host", device: null },
-    { label: "GPU 0, stream 7", kind: "device", device: 0 },
-    { label: "GPU 0, stream 20 (NCCL)", kind: "device", device: 0 },
-  ];
+    ["python main thread", "host", 3],
+    ["autograd thread", "host", 1],
+    ["GPU 0, stream 7", "device", 1],
+    ["GPU 0, stream 20 (NCCL)", "device", 1],
+  ].map(([label, kind, rows], at, all) => ({
+    label, process: "", kind, device: kind === "device" ? 0 : null, worker: 0, rows,
+    row: all.slice(0, at).reduce((sum, [, , count]) => sum + count, 0),
+  }));
   const events = [];
-  const add = (track, start, length, name, kind) =>
-    events.push({
-      track,
-      start_ns: Math.round(from + start * span),
-      duration_ns: Math.max(1, Math.round(length * span)),
-      name,
-      kind,
-    });
+  const add = (row, start, length, name, kind) =>
+    events.push({ row, start: Math.round(start * span), length: Math.max(1, Math.round(length * span)), name, kind });
   add(0, 0, 0.22, "ProfilerStep#4", "step");
-  add(0, 0.02, 0.1, "Optimizer.step#AdamW.step", "annotation");
-  add(0, 0.03, 0.05, "aten::_foreach_addcdiv_", "operator");
-  add(0, 0.04, 0.02, "cudaLaunchKernel", "launch");
-  add(0, 0.13, 0.08, "Optimizer.zero_grad#AdamW.zero_grad", "annotation");
+  add(1, 0.02, 0.1, "Optimizer.step#AdamW.step", "annotation");
+  add(2, 0.03, 0.05, "aten::_foreach_addcdiv_", "operator");
+  add(1, 0.13, 0.08, "Optimizer.zero_grad#AdamW.zero_grad", "annotation");
   add(0, 0.23, 0.77, "ProfilerStep#5", "step");
   for (let index = 0; index < 9; index += 1) {
-    add(0, 0.77 + index * 0.025, 0.022, "aten::linear", "operator");
-    add(0, 0.775 + index * 0.025, 0.008, "cudaLaunchKernel", "launch");
-    add(2, 0.79 + index * 0.023, 0.021, "ampere_bf16_s16816gemm_bf16_128x128", "kernel");
+    add(1, 0.77 + index * 0.025, 0.022, "aten::linear", "operator");
+    add(2, 0.775 + index * 0.025, 0.008, "cudaLaunchKernel", "launch");
+    add(4, 0.79 + index * 0.023, 0.021, "ampere_bf16_s16816gemm_bf16_128x128", "kernel");
   }
   for (let index = 0; index < 14; index += 1) {
-    add(2, index * 0.016, 0.014, "multi_tensor_apply_kernel", "kernel");
+    add(4, index * 0.016, 0.014, "multi_tensor_apply_kernel", "kernel");
   }
-  add(1, 0, 0.05, "autograd::engine::evaluate_function: AddmmBackward0", "operator");
-  add(3, 0, 0.09, "ncclDevKernel_AllReduce_Sum_f16_RING_LL", "collective");
+  add(3, 0, 0.05, "autograd::engine::evaluate_function: AddmmBackward0", "operator");
+  add(5, 0, 0.09, "ncclDevKernel_AllReduce_Sum_f16_RING_LL", "collective");
   for (const { evidence } of report?.findings ?? []) {
     for (const row of evidence.flatMap((item) => (item.kind === "events" ? item.rows : []))) {
       if (row.start_ns >= to || row.start_ns + row.duration_ns <= from) continue;
       const device = /kernel|nccl|Memcpy/i.test(row.name);
-      const { start_ns, duration_ns, name } = row;
-      const kind = /nccl/.test(name) ? "collective" : device ? "kernel" : "input_wait";
-      events.push({ track: device ? 2 : 0, start_ns, duration_ns, name, kind });
+      const kind = /nccl/.test(row.name) ? "collective" : device ? "kernel" : "input_wait";
+      events.push({ row: device ? 4 : 1, start: row.start_ns - from, length: row.duration_ns, name: row.name, kind });
     }
   }
-  events.sort((a, b) => a.start_ns - b.start_ns);
-  return { worker: Number(query.get("worker")), from_ns: from, to_ns: to, tracks, events, claims: [[from + span / 4, from + (span * 3) / 4]], truncated: 118 };
+  events.sort((a, b) => a.row - b.row || a.start - b.start);
+  const [kinds, texts] = ["kind", "name"].map((key) => [...new Set(events.map((event) => event[key]))]);
+  const column = (value) => events.map(value);
+  const none = column(() => -1);
+  return {
+    worker: 0, from_ns: from, to_ns: to, window_ns: [0, 10 * stepNs], whole_ns: 10 * stepNs, bin_ns: 1, left_out: 0,
+    tracks, kinds, texts,
+    boxes: {
+      row: column(({ row }) => row),
+      start_ns: column(({ start }) => start),
+      duration_ns: column(({ length }) => length),
+      busy_ns: column(({ length }) => length),
+      count: column(() => 1),
+      event: column((_, at) => at),
+      kind: column(({ kind }) => kinds.indexOf(kind)),
+      name: column(({ name }) => texts.indexOf(name)),
+      module: none,
+      line: none,
+    },
+    causes: { bins: 4, total_ns: { input: [span / 4, 0, 0, 0], "compute-16": [0, span / 4, span / 4, span / 4] } },
+    claims: (report?.findings ?? []).map((_, finding) => ({ finding, intervals: [[span / 4, (span * 3) / 4]] })),
+    steps: [[4, 0, 0.22 * span], [5, 0.23 * span, span]],
+    event: null,
+  };
 }
 
 async function answer(path, query, method) {
@@ -87,6 +105,7 @@ async function answer(path, query, method) {
     return [202, { status: "running", stage: "Reading worker 3 of 8", progress: 0.42, queue_position: null }];
   }
   if (rest === "views/steps" && names.has(`${id}.steps.json`)) return [200, await readJson(`${id}.steps.json`)];
+  if (rest === "search") return [200, { count: 0, total_ns: 0, events: [] }];
   if (rest === "window") return [200, makeWindow(query, report)];
   return [404, { error: { message: "This sample does not have it", where: path, hint: "" } }];
 }

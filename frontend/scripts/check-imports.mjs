@@ -5,7 +5,7 @@ import { dirname, join, normalize } from "node:path/posix";
 
 const SOURCES = new URL("../src/", import.meta.url);
 /** Each layer imports only from itself and from those above it in this list. */
-const LAYERS = ["base", "state", "charts", "widgets", "findings", "pages", "entry"];
+const LAYERS = ["base", "state", "charts", "widgets", "timeline", "findings", "pages", "entry"];
 const ENTRY = new Set(["app.tsx", "index.tsx"]);
 
 const files = (await readdir(SOURCES, { recursive: true }))

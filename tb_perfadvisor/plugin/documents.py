@@ -168,7 +168,7 @@ def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
     if window is None:
         raise _missing()
     stored, index = decode_events(window), request.finding
-    from_ns, to_ns = 0, stored.trace_duration_ns
+    from_ns, to_ns = 0, stored.whole_ns
     if index is not None:
         from_ns, to_ns = evidence_range(report.findings[index], stored, index)
     if request.from_ns is not None:

@@ -122,6 +122,8 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return history.history(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "window"]:
             return events.window(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "search"]:
+            return events.search(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:

@@ -105,7 +105,8 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report.build import build_report
-    from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
+    from tb_perfadvisor.report.timeline.collect_events import collect_events
+    from tb_perfadvisor.report.timeline.stored_events import encode_events
 
     write_error_log()
     listed = options.output / CAPTURE
@@ -123,11 +124,7 @@ def _analyze(options: argparse.Namespace) -> None:
     facts = make_facts(analysis, report)
     say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
-    events = collect_events(
-        analysis.signals.trace,
-        report.reference_worker,
-        [ranked.claims for ranked in analysis.findings],
-    )
+    events = collect_events(analysis.signals, [ranked.claims for ranked in analysis.findings])
     for name, content in (
         (REPORT, msgspec.json.encode(report)),
         (VIEWS, msgspec.json.encode(views or {})),

@@ -176,12 +176,11 @@ def _recorded(signals: Signals) -> model.RecordedInfo | None:
 
 def _timelines(report: model.Report, analysis: Analysis) -> list[dict[str, Any]]:
     # Only an exported page has timelines.
+    from tb_perfadvisor.report.timeline.collect_events import collect_events
     from tb_perfadvisor.report.timeline.embedded import make_timelines
-    from tb_perfadvisor.report.timeline.stored_events import collect_events
 
     claims = [ranked.claims for ranked in analysis.findings]
-    stored = collect_events(analysis.signals.trace, analysis.signals.worker, claims)
-    return make_timelines(report.findings, stored)
+    return make_timelines(report.findings, collect_events(analysis.signals, claims))
 
 
 class _SignalsOfWorkers(Mapping[int, Signals]):

@@ -114,8 +114,8 @@ def walk(
     # The link opens the finding, and its timeline is fetched and drawn.
     row = tab.get_by_role("button", name=re.compile(re.escape(finding["title"]))).first
     assert row.get_attribute("aria-expanded") == "true"
-    tab.locator(f"#finding-{FINDING} .timeline svg").first.wait_for(timeout=20_000)
-    tab.get_by_role("button", name="Zoom out").first.click()
+    tab.locator(f"#finding-{FINDING} .timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
+    tab.locator(f"#finding-{FINDING}").get_by_role("button", name="Zoom out").first.click()
     tab.get_by_text(re.compile("around the event")).first.wait_for()
 
     # Code can be copied, with or without the clipboard API.

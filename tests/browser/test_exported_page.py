@@ -75,8 +75,8 @@ def test_exported_page_works_without_a_server(
             first = report.findings[0]
             page.get_by_role("button", name=first.heading or first.title).first.click()
             # The timeline of the first event works without requests, zoomed out too.
-            timeline = page.locator(".timeline").first
-            timeline.locator("svg rect").first.wait_for(timeout=10_000)
+            timeline = page.locator(".finding-body .timeline").first
+            timeline.locator("canvas[data-drawn]").first.wait_for(timeout=10_000)
             timeline.get_by_role("button", name="Zoom out").click()
             page.wait_for_timeout(200)
             assert timeline.get_by_text("around the event").count() == 1
@@ -167,7 +167,7 @@ def test_real_notebook_shows_the_page(browser: Any, tmp_path: Path) -> None:
         first = frame.locator(".first-finding").inner_text().replace("\xa0", " ")
         assert first.startswith(title)
         frame.get_by_role("button", name="Show how").click()
-        frame.locator(".timeline svg rect").first.wait_for(timeout=10_000)
+        frame.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=10_000)
         assert frame.locator("html").evaluate("e => e.scrollWidth <= innerWidth")
     finally:
         watched.context.close()

@@ -163,7 +163,7 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
             while closed.count():
                 closed.first.click()
             if has_timeline:
-                frame.locator(".timeline svg").first.wait_for(timeout=20_000)
+                frame.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
                 frame.get_by_text("Loading events…").first.wait_for(state="hidden", timeout=40_000)
             settle(frame)
         shown[name] = text_of(frame.locator("body"))

@@ -20,12 +20,10 @@ from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.brief import MAX_BYTES
 from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.timeline.collect_events import collect_events
 from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt
-from tb_perfadvisor.report.timeline.stored_events import (
-    collect_events,
-    decode_events,
-    encode_events,
-)
+from tb_perfadvisor.report.timeline.stored_events import decode_events, encode_events
+from tb_perfadvisor.report.timeline.window import select_window, typical_range
 from tests.fuzz.command_checks import check_history, check_tools
 from tests.fuzz.invariants import (
     BrokenError,
@@ -128,12 +126,9 @@ def _check_exports(report: Report, analysis: Analysis) -> None:
         raise BrokenError("the short form is too long")
     for form in ("text", "markdown", "html"):
         check_text(render(content, form), form)
-    stored = collect_events(
-        analysis.signals.trace,
-        report.reference_worker,
-        [ranked.claims for ranked in analysis.findings],
-    )
+    stored = collect_events(analysis.signals, [ranked.claims for ranked in analysis.findings])
     stored = decode_events(encode_events(stored))
-    make_excerpt(report, stored, 0 if report.findings else None, 0, stored.trace_duration_ns)
+    make_excerpt(report, stored, 0 if report.findings else None, 0, stored.whole_ns)
+    check_json(msgspec.json.encode(select_window(stored, *typical_range(stored), 1_000)).decode())
     facts = make_facts(analysis, report)
     msgspec.json.encode(compare_facts(facts, [facts]))

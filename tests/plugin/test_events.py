@@ -10,7 +10,9 @@ import pytest
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report
-from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
+from tb_perfadvisor.report.timeline.collect_events import collect_events
+from tb_perfadvisor.report.timeline.stored_events import encode_events
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
 from tests.support.served_tab import Tab, error_of
@@ -30,7 +32,8 @@ def window_bytes() -> bytes:
     assembler.add_events(
         [0, 100], [50, 50], kind=[EventKind.OPERATOR, EventKind.LAUNCH], name=names, track=main
     )
-    return encode_events(collect_events(assembler.finish(Source(path="x", format="test")), 1))
+    trace = assembler.finish(Source(path="x", format="test"))
+    return encode_events(collect_events(Signals(run_of(trace))))
 
 
 def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
@@ -39,26 +42,25 @@ def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     address = f"api/v1/captures/{capture_id}/window"
     assert tab.get(address).status_code == 409
     tab.store(capture_id, window__npz=window_bytes())
-    assert tab.get(f"{address}?worker=1&from_ns=90&to_ns=200&max_events=5").json == {
-        "worker": 1,
-        "from_ns": 90,
-        "to_ns": 200,
-        "tracks": [{"label": "main", "process": "", "kind": "host", "device": None}],
-        "events": [{"track": 0, "start_ns": 100, "duration_ns": 50, "name": "b", "kind": "launch"}],
-        "claims": [],
-        "truncated": 0,
-        "left_out": 0,
-    }
-    whole = tab.get(address).json
-    assert (whole["worker"], whole["from_ns"], whole["to_ns"]) == (1, 0, 150)
-    assert len(whole["events"]) == 2
-    assert tab.get(f"{address}?max_events=1").json["truncated"] == 1
-    assert tab.get(f"{address}?worker=0").status_code == 404
+    window = tab.get(f"{address}?from_ns=90&to_ns=200&bins=110").json
+    assert (window["worker"], window["from_ns"], window["to_ns"]) == (0, 90, 200)
+    assert window["texts"] == ["b"]
+    assert (window["boxes"]["start_ns"], window["boxes"]["duration_ns"]) == ([10], [50])
+    assert window["event"] is None
+    whole = tab.get(f"{address}?event=0").json
+    assert (whole["worker"], whole["from_ns"], whole["to_ns"]) == (0, 0, 150)
+    assert whole["boxes"]["count"] == [1, 1]
+    assert (whole["event"]["name"], whole["event"]["kind"]) == ("a", "operator")
+    assert tab.get(f"{address}?event=99").json["event"] is None
+    assert tab.get(f"{address}?worker=1").status_code == 404
 
 
 @pytest.mark.parametrize(
     "query",
-    ["from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "max_events=0", f"to_ns={2**70}", "worker=a"],
+    [
+        *("from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "bins=0", f"to_ns={2**70}"),
+        *("worker=a", "event=-1"),
+    ],
 )
 def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:
     tab.put("run")
@@ -67,6 +69,19 @@ def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:
     answer = tab.get(f"api/v1/captures/{capture_id}/window?{query}")
     assert answer.status_code == 400
     error_of(answer)
+
+
+def test_search_finds_events_by_name(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/search"
+    assert tab.get(f"{address}?text=B").status_code == 409
+    tab.store(capture_id, window__npz=window_bytes())
+    found = tab.get(f"{address}?text=B").json
+    assert (found["count"], found["total_ns"]) == (1, 50)
+    assert [event["name"] for event in found["events"]] == ["b"]
+    for query in ("", "?text=", f"?text={'x' * 201}"):
+        assert tab.get(f"{address}{query}").status_code == 400
 
 
 def test_excerpt_marks_the_time_of_a_finding(tab: Tab) -> None:
@@ -80,7 +95,7 @@ def test_excerpt_marks_the_time_of_a_finding(tab: Tab) -> None:
     claims = analysis.findings[0].claims
     tab.store(
         capture_id,
-        window__npz=encode_events(collect_events(trace, 0, [claims])),
+        window__npz=encode_events(collect_events(analysis.signals, [claims])),
         report__json=msgspec.json.encode(build_report(analysis, config)),
     )
     answer = tab.get(f"{address}?finding=0&from_ns=0&to_ns=5000000")
@@ -102,8 +117,8 @@ def test_excerpt_marks_the_time_of_a_finding(tab: Tab) -> None:
     whole = json.loads(gzip.decompress(tab.get(address).data))
     assert whole["otherData"]["to_ns"] == trace.duration_ns
     assert all(event["pid"] != 1 for event in whole["traceEvents"])
-    claims = tab.get(f"api/v1/captures/{capture_id}/window?finding=0&to_ns=2000000").json["claims"]
-    assert claims == [[0, 2_000_000]]
+    claims = tab.get(f"api/v1/captures/{capture_id}/window?to_ns=2000000").json["claims"]
+    assert claims == [{"finding": 0, "intervals": [[0, 2_000_000]]}]
     assert tab.get(f"{address}?finding=1").status_code == 404
     assert tab.get(f"{address}?finding=x").status_code == 400
     assert tab.get(f"{address}?from_ns=5&to_ns=5").status_code == 400

@@ -58,7 +58,7 @@ def test_other_methods_are_rejected(tab: Tab, method: str, path: str) -> None:
     "capture_id",
     ["0123456789ab", "..", "%2e%2e%2fetc%2fpasswd", "%2Fetc%2Fpasswd", "w0.pt.trace.json", "%00"],
 )
-@pytest.mark.parametrize("rest", ["report", "views/steps", "window", "excerpt", "export"])
+@pytest.mark.parametrize("rest", ["report", "views/steps", "window", "search", "excerpt", "export"])
 def test_unknown_captures_are_404(tab: Tab, capture_id: str, rest: str) -> None:
     tab.put("run")
     answer = tab.get(f"api/v1/captures/{capture_id}/{rest}")

@@ -41,7 +41,10 @@ def answers(tab: Tab, *, capture_ids: list[str]) -> str:
         "api/v1/captures",
         "api/v1/doctor",
         *(f"api/v1/captures/{each}/report" for each in capture_ids),
-        *(f"{first}/{name}" for name in ("row", "window", "excerpt", "training", "history")),
+        *(
+            f"{first}/{name}"
+            for name in ("row", "window", "search", "excerpt", "training", "history")
+        ),
         *(f"{first}/export?format={name}" for name in ("json", "html", "markdown")),
         f"api/v1/compare?base={capture_ids[0]}&target={capture_ids[-1]}",
     ]

@@ -49,8 +49,7 @@ const KINDS: Record<string, string> = {
   operator: "framework",
 };
 
-const causeOfKind = (kind: string): string => KINDS[kind] ?? "unexplained";
-
-export const onKindColor = (kind: string): string => onCauseColor(causeOfKind(kind));
+/** The cause whose color events of a kind have. */
+export const causeOfKind = (kind: string): string => KINDS[kind] ?? "unexplained";
 
 export const kindColor = (kind: string): string => causeColor(causeOfKind(kind));

@@ -6,7 +6,7 @@ import { Below, useNumber } from "../state/linked";
 import { Name } from "../widgets/name";
 import { More, useShortList } from "../widgets/plain-table";
 import { ScrollBox } from "../widgets/scroll-box";
-import { Timeline } from "./timeline";
+import { Timeline } from "../timeline/timeline";
 
 interface Props {
   evidence: EventsEvidence;
@@ -43,7 +43,7 @@ export function EventTable({ evidence, captureId, findingIndex, isRepeated }: Pr
         <Below name="event">
           <Timeline
             captureId={captureId}
-            findingIndex={findingIndex}
+            findings={[findingIndex]}
             neighbors={neighbors(rows, selected)}
             select={select}
             worker={row.worker}

@@ -10,7 +10,7 @@ import { asSentence } from "../text";
 import { EventTable } from "./events";
 import { Prose } from "../widgets/prose";
 import { PlainTable } from "../widgets/plain-table";
-import { Timeline } from "./timeline";
+import { Timeline } from "../timeline/timeline";
 
 /** Timelines that share this part of the longer stretch look alike. */
 const SAME_SHARE = 0.8;
@@ -79,7 +79,7 @@ function Evidence({ item, ...rest }: Props<Item>): JSX.Element {
   );
 }
 
-function Span({ item: evidence, isRepeated, ...rest }: Props<SpanEvidence>): JSX.Element {
+function Span({ item: evidence, isRepeated, captureId, findingIndex }: Props<SpanEvidence>): JSX.Element {
   const durationNs = evidence.end_ns - evidence.start_ns;
   return (
     <>
@@ -91,7 +91,8 @@ function Span({ item: evidence, isRepeated, ...rest }: Props<SpanEvidence>): JSX
       </p>
       {!isRepeated && (
         <Timeline
-          {...rest}
+          captureId={captureId}
+          findings={[findingIndex]}
           worker={evidence.worker}
           focus={{ startNs: evidence.start_ns, durationNs, name: evidence.title }}
         />

@@ -12,7 +12,7 @@ import { formatBytes } from "../format";
 import { BASES, describeBounds, describeScope } from "../text";
 import { CopyLink } from "./copy-link";
 import { EvidenceList } from "./evidence";
-import { ExcerptLink } from "./excerpt-link";
+import { ExcerptLink } from "../timeline/excerpt-link";
 import { ChevronIcon, LinkIcon } from "../widgets/icons";
 import { PreviewBadge } from "./preview-badge";
 import { Places } from "./places";

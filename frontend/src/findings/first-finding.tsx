@@ -4,7 +4,8 @@ import type { Report } from "../report";
 import { openFinding } from "../state/store";
 import { ArrowIcon } from "../widgets/icons";
 import { Prose } from "../widgets/prose";
-import { findingIds, nestFindings } from "./list";
+import { findingIds } from "../finding-ids";
+import { nestFindings } from "./list";
 
 export function FirstFinding({ report: { first, findings } }: { report: Report }): JSX.Element | null {
   const finding = first && findings[first.index];

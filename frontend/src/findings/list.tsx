@@ -1,5 +1,6 @@
 // The findings in the order of the report, specific ones below the general ones they refine.
 import type { JSX } from "preact";
+import { findingIds } from "../finding-ids";
 import { formatPlural } from "../format";
 import type { BlindSpotInfo, FindingInfo, Report } from "../report";
 import { chooseCause, chosenCause } from "../state/chosen-cause";
@@ -16,16 +17,6 @@ export interface Branch {
   id: string;
   finding: FindingInfo;
   refined: { id: string; finding: FindingInfo }[];
-}
-
-/** An id for each finding: its rule, and a number if the rule has several findings. */
-export function findingIds(findings: FindingInfo[]): string[] {
-  const counts = new Map<string, number>();
-  return findings.map(({ rule_id: ruleId }) => {
-    const count = (counts.get(ruleId) ?? 0) + 1;
-    counts.set(ruleId, count);
-    return count === 1 ? ruleId : `${ruleId}~${count}`;
-  });
 }
 
 /** Nests findings below those they refine. */

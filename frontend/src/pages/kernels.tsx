@@ -1,7 +1,7 @@
 // The kernels: which take the most time, and how close each is to the limits of the device.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { Timeline } from "../findings/timeline";
+import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChoice, useChosenRow } from "../state/linked";

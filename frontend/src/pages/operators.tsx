@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChoice, useChosenRow } from "../state/linked";
-import { Timeline } from "../findings/timeline";
+import { Timeline } from "../timeline/timeline";
 import { formatCount, formatDuration, formatPlural, formatShare } from "../format";
 import type { OperatorRow, OperatorTable, OperatorsView, Report } from "../report";
 import { CloseButton } from "../widgets/close-button";

@@ -1,6 +1,7 @@
 // The pages about a capture, in the order of the navigation. A new page is one entry here; see
 // docs/adding-a-page.md.
 import type { JSX } from "preact";
+import { hasTimeline } from "../timeline/has-timeline";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
 import { type RunViewLoad, runViewOf } from "../state/run-view";
@@ -13,6 +14,7 @@ import { RanksPage } from "./ranks";
 import { ReportPage } from "./report/page";
 import { ServingPage } from "./serving";
 import { StepsPage } from "./steps";
+import { TimelinePage } from "./timeline";
 import { TrainingPage } from "./training";
 
 export interface CapturePageProps {
@@ -27,8 +29,8 @@ interface CapturePage {
   Page: (props: CapturePageProps) => JSX.Element;
   /** It has something to show if the report has one of these views. */
   views?: readonly (keyof Views)[];
-  /** Or, without views, if this holds for the capture and the view of its run. */
-  isShown?: (capture: Capture, run: RunViewLoad) => boolean;
+  /** Or, without views, if this holds for the capture, the view of its run and its report. */
+  isShown?: (capture: Capture, run: RunViewLoad, report: Report | null) => boolean;
 }
 
 /** Event files may hold no scalars. That shows once they are read; those that are large wait for their page. */
@@ -39,6 +41,12 @@ const REPORT: CapturePage = { name: "report", label: "Report", Page: ReportPage 
 const CAPTURE_PAGES: readonly CapturePage[] = [
   REPORT,
   { name: "training", label: "Training", Page: TrainingPage, isShown: hasTraining },
+  {
+    name: "timeline",
+    label: "Timeline",
+    Page: TimelinePage,
+    isShown: (_capture, _run, report) => report !== null && hasTimeline(report),
+  },
   { name: "steps", label: "Steps", Page: StepsPage, views: ["steps"] },
   { name: "input", label: "Input", Page: InputPage, views: ["input"] },
   { name: "kernels", label: "Kernels", Page: KernelsPage, views: ["kernels"] },
@@ -58,6 +66,6 @@ export function shownPages(capture: Capture | undefined, report: Report | null):
   const available = new Set<string>(report?.available_views);
   return CAPTURE_PAGES.filter(({ views, isShown }) => {
     if (views) return views.some((view) => available.has(view));
-    return isShown === undefined || (capture !== undefined && isShown(capture, runViewOf(capture.id)));
+    return isShown === undefined || (capture !== undefined && isShown(capture, runViewOf(capture.id), report));
   });
 }

@@ -1,7 +1,7 @@
 // The steps: where the time of each goes, which are unusually slow, and why.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { Timeline } from "../findings/timeline";
+import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChosenRow } from "../state/linked";

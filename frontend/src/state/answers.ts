@@ -95,15 +95,72 @@ export interface Progress {
   queue_position: number | null;
 }
 
+/** A thread, stream or line of a device; its rows are lanes that are drawn below one another. */
+export interface Track {
+  label: string;
+  process: string;
+  kind: "host" | "device";
+  device: number | null;
+  worker: number;
+  row: number;
+  rows: number;
+}
+
+/** An event, with its texts; empty if unknown. */
+export interface EventInfo {
+  event: number;
+  row: number;
+  start_ns: number;
+  duration_ns: number;
+  kind: string;
+  name: string;
+  module: string;
+  line: string;
+}
+
+/** What a timeline draws of a range of time: see `report/timeline/window.py`. */
 export interface EventWindow {
   worker: number;
   from_ns: number;
   to_ns: number;
-  tracks: { label: string; kind: "host" | "device"; device: number | null }[];
-  events: { track: number; start_ns: number; duration_ns: number; name: string; kind: string }[];
-  /** The intervals whose time the finding counts. */
-  claims: [startNs: number, endNs: number][];
-  truncated: number;
+  /** The time that causes are given to. */
+  window_ns: [startNs: number, endNs: number];
+  whole_ns: number;
+  bin_ns: number;
+  /** Events that are not stored. */
+  left_out: number;
+  tracks: Track[];
+  kinds: string[];
+  texts: string[];
+  /** Columns by row and start, which counts from `from_ns`. Short neighbors share a box. */
+  boxes: {
+    row: number[];
+    start_ns: number[];
+    duration_ns: number[];
+    busy_ns: number[];
+    count: number[];
+    /** The longest event. */
+    event: number[];
+    kind: number[];
+    /** Indices into `texts`; -1 if unknown. */
+    name: number[];
+    module: number[];
+    line: number[];
+  };
+  /** The time of each cause in equal parts of the range. */
+  causes: { bins: number; total_ns: Record<string, number[]> };
+  /** The time in the range that findings claim, from `from_ns`. */
+  claims: { finding: number; intervals: [startNs: number, endNs: number][] }[];
+  steps: [number: number, startNs: number, endNs: number][];
+  /** The event that was asked for. */
+  event?: EventInfo | null;
+}
+
+/** Events whose names contain a text: all of them counted, the longest listed in order of time. */
+export interface FoundEvents {
+  count: number;
+  total_ns: number;
+  events: EventInfo[];
 }
 
 export interface RuleInfo {

@@ -3,7 +3,7 @@ import type {
   CombinedSaving, Comparison, HistoryView, RemarkInfo, Report, TrainingView, Views,
 } from "../report";
 import {
-  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type Mark, type Progress, type RuleInfo, type RulePage,
+  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type FoundEvents, type Mark, type Progress, type RuleInfo, type RulePage,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { answerFromPage, isExported } from "./exported";
@@ -128,20 +128,23 @@ export async function fetchComparison(
   return { comparison: body as Comparison };
 }
 
+/** What a timeline draws; without a range, of a typical step. */
 export function fetchWindow(
   id: string,
-  range: { worker: number; finding: number | undefined; fromNs: number; toNs: number; maxEvents: number },
+  wanted: { worker: number; range: { fromNs: number; toNs: number } | null; bins: number; event: number },
   signal?: AbortSignal,
 ): Promise<EventWindow> {
-  const query = new URLSearchParams({
-    worker: String(range.worker),
-    from_ns: String(Math.round(range.fromNs)),
-    to_ns: String(Math.round(range.toNs)),
-    max_events: String(range.maxEvents),
-  });
-  if (range.finding !== undefined) query.set("finding", String(range.finding));
+  const query = new URLSearchParams({ worker: String(wanted.worker), bins: String(wanted.bins) });
+  if (wanted.range) {
+    query.set("from_ns", String(Math.round(wanted.range.fromNs)));
+    query.set("to_ns", String(Math.round(wanted.range.toNs)));
+  }
+  if (wanted.event >= 0) query.set("event", String(wanted.event));
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
 }
+
+export const searchEvents = (id: string, text: string, signal: AbortSignal): Promise<FoundEvents> =>
+  get<FoundEvents>(`captures/${encodeURIComponent(id)}/search?${new URLSearchParams({ text })}`, signal);
 
 /**
  * Downloads the events around a finding's evidence, or any events. Without a range the server

@@ -6,7 +6,9 @@ import type { Capture } from "../../src/state/answers";
 import { loadRunView } from "../../src/state/run-view";
 import { readSample } from "../samples";
 
-const REPORT = readSample("healthy");
+const RECORDED = readSample("healthy");
+/** Of files that hold sums instead of events. */
+const REPORT = { ...RECORDED, workers: RECORDED.workers.map((worker) => ({ ...worker, events: 0 })) };
 const namesWith = (available_views: string[], capture: Partial<Capture> = {}): string[] =>
   shownPages(capture as Capture, { ...REPORT, available_views }).map(({ name }) => name);
 
@@ -41,6 +43,10 @@ for (const [name, answer, pages] of ANSWERS) {
 test("without a report, pages with views wait for it", () => {
   const shown = shownPages({ has_scalars: true } as Capture, null);
   assert.deepEqual(shown.map(({ name }) => name), ["report", "training"]);
+});
+
+test("recorded events have a timeline", () => {
+  assert.deepEqual(shownPages({} as Capture, { ...RECORDED, available_views: [] }).map(({ name }) => name), ["report", "timeline"]);
 });
 
 test("an unknown name in a link leads to the report", () => {

@@ -1,4 +1,4 @@
-"""Routes of events: those in a range of time, and an excerpt for Perfetto."""
+"""Routes of events: those in a range of time or with a name, and an excerpt for Perfetto."""
 
 from __future__ import annotations
 
@@ -21,27 +21,44 @@ from tb_perfadvisor.plugin.routes.parameters import (
 if TYPE_CHECKING:
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
-_DEFAULT_EVENTS = 2_000
-_MAX_EVENTS = 20_000
+_DEFAULT_BINS = 1_024
+_LONGEST_SEARCH = 200
 
 
 def window(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
-    """Events of the reference worker in a range of time, down-sampled if there are many."""
-    from tb_perfadvisor.report.timeline.stored_events import select_events
+    """What a timeline draws of a range of time; by default of a typical step."""
+    from tb_perfadvisor.report.timeline.window import describe_event, select_window, typical_range
 
-    stored = _stored_events(request, backend, entry)
-    from_ns, to_ns = time_range(request, 0, stored.trace_duration_ns)
-    max_events = min(integer(request, "max_events", _DEFAULT_EVENTS, 1), _MAX_EVENTS)
-    finding = integer(request, "finding", -1, 0)
-    return respond(
-        request,
-        select_events(stored, from_ns, to_ns, max_events, finding if finding >= 0 else None),
-    )
+    stored = _stored_events(backend, entry)
+    worker = integer(request, "worker", stored.worker, 0)
+    if worker >= stored.worker_shift_ns.size:
+        raise ApiError(404, "there is no such worker.", where=entry.run, hint="Reload the page.")
+    if "from_ns" in request.args or "to_ns" in request.args:
+        from_ns, to_ns = time_range(request, 0, stored.whole_ns)
+    else:
+        from_ns, to_ns = typical_range(stored)
+    bins = integer(request, "bins", _DEFAULT_BINS, 1)
+    answer = select_window(stored, from_ns, to_ns, bins, worker=worker)
+    event = optional_integer(request, "event")
+    # An event that is not there is no reason to show nothing.
+    is_known = event is not None and event < stored.start_ns.size
+    answer["event"] = describe_event(stored, event or 0, worker) if is_known else None
+    return respond(request, answer)
+
+
+def search(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """The events whose names contain a text."""
+    from tb_perfadvisor.report.timeline.window import find_events
+
+    text = request.args.get("text", "")
+    if not 0 < len(text) <= _LONGEST_SEARCH:
+        raise ApiError(400, f"text must have 1 to {_LONGEST_SEARCH} characters.")
+    return respond(request, find_events(_stored_events(backend, entry), text))
 
 
 def excerpt(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The events around a finding's evidence, or all, as a file for Perfetto."""
-    _stored_events(request, backend, entry)
+    _stored_events(backend, entry)
     finding = optional_integer(request, "finding")
     rules = backend.rules_found(entry)
     if finding is not None and finding >= len(rules):
@@ -62,15 +79,8 @@ def excerpt(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappe
     )
 
 
-def _stored_events(request: wrappers.Request, backend: Backend, entry: Entry) -> TimelineEvents:
-    window = backend.results().window(entry)
-    if window is None:
+def _stored_events(backend: Backend, entry: Entry) -> TimelineEvents:
+    stored = backend.results().window(entry)
+    if stored is None:
         raise not_analyzed()
-    worker = integer(request, "worker", window.worker, 0)
-    if worker != window.worker:
-        raise ApiError(
-            404,
-            f"the events of worker {worker} are not stored.",
-            hint=f"Only those of worker {window.worker}, the reference worker, are.",
-        )
-    return window
+    return stored

@@ -1,4 +1,8 @@
-"""Timelines embedded in an exported page, which has no server to ask for events."""
+"""The timeline of an exported page, which has no server to ask for more detail.
+
+The whole recording, a typical step and the events around the first evidence of each finding are
+there. Each is as detailed as its number of boxes allows, so the page's size is bounded.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report.timeline.stored_events import TimelineEvents, select_events
+from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+from tb_perfadvisor.report.timeline.window import select_window, typical_range
 
 # At most a few hundred kilobytes of JSON, about the size of the page's own code.
 MAX_FINDINGS = 10
 MAX_ROWS = 3
-MAX_EVENTS = 150
+BOXES_OF_STEP = 4_000
+BOXES_OF_WHOLE = 2_000
+BOXES_OF_EVIDENCE = 150
+_BINS = 1_024
 # Share of the view that the event fills: at first, and after zooming out once.
 _FILLS = (1 / 2, 1 / 6)
 _NARROWEST_NS = 2_000
@@ -20,25 +28,32 @@ _NARROWEST_NS = 2_000
 def make_timelines(
     findings: Sequence[model.FindingInfo], stored: TimelineEvents
 ) -> list[dict[str, Any]]:
-    """Make the timelines that the tab would ask a server for.
+    """Make the parts of the timeline that the page has.
 
     Args:
         findings: Of the report, in its order.
-        stored: The events of the reference worker.
+        stored: The stored events.
 
     Returns:
-        Results of `select_events` with `finding`, the finding's index. For each list of events
-        in the evidence of the first findings: one view of each of its first events, and one of
-        the very first event after zooming out once.
+        Results of `select_window`: a typical step, everything, and for each list of events in the
+        evidence of the first findings, one for each of its first events.
     """
+    ranges = [
+        (*typical_range(stored), stored.worker, BOXES_OF_STEP),
+        (0, max(stored.whole_ns, 1), stored.worker, BOXES_OF_WHOLE),
+        *(
+            (from_ns, to_ns, row.worker, BOXES_OF_EVIDENCE)
+            for finding in findings[:MAX_FINDINGS]
+            for evidence in finding.evidence
+            if isinstance(evidence, model.EventsEvidence)
+            for position, row in enumerate(evidence.rows[:MAX_ROWS])
+            for from_ns, to_ns in _ranges(row, _FILLS if position == 0 else _FILLS[:1])
+        ),
+    ]
+    # Findings share evidence.
     return [
-        {"finding": index, **select_events(stored, from_ns, to_ns, MAX_EVENTS, index)}
-        for index, finding in enumerate(findings[:MAX_FINDINGS])
-        for evidence in finding.evidence
-        if isinstance(evidence, model.EventsEvidence)
-        for position, row in enumerate(evidence.rows[:MAX_ROWS])
-        if row.worker == stored.worker
-        for from_ns, to_ns in _ranges(row, _FILLS if position == 0 else _FILLS[:1])
+        select_window(stored, from_ns, to_ns, _BINS, worker=worker, max_boxes=boxes)
+        for from_ns, to_ns, worker, boxes in dict.fromkeys(ranges)
     ]
 
 

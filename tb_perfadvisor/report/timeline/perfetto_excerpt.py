@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report.timeline.stored_events import TimelineEvents, select_events
+from tb_perfadvisor.report.timeline.excerpt_events import select_events
+from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 from tb_perfadvisor.trace.intervals import union
 
 # A few megabytes of JSON, a tenth of that compressed: opens at once and is easy to send.
@@ -58,7 +59,7 @@ def evidence_range(
     elif len(claims):
         start_ns, end_ns = claims[int(np.argmax(claims[:, 1] - claims[:, 0]))].tolist()
     else:
-        return 0, max(stored.trace_duration_ns, 1)
+        return 0, max(stored.whole_ns, 1)
     span_ns = max(int((end_ns - start_ns) / _FILL), _NARROWEST_NS)
     from_ns = max((start_ns + end_ns - span_ns) // 2, 0)
     return from_ns, from_ns + span_ns

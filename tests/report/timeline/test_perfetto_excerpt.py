@@ -20,13 +20,14 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.timeline.collect_events import collect_events
 from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
 from tb_perfadvisor.report.timeline.stored_events import (
     TimelineEvents,
-    collect_events,
     decode_events,
     encode_events,
 )
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import (
     Assembler,
@@ -51,10 +52,13 @@ HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J \ud800"
 def analyzed(run: Run, *select: str) -> tuple[Report, TimelineEvents]:
     config = Config(select=select)
     analysis = analyze_run(run, config)
-    worker = analysis.signals.worker
     claims = [ranked.claims for ranked in analysis.findings]
-    stored = collect_events(run.traces[worker], worker, claims)
+    stored = collect_events(analysis.signals, claims)
     return build_report(analysis, config), stored
+
+
+def signals_of(trace: Trace) -> Signals:
+    return Signals(run_of(trace))
 
 
 def opened(content: bytes) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
         for place, finding in enumerate(report.findings)
     ]
     assert ranges
-    bare = collect_events(run.traces[0], 0)  # nothing claimed
+    bare = collect_events(Signals(run))  # nothing claimed
     marked = 0
     for place, (from_ns, to_ns) in ranges:
         content = opened(make_excerpt(report, bare, place, from_ns, to_ns))
@@ -206,7 +210,9 @@ def test_overlapping_events_are_spread_over_lanes(
     spans: list[tuple[int, int, int]], from_ns: int, length: int, max_events: int
 ) -> None:
     spans = [(0, 0, 1), *spans]  # a trace begins with its first event
-    window = collect_events(made_of(spans), 0, [np.array([[3, 9], [20, 50]], dtype=np.int64)])
+    window = collect_events(
+        signals_of(made_of(spans)), [np.array([[3, 9], [20, 50]], dtype=np.int64)]
+    )
     content = opened(
         make_excerpt(INPUT_STALL, window, 0, from_ns, from_ns + length, max_events=max_events)
     )
@@ -224,7 +230,7 @@ def test_overlapping_events_are_spread_over_lanes(
 
 def test_names_of_the_trace_are_data() -> None:
     report, _ = analyzed(run_of(draw(SLOW)), "input-stall")
-    window = collect_events(made_of([(0, 0, 9)], HOSTILE), 0)
+    window = collect_events(signals_of(made_of([(0, 0, 9)], HOSTILE)))
     content = opened(make_excerpt(report, window, None, 0, 10))
     (event,) = complete(content)
     # A lone surrogate cannot be written as UTF-8.
@@ -240,5 +246,5 @@ def test_the_longest_claim_is_shown_without_evidence() -> None:
     claims: Intervals = np.array([[0, 1_000], [10_000, 14_000]], dtype=np.int64)
     trace = made_of([(0, 0, 90_000)])
     # 4000 ns fill half of the range.
-    assert evidence_range(bare, collect_events(trace, 0, [claims]), 0) == (8_000, 16_000)
-    assert evidence_range(bare, collect_events(trace, 0), 0) == (0, 90_000)
+    assert evidence_range(bare, collect_events(signals_of(trace), [claims]), 0) == (8_000, 16_000)
+    assert evidence_range(bare, collect_events(signals_of(trace)), 0) == (0, 90_000)

@@ -4,12 +4,16 @@ import { useCallback } from "preact/hooks";
 import { causeColor } from "../../charts/colors";
 import { drawBreakdownBar } from "../../charts/breakdown-bar";
 import { PlotFigure } from "../../charts/plot-figure";
-import { Timeline } from "../../findings/timeline";
+import { Timeline } from "../../timeline/timeline";
 import { formatDuration, formatDurationRange, formatPlural, formatShare } from "../../format";
 import type { BreakdownPart, Report, StepsView } from "../../report";
 import { fetchView } from "../../state/api";
 import { chooseCause, chosenCause } from "../../state/chosen-cause";
 import { Below, useNumber } from "../../state/linked";
+import { openIndices } from "../../state/open-findings";
+import { pageLink } from "../../state/store";
+import { hasTimeline } from "../../timeline/has-timeline";
+import { PageLink } from "../../widgets/page-link";
 import { Fetched } from "../../widgets/fetched";
 import { CloseButton } from "../../widgets/close-button";
 
@@ -53,10 +57,22 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
           </li>
         ))}
       </ul>
-      {part && (
+      {part ? (
         <Below name="cause">
           <Stretches key={part.cause} part={part} report={report} captureId={captureId} />
         </Below>
+      ) : (
+        hasTimeline(report) && (
+          <Below name="step">
+            <div class="drilldown">
+              <div class="card-head">
+                <h3>{report.steps.used > 0 ? "A typical step" : "The recording"}</h3>
+                <PageLink to={pageLink("timeline")}>The whole timeline</PageLink>
+              </div>
+              <Timeline captureId={captureId} worker={report.reference_worker} findings={openIndices(report)} />
+            </div>
+          </Below>
+        )
       )}
     </section>
   );
@@ -97,6 +113,7 @@ function StretchesOf({ view, part, report, captureId }: Props & { view: StepsVie
           captureId={captureId}
           worker={report.reference_worker}
           focus={{ startNs, durationNs: endNs - startNs, name: "" }}
+          findings={openIndices(report)}
           around="the shaded time"
           neighbors={[place > 0 ? place - 1 : undefined, place + 1 < stretches.length ? place + 1 : undefined]}
           select={setPlace}

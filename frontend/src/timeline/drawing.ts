@@ -1,0 +1,278 @@
+// Draws a timeline on a canvas: causes, steps and an axis above, and the rows of all tracks below.
+import type { Track } from "../state/answers";
+import { tickLabels } from "../format";
+import { type Layout, LANE_PX, NAME_PX } from "./layout";
+import type { Palette } from "./palette";
+import { type Picture, firstAfter } from "./picture";
+import type { Range } from "./range";
+
+export const CAUSES_PX = 16;
+const AXIS_PX = 20;
+const CLAIMS_PX = 5;
+/** What is above the rows. */
+export const HEAD_PX = CAUSES_PX + CLAIMS_PX + AXIS_PX;
+const LETTER_PX = 6.1;
+/** Narrower boxes have no text. */
+const LABELED_PX = 30;
+const TICK_PX = 110;
+
+export interface Scene {
+  width: number;
+  height: number;
+  /** How far the rows are scrolled up. */
+  scrolled: number;
+  range: Range;
+  /** From the coarsest to the most detailed; later ones cover earlier ones. */
+  pictures: Picture[];
+  tracks: Track[];
+  names: string[];
+  layout: Layout;
+  closed: ReadonlySet<number>;
+  palette: Palette;
+  /** The event that is chosen; -1 for none. */
+  pick: number;
+  /** The name of the event under the pointer: its namesakes are outlined. */
+  hovered: string | null;
+  /** If a text is searched for, whether each text of a picture has it. */
+  matches: ((picture: Picture) => boolean[]) | null;
+  /** The box that the timeline is about, as start, end and row. */
+  focus: { startNs: number; endNs: number; row: number } | null;
+  /** Findings whose time is marked. */
+  findings: readonly number[];
+  /** The cause to show alone in the ribbon. */
+  cause: string | null;
+}
+
+type Context = CanvasRenderingContext2D;
+
+export function draw(context: Context, scene: Scene): void {
+  const { width, height, palette } = scene;
+  context.globalAlpha = 1;
+  context.fillStyle = palette.surface;
+  context.fillRect(0, 0, width, height);
+  context.font = palette.font;
+  context.textBaseline = "middle";
+  drawGrid(context, scene);
+  context.save();
+  context.beginPath();
+  context.rect(0, HEAD_PX, width, height - HEAD_PX);
+  context.clip();
+  drawClaims(context, scene, HEAD_PX, height - HEAD_PX, 0.1);
+  for (const [from, to, picture] of parts(scene)) drawRows(context, scene, picture, from, to);
+  drawFocus(context, scene);
+  drawTrackNames(context, scene);
+  context.restore();
+  for (const [from, to, picture] of parts(scene)) drawCauses(context, scene, picture, from, to);
+  drawClaims(context, scene, CAUSES_PX + 1, CLAIMS_PX - 2, 1);
+}
+
+/** Each stretch of the range with the most detailed picture that covers it. */
+export function parts({ range, pictures }: Pick<Scene, "range" | "pictures">): [from: number, to: number, picture: Picture][] {
+  const [coarse, fine] = [pictures[0], pictures.at(-1)];
+  if (!coarse || !fine) return [];
+  const from = Math.max(range.fromNs, fine.fromNs);
+  const to = Math.min(range.toNs, fine.toNs);
+  const all: [number, number, Picture][] =
+    coarse === fine || from >= to
+      ? [[range.fromNs, range.toNs, coarse]]
+      : [[range.fromNs, from, coarse], [from, to, fine], [to, range.toNs, coarse]];
+  return all
+    .map(([start, end, picture]): [number, number, Picture] => [Math.max(start, picture.fromNs), Math.min(end, picture.toNs), picture])
+    .filter(([start, end]) => start < end);
+}
+
+const scaleOf = ({ range, width }: Scene): number => width / (range.toNs - range.fromNs);
+
+/** The times of round numbers in a range. */
+export function ticksIn({ fromNs, toNs }: Range, most: number): number[] {
+  const rough = (toNs - fromNs) / Math.max(most, 1);
+  const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
+  const ticks = [];
+  for (let at = Math.ceil(fromNs / step) * step; at <= toNs; at += step) ticks.push(at);
+  return ticks;
+}
+
+function drawGrid(context: Context, scene: Scene): void {
+  const { width, height, range, palette, pictures } = scene;
+  const scale = scaleOf(scene);
+  const most = Math.max(2, Math.floor(width / TICK_PX));
+  const label = tickLabels(range.fromNs, range.toNs, most, "ns");
+  const middle = CAUSES_PX + CLAIMS_PX + AXIS_PX / 2;
+  context.textAlign = "left";
+  for (const at of ticksIn(range, most)) {
+    const x = Math.round((at - range.fromNs) * scale);
+    context.fillStyle = palette.border;
+    context.fillRect(x, CAUSES_PX + CLAIMS_PX, 1, height);
+    context.fillStyle = palette.muted;
+    context.fillText(label(at), x + 4, middle);
+  }
+  const picture = pictures.at(-1);
+  context.fillStyle = palette.muted;
+  for (const [, start] of picture?.answer.steps ?? []) {
+    const x = Math.round((start + (picture?.fromNs ?? 0) - range.fromNs) * scale);
+    if (x >= 0 && x < width) context.fillRect(x, CAUSES_PX + CLAIMS_PX, 1.5, height);
+  }
+}
+
+/** `train.py(12): step` with what it does first: `step  train.py:12`. */
+const captionOf = (name: string): string => name.replace(/^([^()]*)\((\d+)\): (.*)$/s, "$3  $1:$2");
+
+function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: number, toNs: number): void {
+  const { range, palette, layout, tracks, scrolled, height, matches, pick, hovered } = scene;
+  const scale = scaleOf(scene);
+  const { kinds, texts, boxes } = picture.answer;
+  const isMatch = matches && matches(picture);
+  const hover = hovered === null ? -1 : texts.indexOf(hovered);
+  const [left, right] = [(fromNs - range.fromNs) * scale, (toNs - range.fromNs) * scale];
+  const labels: number[] = [];
+  for (const [at, track] of tracks.entries()) {
+    const top = (layout.trackTop[at] ?? 0) + HEAD_PX - scrolled;
+    if (top > height) break;
+    for (let row = track.row; row < track.row + track.rows; row += 1) {
+      const y = (layout.rowTop[row] ?? -1) + HEAD_PX - scrolled;
+      if ((layout.rowTop[row] ?? -1) < 0 || y + LANE_PX < HEAD_PX || y > height) continue;
+      const last = picture.first[row + 1] ?? 0;
+      let drawnTo = -1;
+      for (let box = firstAfter(picture, row, fromNs); box < last; box += 1) {
+        const start = picture.startNs[box] ?? 0;
+        if (start >= toNs) break;
+        const x = Math.max((start - range.fromNs) * scale, left);
+        const end = Math.min(((picture.endNs[box] ?? 0) - range.fromNs) * scale, right);
+        const isPicked = boxes.event[box] === pick;
+        // Boxes thinner than half a pixel would hide behind one another.
+        if (end < drawnTo + 0.5 && !isPicked) continue;
+        const name = picture.name[box] ?? -1;
+        // Leave a pixel between neighbors, but draw nothing too thin to see.
+        const wide = Math.max(end - x - 0.75, 1);
+        drawnTo = x + wide;
+        const isDim = isMatch !== null && !(isMatch[name] ?? false);
+        context.globalAlpha = isDim ? 0.25 : 1;
+        context.fillStyle = palette.event(kinds[picture.kind[box] ?? 0] ?? "", name);
+        context.fillRect(x, y + 1, wide, LANE_PX - 2);
+        if (isPicked || (name === hover && name >= 0)) {
+          context.strokeStyle = isPicked ? palette.accent : palette.muted;
+          context.lineWidth = isPicked ? 2 : 1;
+          context.strokeRect(x + 0.5, y + 1.5, Math.max(wide - 1, 1), LANE_PX - 3);
+        }
+        if (wide >= LABELED_PX && name >= 0) labels.push(box, x, y, wide);
+      }
+    }
+  }
+  context.globalAlpha = 1;
+  context.fillStyle = palette.text;
+  context.textAlign = "left";
+  for (let place = 0; place < labels.length; place += 4) {
+    const [box = 0, x = 0, y = 0, wide = 0] = [labels[place], labels[place + 1], labels[place + 2], labels[place + 3]];
+    const name = captionOf(texts[picture.name[box] ?? -1] ?? "");
+    const room = Math.floor((wide - 8) / LETTER_PX);
+    const text = name.length <= room ? name : `${name.slice(0, Math.max(room - 1, 0))}…`;
+    if (room >= 3) context.fillText(text, x + 4, y + LANE_PX / 2 + 0.5);
+  }
+}
+
+function drawTrackNames(context: Context, { layout, names, closed, palette, scrolled, height, width }: Scene): void {
+  context.textAlign = "left";
+  for (const [at, name] of names.entries()) {
+    const y = (layout.trackTop[at] ?? 0) + HEAD_PX - scrolled;
+    if (y > height) break;
+    if (y + NAME_PX < HEAD_PX) continue;
+    const room = Math.floor(width / LETTER_PX) - 4;
+    const text = `${closed.has(at) ? "▸" : "▾"} ${name.length <= room ? name : `${name.slice(0, room)}…`}`;
+    context.fillStyle = palette.sunken;
+    context.fillRect(0, y, width, NAME_PX);
+    context.fillStyle = palette.muted;
+    context.fillText(text, 4, y + NAME_PX / 2 + 0.5);
+  }
+}
+
+function drawFocus(context: Context, scene: Scene): void {
+  const { focus, range, layout, scrolled, palette, height } = scene;
+  if (!focus) return;
+  const scale = scaleOf(scene);
+  const x = (focus.startNs - range.fromNs) * scale;
+  const wide = Math.max((focus.endNs - focus.startNs) * scale, 2);
+  if (focus.row < 0) {
+    // A stretch of time, or calls of several names, have no event to outline.
+    context.globalAlpha = 0.1;
+    context.fillStyle = palette.accent;
+    context.fillRect(x, HEAD_PX, wide, height);
+    context.globalAlpha = 1;
+    return;
+  }
+  const top = layout.rowTop[focus.row] ?? -1;
+  if (top < 0) return;
+  context.strokeStyle = palette.text;
+  context.lineWidth = 1.5;
+  context.strokeRect(x + 0.5, top + HEAD_PX - scrolled + 1.5, Math.max(wide - 1, 1), LANE_PX - 3);
+}
+
+/** The time of causes, from the bottom up in each pixel: exact, however far zoomed out. */
+function drawCauses(context: Context, scene: Scene, picture: Picture, fromNs: number, toNs: number): void {
+  const { range, palette, cause: chosen, width } = scene;
+  drawCausesOf(context, picture, { fromNs, toNs }, range, width, 0, CAUSES_PX, palette, chosen);
+}
+
+export function drawCausesOf(
+  context: Context,
+  { answer, fromNs: start, toNs: end }: Picture,
+  { fromNs, toNs }: Range,
+  range: Range,
+  width: number,
+  top: number,
+  height: number,
+  palette: Palette,
+  chosen: string | null,
+): void {
+  const { bins, total_ns: totals } = answer.causes;
+  const binNs = (end - start) / bins;
+  const scale = width / (range.toNs - range.fromNs);
+  const first = Math.max(Math.floor((fromNs - start) / binNs), 0);
+  const last = Math.min(Math.ceil((toNs - start) / binNs), bins);
+  const filled = new Float64Array(Math.max(last - first, 0));
+  for (const [cause, ns] of Object.entries(totals)) {
+    context.fillStyle = palette.cause(cause);
+    context.globalAlpha = chosen === null || chosen === cause ? 1 : 0.25;
+    for (let bin = first; bin < last; ) {
+      const share = shareOf(ns[bin], binNs);
+      // Equal neighbors are one box.
+      let next = bin + 1;
+      const below = filled[bin - first] ?? 0;
+      while (next < last && shareOf(ns[next], binNs) === share && filled[next - first] === below) next += 1;
+      if (share > 0) {
+        // On whole pixels, as the ground would shine through between neighbors.
+        const x = Math.floor(Math.max(start + bin * binNs - range.fromNs, fromNs - range.fromNs) * scale);
+        const to = Math.ceil(Math.min(start + next * binNs - range.fromNs, toNs - range.fromNs) * scale);
+        context.fillRect(x, top + height - (below + share) * height, to - x, share * height);
+        for (let at = bin; at < next; at += 1) filled[at - first] = below + share;
+      }
+      bin = next;
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** Bins have whole nanoseconds, so a full one may be a nanosecond longer or shorter. */
+const shareOf = (ns: number | undefined, binNs: number): number => {
+  const share = (ns ?? 0) / binNs;
+  return share > 0.995 ? 1 : share;
+};
+
+function drawClaims(context: Context, scene: Scene, top: number, height: number, alpha: number): void {
+  const { range, palette, findings } = scene;
+  if (findings.length === 0) return;
+  const scale = scaleOf(scene);
+  context.globalAlpha = alpha;
+  context.fillStyle = palette.accent;
+  for (const [fromNs, toNs, { answer, fromNs: origin }] of parts(scene)) {
+    for (const { finding, intervals } of answer.claims) {
+      if (!findings.includes(finding)) continue;
+      for (const [start, end] of intervals) {
+        const from = Math.max(start + origin, fromNs);
+        const to = Math.min(end + origin, toNs);
+        if (from < to) context.fillRect((from - range.fromNs) * scale, top, Math.max((to - from) * scale, 1), height);
+      }
+    }
+  }
+  context.globalAlpha = 1;
+}
