@@ -1,12 +1,12 @@
 """Measures the timeline of a large trace: its first frame, and the frames while it is moved.
 
     python benchmarks/timeline.py                    # a million events
-    python benchmarks/timeline.py --events 200000 --report-only
+    python benchmarks/timeline.py --events 200000 --visits 5
 
-Prints Markdown. A real Chromium (through Playwright) visits a real TensorBoard; the report is cached,
-and the browser is new. The first frame counts from the moment at which the report's headline is
-shown. What the main thread does in each frame comes from Chromium's own trace: the time of all its
-tasks from one frame's beginning to the next one's.
+Prints Markdown. A real Chromium (through Playwright) visits a real TensorBoard; the report is
+cached, and the browser is new. The first frame counts from the moment at which the report's
+headline is shown. What the main thread does in each frame comes from Chromium's own trace: the time
+of all its tasks from one frame's beginning to the next one's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,7 +80,7 @@ def _write(target: Path, events: int) -> None:
         copy = Path(single) / "run" / "worker0.1.pt.trace.json.gz"
         copy.parent.mkdir()
         shutil.copy(source, copy)
-        recorded = len(load(copy).traces[0].events)
+        recorded = len(load(copy.parent)[0].traces[0].events)
     size_bytes = _size_of(source) * -(-events // recorded)
     repeat(source, target, size_bytes=size_bytes)
 
@@ -182,16 +183,15 @@ def _busy_ms(events: Sequence[dict[str, Any]]) -> Iterator[float]:
     thread = max(drawn, key=lambda known: len(drawn[known]))
     starts = sorted(set(drawn[thread]))
     tasks = [
-        (event["ts"], event["dur"])
+        (event["ts"] + event["dur"], event["dur"])
         for event in events
         if (event["pid"], event["tid"]) == thread
         and event["name"] in ("RunTask", "ThreadControllerImpl::RunTask")
         and "dur" in event
     ]
-    tasks.sort()
-    for begin, end in zip(starts, starts[1:], strict=False):
-        # The task that draws the frame began just before it.
-        yield sum(ns for at, ns in tasks if begin <= at + ns and at + ns < end) / 1e3
+    for begin, end in pairwise(starts):
+        # The task that draws a frame began just before it.
+        yield sum(us for ended, us in tasks if begin <= ended < end) / 1e3
 
 
 def _p95(values: Sequence[float]) -> float:

@@ -826,6 +826,38 @@ export interface BriefSaving {
   basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
+ * A tree over the used window, in columns; callers come before what they call.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CallTree".
+ */
+export interface CallTree {
+  label: string;
+  names: string[];
+  parent: number[];
+  name: number[];
+  kind: string[];
+  count: number[];
+  total_ns: number[];
+  self_ns: number[];
+  start_ns: number[];
+  duration_ns: number[];
+  truncated: number;
+}
+/**
+ * Calls in the used window.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CallsView".
+ */
+export interface CallsView {
+  steps: number;
+  threads: CallTree[];
+  threads_truncated: number;
+  kernels: CallTree | null;
+  shows_modules: boolean;
+}
+/**
  * What memory is for.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -1832,6 +1864,7 @@ export interface Views {
   input: InputView;
   kernels: KernelsView | null;
   operators: OperatorsView | null;
+  calls: CallsView | null;
   memory: MemoryView | null;
   snapshot: SnapshotView | null;
   ranks: RanksView | null;

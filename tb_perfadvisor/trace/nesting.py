@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,6 +178,23 @@ def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
             return marked
         marked[above] = True
         jump = np.where(jump >= 0, jump[jump], -1)
+
+
+def depths(parent: NDArray[Any]) -> NDArray[Any]:
+    """How many events enclose each one; shape and type as given.
+
+    Args:
+        parent: Rows; -1 for none.
+    """
+    # Each pass doubles the distance that is counted, so their number is the logarithm of the depth.
+    depth, ancestor = (parent >= 0).astype(parent.dtype), parent
+    while (rows := np.flatnonzero(ancestor >= 0)).size:
+        above = ancestor[rows]
+        depth[rows] += depth[above]
+        further = np.full_like(ancestor, -1)
+        further[rows] = ancestor[above]
+        ancestor = further
+    return depth
 
 
 def too_deep(parent: Int32) -> NDArray[np.bool_]:

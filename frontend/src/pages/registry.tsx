@@ -5,6 +5,7 @@ import { hasTimeline } from "../timeline/has-timeline";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
 import { type RunViewLoad, runViewOf } from "../state/run-view";
+import { CallsPage } from "./calls/page";
 import { InputPage } from "./input";
 import { KernelsPage } from "./kernels";
 import { MemoryPage } from "./memory";
@@ -51,6 +52,7 @@ const CAPTURE_PAGES: readonly CapturePage[] = [
   { name: "input", label: "Input", Page: InputPage, views: ["input"] },
   { name: "kernels", label: "Kernels", Page: KernelsPage, views: ["kernels"] },
   { name: "operators", label: "Operators", Page: OperatorsPage, views: ["operators"] },
+  { name: "calls", label: "Calls", Page: CallsPage, views: ["calls"] },
   { name: "memory", label: "Memory", Page: MemoryPage, views: ["memory", "snapshot"] },
   { name: "ranks", label: "Ranks", Page: RanksPage, views: ["ranks"] },
   { name: "parallelism", label: "Parallelism", Page: ParallelismPage, views: ["parallelism"] },

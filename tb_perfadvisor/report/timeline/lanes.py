@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.integer_groups import places_by_value
+from tb_perfadvisor.trace.nesting import depths
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_LANES = 1_024
@@ -30,7 +31,7 @@ def find_lanes(start_ns: Int64, end_ns: Int64, parent: Int32, track: Int32) -> I
     Returns:
         Shape (n,), from 0.
     """
-    lane = _depth(parent)
+    lane: Int32 = depths(parent)
     order = np.lexsort((start_ns, lane, track))
     before, after = order[:-1], order[1:]
     shorter_ns = np.minimum(end_ns[before] - start_ns[before], end_ns[after] - start_ns[after])
@@ -45,19 +46,8 @@ def find_lanes(start_ns: Int64, end_ns: Int64, parent: Int32, track: Int32) -> I
     for value, rows in places_by_value(track) if crowded.size else ():
         if value in crowded:
             lane[rows] = _spread(start_ns[rows], end_ns[rows])
-    return np.minimum(lane, MAX_LANES - 1)
-
-
-def _depth(parent: Int32) -> Int32:
-    """How many events enclose each one. Each pass doubles the distance that is counted."""
-    depth, ancestor = (parent >= 0).astype(np.int32), parent
-    while (rows := np.flatnonzero(ancestor >= 0)).size:
-        above = ancestor[rows]
-        depth[rows] += depth[above]
-        further = np.full_like(ancestor, -1)
-        further[rows] = ancestor[above]
-        ancestor = further
-    return depth
+    np.minimum(lane, MAX_LANES - 1, out=lane)
+    return lane
 
 
 def _spread(start_ns: Int64, end_ns: Int64) -> Int32:

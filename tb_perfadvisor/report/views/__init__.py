@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from tb_perfadvisor.report.views.calls import make_calls_view
 from tb_perfadvisor.report.views.input import make_input_view
 from tb_perfadvisor.report.views.kernels import make_kernels_view
 from tb_perfadvisor.report.views.memory import make_memory_view
@@ -71,6 +72,13 @@ def _has_operators(signals: Signals) -> bool:
     return len(signals.trace.rows(EventKind.OPERATOR)) > 0
 
 
+def _has_calls(signals: Signals) -> bool:
+    """Whether events were recorded. Sums and logs have none that call one another."""
+    trace = signals.trace
+    is_recorded = trace.totals is None and trace.compile_log is None
+    return is_recorded and not trace.is_snapshot_only and len(trace.events) > 0
+
+
 def _has_memory(signals: Signals) -> bool:
     return memory_use(signals) is not None
 
@@ -97,6 +105,7 @@ VIEWS: Mapping[str, View] = MappingProxyType(
         "input": View(make_input_view, _shows_a_pipeline),
         "kernels": View(make_kernels_view, _has_kernels),
         "operators": View(make_operators_view, _has_operators),
+        "calls": View(make_calls_view, _has_calls),
         "memory": View(make_memory_view, _has_memory),
         "snapshot": View(make_snapshot_view, _has_snapshot),
         "ranks": View(make_ranks_view, _has_ranks),

@@ -49,6 +49,8 @@ class Origins(Struct, frozen=True):
     """The autograd node around the event; -1 outside the backward pass."""
     forward: Int32
     """The forward operator of that node; -1 for none."""
+    scope: Int32
+    """The innermost range of a module around it, or around its forward operator; -1 for none."""
     module: Int32
     """Index into `names`; -1 if unknown."""
     line: Int32
@@ -104,6 +106,7 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     return Origins(
         node=_frozen(node[host]),
         forward=_frozen(forward[host]),
+        scope=_frozen(origin[host]),
         module=_frozen(module[host]),
         line=_frozen(line[host]),
         names=tuple(module_of),

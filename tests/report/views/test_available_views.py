@@ -13,7 +13,7 @@ from tests.support.compile_logs import example_log
 from tests.support.memory_snapshots import Snapshot
 from tests.support.server_trace import Served, server_trace
 
-EVENTS = ["steps", "kernels", "operators"]
+EVENTS = ["steps", "kernels", "operators", "calls"]
 TRAINING = """
     cell 1ms
     step   |......|......|
@@ -50,16 +50,16 @@ WAITING = """
 
 
 def test_a_step_that_waits_for_input() -> None:
-    assert names(run_of(draw(WAITING))) == ["steps", "input", "kernels", "operators"]
+    assert names(run_of(draw(WAITING))) == ["steps", "input", "kernels", "operators", "calls"]
 
 
 def test_a_recording_without_steps_or_a_device() -> None:
-    assert names(run_of(draw("cell 1ms\nmain   |ooo.o.oo..|"))) == ["operators"]
+    assert names(run_of(draw("cell 1ms\nmain   |ooo.o.oo..|"))) == ["operators", "calls"]
 
 
 def test_an_inference_server() -> None:
     served = run_of(server_trace([Served(decodes=8)] * 4))
-    assert names(served) == ["steps", "kernels", "serving"]
+    assert names(served) == ["steps", "kernels", "calls", "serving"]
 
 
 def test_a_memory_snapshot_alone() -> None:

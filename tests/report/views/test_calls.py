@@ -1,0 +1,125 @@
+"""The calls view: where the host's time goes by call, and the device's by module."""
+
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.report.views import available_views, calls
+from tb_perfadvisor.report.views.calls import CallTree, make_calls_view
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
+
+
+def recorded(*, with_device: bool = True) -> Trace:
+    """A thread that calls a module twice, whose operator launches a kernel, and one that idles.
+
+    ns       0    100   200   300   400   500
+    main     |step 0..500                    |
+             |train.py(3): main 0..500       |
+             |nn.Module: Net_0 0..200 |  |nn.Module: Net_0 300..400|
+             |aten::mm 50..150, launch 60..70 | |aten::mm 320..340, launch 325..330|
+    loader   |wait 0..100|
+    stream   kernel gemm 100..180, 340..400
+    """
+    assembler = Assembler()
+    main = assembler.add_track(TrackKind.HOST_THREAD, label="main")
+    loader = assembler.add_track(TrackKind.HOST_THREAD, thread=7, label="loader")
+    stream = assembler.add_track(TrackKind.DEVICE_STREAM, device=0, label="stream 7")
+    drawn = [
+        (0, 500, EventKind.ANNOTATION, "everything", main),
+        (0, 500, EventKind.PYTHON, "train.py(3): main", main),
+        (0, 200, EventKind.PYTHON, "nn.Module: Net_0", main),
+        (50, 100, EventKind.OPERATOR, "aten::mm", main),
+        (60, 10, EventKind.LAUNCH, "cudaLaunchKernel", main),
+        (300, 100, EventKind.PYTHON, "nn.Module: Net_0", main),
+        (320, 20, EventKind.OPERATOR, "aten::mm", main),
+        (325, 5, EventKind.LAUNCH, "cudaLaunchKernel", main),
+        (0, 100, EventKind.ANNOTATION, "wait", loader),
+        (100, 80, EventKind.KERNEL, "gemm", stream),
+        (340, 60, EventKind.KERNEL, "gemm", stream),
+    ]
+    if not with_device:
+        drawn = [event for event in drawn if event[4] != stream]
+    names = assembler.intern_all([name for *_, name, _ in drawn])
+    assembler.add_events(
+        [start for start, *_ in drawn],
+        [duration for _, duration, *_ in drawn],
+        kind=[kind for _, _, kind, _, _ in drawn],
+        name=names,
+        track=[track for *_, track in drawn],
+        # Kernels have the numbers of their launches.
+        correlation=[-1, -1, -1, -1, 1, -1, -1, 2, -1, 1, 2][: len(drawn)],
+    )
+    return assembler.finish(Source(path="x.json", format="test"))
+
+
+def rows(tree: CallTree) -> dict[str, tuple[int, int, int]]:
+    """Count, total and own time by path."""
+    paths: list[str] = []
+    found = {}
+    for place, parent in enumerate(tree.parent):
+        path = f"{paths[parent]} > " if parent >= 0 else ""
+        paths.append(path + tree.names[tree.name[place]])
+        found[paths[-1]] = (tree.count[place], tree.total_ns[place], tree.self_ns[place])
+    return found
+
+
+def test_calls_of_a_thread_by_path() -> None:
+    view = make_calls_view(Signals(run_of(recorded(with_device=False))))
+    assert view is not None
+    thread = next(each for each in view.threads if each.label == "main")
+    main = "everything > train.py(3): main"
+    # The used window is from the first operator to the end of the last one, 50 to 340. Of its 290
+    # ns, 150 + 40 are in modules; these have 150 - 100 and 40 - 20 of their own.
+    assert rows(thread) == {
+        "everything": (1, 290, 0),
+        main: (1, 290, 100),
+        f"{main} > nn.Module: Net_0": (2, 190, 70),
+        f"{main} > nn.Module: Net_0 > aten::mm": (2, 120, 105),
+        f"{main} > nn.Module: Net_0 > aten::mm > cudaLaunchKernel": (2, 15, 15),
+    }
+    assert [each.label for each in view.threads] == ["main", "loader"]
+    assert (thread.kind[0], thread.kind[-1]) == ("annotation", "launch")
+
+
+def test_kernels_are_below_their_modules() -> None:
+    view = make_calls_view(Signals(run_of(recorded())))
+    assert view is not None
+    assert view.kernels is not None
+    assert view.shows_modules
+    assert rows(view.kernels) == {
+        "Net_0": (2, 140, 0),
+        "Net_0 > aten::mm": (2, 140, 0),
+        "Net_0 > aten::mm > gemm": (2, 140, 140),
+    }
+    assert view.kernels.kind == ["module", "module", "kernel"]
+    assert (view.kernels.start_ns[-1], view.kernels.duration_ns[-1]) == (100, 80)
+
+
+def test_the_largest_nodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_NODES", 3)
+    view = make_calls_view(Signals(run_of(recorded())))
+    assert view is not None
+    thread = next(each for each in view.threads if each.label == "main")
+    assert len(thread.parent) == 3
+    assert thread.truncated == 2
+    assert thread.parent == [-1, 0, 1]
+
+
+def test_step_markers_split_nothing() -> None:
+    trace = draw("""
+        cell 1ms
+        step   |....|....|....|
+        main   |oo..|oo..|oo..|
+    """)
+    view = make_calls_view(Signals(run_of(trace)))
+    assert view is not None
+    (thread,) = view.threads
+    assert [count for count, _, _ in rows(thread).values()] == [3]
+
+
+def test_what_has_no_events_has_no_calls() -> None:
+    signals = Signals(run_of(Assembler().finish(Source(path="x", format="test"))))
+    assert make_calls_view(signals) is None
+    assert "calls" not in available_views(signals)
