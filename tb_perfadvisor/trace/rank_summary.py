@@ -7,9 +7,12 @@ from msgspec import Struct
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
-Stream = tuple[str, str, int]
-"""Group, operation, and count. The count is -1 if the collectives have sequence numbers. Otherwise
-they are matched by position, which is valid only if the counts agree."""
+Stream = tuple[str, str, bool]
+"""Group with its ranks, operation, and whether the collectives have sequence numbers. If not, the
+lists of the ranks are aligned by when the collectives end."""
+
+NO_STEP = -(2**63)
+"""Stands for no step; the numbers of steps may be anything else."""
 
 
 class RankCollectives(Struct, frozen=True):
@@ -22,7 +25,8 @@ class RankCollectives(Struct, frozen=True):
     stream: Int32
     """Index into `streams`."""
     number: Int64
-    """Identifies a collective of a stream on all ranks: its sequence number, or its position."""
+    """Its sequence number, which identifies a collective of a stream on all ranks; its position in
+    the stream where none were recorded."""
     row: Int32
     """Row of the rank's own trace."""
     start_ns: Int64
@@ -30,9 +34,13 @@ class RankCollectives(Struct, frozen=True):
     duration_ns: Int64
     exposed_ns: Int64
     """The part within the used steps that no compute covers."""
+    size_bytes: Int64
+    """Size of the full buffer; -1 if unknown."""
     sent_bytes: Int64
     """Bytes that this rank sends; -1 if unknown."""
     group_size: Int32
+    step: Int64
+    """Number of the used step that launched it; `NO_STEP` for none."""
     role: UInt8
     """What each is for: an index into `Role` of the signals."""
     left_out: int

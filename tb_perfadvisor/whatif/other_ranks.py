@@ -56,6 +56,8 @@ def other_ranks(signals: Signals) -> OtherRanks | None:
     left_out = any(summary.collectives.left_out for summary in ranks.summaries)
     if len(ranks) < 2 or not len(ranks.matched) or left_out or (matched != known).any():
         return None
+    if not ranks.matched.is_whole.all():
+        return None
     waits = np.bincount(ranks.matched.rank, uncovered_waits(ranks), minlength=len(ranks))
     cause_ns = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
     cause_ns[:, _COMMUNICATION] = np.maximum(cause_ns[:, _COMMUNICATION] - waits, 0)

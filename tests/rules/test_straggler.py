@@ -12,7 +12,8 @@ from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.rules.evidence.lateness_causes import OWN_CORES
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
-from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
+from tb_perfadvisor.signals.ranks.excess import excess_by_cause
+from tb_perfadvisor.signals.ranks.stragglers import lateness
 from tb_perfadvisor.testing import check_rule, draw, find, host, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import EventKind, Run, Trace
@@ -60,7 +61,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.ranks == (0, 6)
     assert finding.summary.startswith("The other ranks wait 5.00 ms of each step (50.0 %) for")
     assert "ranks 0 and 6, late in 2 of 2 collectives" in finding.summary
-    assert finding.title == "Speed up ranks 0 and 6, late in 2 of 2 collectives"
+    assert finding.title == "Speed up ranks 0 and 6: the others wait 50.0 % of each step for them"
 
 
 # In each step, one view of the late rank takes 2.5 ms instead of 0.1.
@@ -91,7 +92,8 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
         for rank, text in enumerate((WAITING, STALLED))
     ]
     (finding,) = find(Straggler, run_of(*traces)) or ()
-    assert finding.title == "Speed up rank 1, late in 4 of 4 collectives"
+    # 2.4 of 3.6 ms.
+    assert finding.title == "Speed up rank 1: the others wait 66.7 % of each step for it"
     # The view takes 2.4 ms longer than usual.
     assert finding.summary.endswith(
         "mostly because the operating system took the core from the launching thread"
@@ -224,9 +226,45 @@ def test_finds_a_straggler_on_shared_cores(name: str, late: tuple[int, ...]) -> 
         assert ms(60) < first.own_ns - first.others_ns < ms(62)
 
 
-def test_not_applicable_without_all_ranks() -> None:
+def test_missing_ranks_hide_only_themselves() -> None:
     whole = run((0, 6))
-    assert find(Straggler, run_of(*whole.traces[:7])) is None
+    assert find(Straggler, run_of(whole.traces[0])) is None
+    (finding,) = find(Straggler, run_of(*whole.traces[:6])) or ()
+    assert finding.ranks == (0,)
+    assert finding.summary.startswith("The other ranks wait 5.00 ms of each step (50.0 %) for rank")
+
+
+# Rank 1 is late by five cells. But in two of three steps a missing rank is later still: even rank 1
+# waits five cells then, before the two that the transfer takes.
+FIRST_OF_THREE = """
+    cell 1ms
+    step   |...............|...............|...............|
+    main   |o'.............|o'.............|o'.............|
+    gpu 7  |KKK............|KKK............|KKK............|
+    gpu 13 |...NNNNNNN.....|...NNNNNNNNNNNN|...NNNNNNNNNNNN|
+"""
+SECOND_OF_THREE = """
+    cell 1ms
+    step   |...............|...............|...............|
+    main   |.....o'........|.....o'........|.....o'........|
+    gpu 7  |.....KKK.......|.....KKK.......|.....KKK.......|
+    gpu 13 |........NN.....|........NNNNNNN|........NNNNNNN|
+"""
+
+
+def test_nobody_is_blamed_for_a_missing_rank() -> None:
+    both = [
+        draw(text, rank=rank, world_size=3, backend="nccl")
+        for rank, text in enumerate((FIRST_OF_THREE, SECOND_OF_THREE))
+    ]
+    assert find(Straggler, run_of(*both)) == ()
+    # Were they the only ranks, the other one would wait for rank 1 in each step.
+    alone = [
+        draw(text, rank=rank, world_size=2, backend="nccl")
+        for rank, text in enumerate((FIRST_OF_THREE, SECOND_OF_THREE))
+    ]
+    (finding,) = find(Straggler, run_of(*alone)) or ()
+    assert finding.ranks == (1,)
 
 
 def uneven(rows: int, cells: int, longest: int, device: str, rank: int, *, shapes: bool) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.lateness_causes import (
     calls_without_core,
@@ -24,13 +24,8 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.ranks.stragglers import (
-    Excess,
-    Lateness,
-    excess_by_cause,
-    lateness,
-    preempted_more_ns,
-)
+from tb_perfadvisor.signals.ranks.excess import Excess, excess_by_cause, preempted_more_ns
+from tb_perfadvisor.signals.ranks.stragglers import Lateness, lateness
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 
 
@@ -50,12 +45,16 @@ class Straggler(Rule):
 
     How it is measured
     ------------------
-    Collectives are matched across all ranks of their group. A rank's wait in a collective is its
-    duration there minus the shortest one. The rank whose collective is shortest arrives last. Ranks
-    that wait less than a quarter of what the median rank waits are late, too. A rank is reported if
-    it is late in half of the steps, causes at least twice its equal share of all waiting, and if
-    that, minus its own waits, stands out from its variation over the steps (one-sided Student's
-    t-test, 5 %); ranks that take turns being late are not stragglers.
+    Collectives are matched across the recorded ranks of their group: by sequence number, else by
+    the times between their ends, which are the same on all ranks. A rank's wait in a collective is
+    its duration there minus the shortest one. The rank whose collective is shortest arrives last.
+    Ranks that wait less than a quarter of what the median rank waits are late, too. A rank is
+    reported if it is late in half of the steps, causes at least twice its equal share of all
+    waiting, and if that is no chance: it stands out from its variation over the steps, minus the
+    rank's own waits (one-sided Student's t-test), or from what dealing the waits of each step out
+    at random would give (permutation test), both at 5 %. Ranks that take turns being late are not
+    stragglers. Where ranks are missing, only collectives count in which no missing rank can have
+    been later: those in which the last recorded one does not wait itself.
 
     There are two measures of the saving: the exposed wait of the median rank, and the time that the
     late rank spends beyond the median of the other ranks. Expected is the smaller, high the larger.
@@ -86,7 +85,7 @@ class Straggler(Rule):
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
     category = "communication"
-    needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS)
+    needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS)
     is_preview = False
 
     minimum_share = Limit(
@@ -105,14 +104,18 @@ class Straggler(Rule):
         if self.is_minor(saving.expected_ns, signals):
             return
         names = ranks_named(signals, delays.late)
-        why = f", mostly {reason_of(excess, preempted_ns)}" if excess else ""
+        reason = reason_of(signals, latest, excess, preempted_ns) if excess else ""
+        why = f", mostly {reason}" if reason else ""
         times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
         yield Finding(
             summary=(
                 f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in {times}"
                 f" collectives{why}."
             ),
-            title=f"Speed up {names}, late in {times} collectives",
+            title=(
+                f"Speed up {names}: the others wait {share_of_each(waited_ns, signals)} for"
+                f" {'it' if len(delays.late) == 1 else 'them'}"
+            ),
             saving=saving,
             evidence=(
                 *_evidence(signals, delays, excess, latest),

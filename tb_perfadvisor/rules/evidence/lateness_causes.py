@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Cause, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
+from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
-from tb_perfadvisor.signals.ranks.stragglers import Excess
+from tb_perfadvisor.signals.ranks.excess import Excess
+from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 
 OWN_CORES = ("rank-cores", "fewer-threads", "pinned-process", "container-cpu-limit")
@@ -22,6 +25,28 @@ _REASONS = {
     Cause.SYNCHRONIZATION: "waiting for the device",
 }
 
+_HOST_LAUNCHES_LATE = (Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON)
+_MOSTLY = 0.4
+"""An annotation with less of the idle time is not where the rank loses it."""
+
+
+def _idle_annotation(signals: Signals, excess: Sequence[Excess]) -> str:
+    """The annotation in which most of a late rank's extra idle time passes; empty if none does.
+
+    Args:
+        signals: The late rank.
+        excess: Where it spends more time than the others.
+    """
+    idle = signals.attribution.of(*(e.cause for e in excess if e.cause in _HOST_LAUNCHES_LATE))
+    named = [(name, ns) for name, ns in annotated_idle(signals).by_name(idle) if name >= 0]
+    if not named or named[0][1] < _MOSTLY * total_ns(idle):
+        return ""
+    return _OPTIMIZER.sub("", signals.trace.text(named[0][0]))
+
+
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+"""How PyTorch's profiler marks `NorMuon.step`."""
+
 
 def _is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
     """Whether most of the extra time passes while host calls have lost their core.
@@ -33,11 +58,13 @@ def _is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
     return 2 * preempted_ns >= sum(item.own_ns - item.others_ns for item in excess) > 0
 
 
-def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
-    """Why the rank is late, in words: "because of …" what takes most of the extra time.
+def reason_of(signals: Signals, late: int, excess: Sequence[Excess], preempted_ns: float) -> str:
+    """Why a rank is late, in words: "because of …" what takes most of the extra time.
 
     Args:
-        excess: Where the late rank spends more time than the others, the longest first.
+        signals: The reference rank.
+        late: The late worker. If it is the reference rank, the part of the program is named.
+        excess: Where it spends more time than the others, the longest first.
         preempted_ns: What of it passes while its host calls have lost their core, per step.
     """
     if _is_preempted(excess, preempted_ns):
@@ -46,6 +73,13 @@ def reason_of(excess: Sequence[Excess], preempted_ns: float) -> str:
             f" {format_duration(preempted_ns)} more idle time per step)"
         )
     first = excess[0]
+    if first.cause in _HOST_LAUNCHES_LATE and not signals.device.is_host_only:
+        where = _idle_annotation(signals, excess) if late == signals.worker else ""
+        late_ns = sum(e.own_ns - e.others_ns for e in excess if e.cause in _HOST_LAUNCHES_LATE)
+        more = format_duration(late_ns)
+        place = f" in {where}" if where else ""
+        same = ", although it runs as many operators as the others" if first.same_operators else ""
+        return f"because its host launches work late{place} ({more} more idle per step){same}"
     more = format_duration(first.own_ns - first.others_ns)
     name = _REASONS.get(first.cause) or first.cause.label.lower()
     reason = f"because of {name} ({more} more per step)"

@@ -8,7 +8,8 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
-from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
+from tb_perfadvisor.signals.ranks.excess import excess_by_cause
+from tb_perfadvisor.signals.ranks.stragglers import lateness
 from tb_perfadvisor.units import format_duration
 
 
@@ -46,7 +47,7 @@ class InputImbalance(Rule):
     title = "Feed all ranks equally fast"
     category = "input"
     refines = "straggler"
-    needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.INPUT)
+    needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS, Need.INPUT)
 
     minimum_share = Limit(
         0.05, "share", "Ranks never fetch equally fast; 5 % of the step is more than jitter."

@@ -25,7 +25,10 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WHOLE_SHARE = 0.9
 """An annotation of this share of a step marks the step."""
-_SAYS_NOTHING = re.compile(r"^(?:PyTorch Profiler|ProfilerStep|\[profiler\])")
+# torch/_inductor marks each call of a compiled graph with the graph's hash.
+_SAYS_NOTHING = re.compile(
+    r"^(?:PyTorch Profiler|ProfilerStep|\[profiler\]|## Call CompiledFxGraph )"
+)
 # torch/optim/optimizer.py, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d
 _AUTOMATIC = re.compile(r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|\w+ccl:)")
 # XLA's clients and TensorFlow's executor trace their own functions.

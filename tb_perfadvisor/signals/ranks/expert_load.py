@@ -62,7 +62,7 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     most = np.maximum.reduceat(sent, matched.first)
     mean = np.add.reduceat(sent, matched.first) / members
     is_known = np.minimum.reduceat(sent, matched.first) >= 0
-    counted = is_known & is_exchange[matched.stream] & (steps_of(ranks) >= 0)
+    counted = is_known & is_exchange[matched.stream] & (steps_of(ranks) >= 0) & matched.is_whole
     counted[_for_something_else(signals)] = False
     # Uneven, and the last rank to arrive has more than its share.
     uneven = counted & (most >= UNEVEN * mean) & (sent[matched.first] >= UNEVEN * mean)

@@ -1,8 +1,9 @@
 """Which collectives of several ranks are one, and who waited for whom.
 
 A collective's duration includes waiting for the other ranks. Its transfer takes the shortest
-duration over all ranks of its group, because the last rank to arrive waits for nobody. Without all
-of its ranks, transfer and waiting are unknown.
+duration over all ranks of its group, because the last rank to arrive waits for nobody. If only some
+of its ranks were recorded, the shortest of them may still contain waiting: the transfer takes at
+most that long, and the others wait at least for the rest.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.ranks.alignment import aligned_numbers
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Matched(Struct, frozen=True):
-    """Collectives that all ranks of their group recorded, with one row per rank.
+    """Collectives that several ranks of their group recorded, with one row per rank.
 
     The rows of a collective are adjacent. The rank that arrives last comes first.
     """
@@ -38,7 +40,11 @@ class Matched(Struct, frozen=True):
     """Index into `streams`; shape (collectives,)."""
     streams: tuple[Stream, ...]
     transfer_ns: Int64
-    """Shape (collectives,)."""
+    """The shortest duration; shape (collectives,)."""
+    size_bytes: Int64
+    """The size on the rank that arrives last; -1 if unknown; shape (collectives,)."""
+    is_whole: NDArray[np.bool_]
+    """Whether all ranks of its group recorded it; shape (collectives,)."""
 
     def __len__(self) -> int:
         """Number of collectives."""
@@ -46,28 +52,27 @@ class Matched(Struct, frozen=True):
 
     @property
     def last_rank(self) -> Int32:
-        """The worker that arrives last in each collective; shape (collectives,)."""
+        """The worker that arrives last of those recorded, in each; shape (collectives,)."""
         return self.rank[self.first]
 
 
 def match_collectives(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Matched:
-    """Find the collectives that all ranks of their group recorded.
+    """Find the collectives that several ranks of their group recorded.
 
-    They are matched by group, operation and sequence number. Without numbers, they are matched by
-    position if all ranks recorded equally many of that group and operation.
+    They are matched by group, operation and sequence number. Without numbers, the lists of the
+    ranks are aligned first: see `alignment`.
     """
     # With sums, transfers are unknown: the shortest sum is not the sum of the shortest durations.
     if len(summaries) < 2 or any(summary.is_summed for summary in summaries):
         return _nothing()
     world = max([source.world_size or 0 for source in sources] + [len(summaries)])
-    if len(summaries) == world and _are_alike(
-        [summary.collectives for summary in summaries], world
-    ):
-        return _matched_alike([summary.collectives for summary in summaries])
+    tables = [summary.collectives for summary in summaries]
+    numbers = aligned_numbers(sources, tables)
+    if len(summaries) == world and _are_alike(tables, numbers, world):
+        return _matched_alike(tables)
     stream_index: dict[Stream, int] = {}
     columns: list[tuple[NDArray[np.int64], ...]] = []
-    for worker, summary in enumerate(summaries):
-        table = summary.collectives
+    for worker, (table, aligned) in enumerate(zip(tables, numbers, strict=True)):
         ids = np.array(
             [
                 stream_index.setdefault(stream_name, len(stream_index))
@@ -80,18 +85,19 @@ def match_collectives(sources: Sequence[Source], summaries: Sequence[RankSummary
                 np.full(len(table), worker, dtype=np.int64),
                 np.arange(len(table), dtype=np.int64),
                 ids[table.stream] if len(table) else np.empty(0, dtype=np.int64),
-                table.number,
+                aligned,
                 table.duration_ns,
                 table.group_size.astype(np.int64),
+                table.size_bytes,
             )
         )
-    rank, position, stream, number, duration, size = (
+    rank, position, stream, number, duration, size, size_bytes = (
         np.concatenate(parts) for parts in zip(*columns, strict=True)
     )
     # On a tie, the lowest rank is first: workers are sorted by rank.
     order = np.lexsort((rank, duration, number, stream))
-    rank, position, stream, number, duration, size = (
-        column[order] for column in (rank, position, stream, number, duration, size)
+    rank, position, stream, number, duration, size, size_bytes = (
+        column[order] for column in (rank, position, stream, number, duration, size, size_bytes)
     )
     is_new = np.ones(len(rank), dtype=bool)
     is_new[1:] = (stream[1:] != stream[:-1]) | (number[1:] != number[:-1])
@@ -99,33 +105,37 @@ def match_collectives(sources: Sequence[Source], summaries: Sequence[RankSummary
     members = np.diff(np.append(first, len(rank)))
     # A group of unknown size counts as all ranks.
     group_size = np.where(size[first] > 0, size[first], world)
-    is_whole = (members == group_size) & (members >= 2)
-    keep = np.repeat(is_whole, members)
-    members = members[is_whole]
+    # More ranks than the group has are collectives of several groups with the same name.
+    is_matched = (members <= group_size) & (members >= 2) & (number[first] >= 0)
+    is_whole = (members == group_size)[is_matched]
+    keep = np.repeat(is_matched, members)
+    members = members[is_matched]
     collective = np.repeat(np.arange(len(members)), members)
     first_row = np.cumsum(members) - members
-    transfer = duration[first[is_whole]]
+    transfer = duration[first[is_matched]]
     return Matched(
         rank=rank[keep].astype(np.int32),
         position=position[keep].astype(np.int32),
         collective=collective.astype(np.int32),
         waiting_ns=duration[keep] - transfer[collective],
         first=first_row,
-        stream=stream[first[is_whole]].astype(np.int32),
+        stream=stream[first[is_matched]].astype(np.int32),
         streams=tuple(stream_index),
         transfer_ns=transfer,
+        size_bytes=size_bytes[first[is_matched]],
+        is_whole=is_whole,
     )
 
 
-def _are_alike(tables: Sequence[RankCollectives], world: int) -> bool:
+def _are_alike(tables: Sequence[RankCollectives], numbers: Sequence[Int64], world: int) -> bool:
     """Whether all ranks recorded the same collectives, all with a group of all ranks."""
     first = tables[0]
     return len(first) > 0 and all(
         table.streams == first.streams
         and np.array_equal(table.stream, first.stream)
-        and np.array_equal(table.number, first.number)
+        and np.array_equal(number, numbers[0])
         and bool(((table.group_size == world) | (table.group_size <= 0)).all())
-        for table in tables
+        for table, number in zip(tables, numbers, strict=True)
     )
 
 
@@ -149,9 +159,13 @@ def _matched_alike(tables: Sequence[RankCollectives]) -> Matched:
         stream=tables[0].stream,
         streams=tables[0].streams,
         transfer_ns=transfer,
+        size_bytes=tables[0].size_bytes,
+        is_whole=np.ones(calls, dtype=bool),
     )
 
 
 def _nothing() -> Matched:
     none, none32 = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-    return Matched(none32, none32, none32, none, none, none32, (), none)
+    return Matched(
+        none32, none32, none32, none, none, none32, (), none, none, np.empty(0, dtype=bool)
+    )

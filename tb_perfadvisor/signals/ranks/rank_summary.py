@@ -16,9 +16,9 @@ from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
-from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
+from tb_perfadvisor.trace.rank_summary import NO_STEP, RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 CAUSES = tuple(Cause)
@@ -80,12 +80,10 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
 
 
 def _host_operators(signals: Signals) -> int:
-    """How many operators the thread of the steps ran in the used window."""
+    """How many operators the thread of the steps ran in the used steps."""
     events, rows = signals.trace.events, signals.trace.rows(EventKind.OPERATOR)
     rows = rows[events.track[rows] == signals.step_track]
-    window = signals.attribution
-    inside = events.start_ns[rows] >= window.window_start_ns
-    return int((inside & (events.start_ns[rows] < window.window_end_ns)).sum())
+    return int((signals.steps.owner[rows] >= 0).sum())
 
 
 def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
@@ -105,25 +103,54 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
         start_ns=start,
         duration_ns=duration,
         exposed_ns=overlap_ns(exposed, start, start + duration),
+        size_bytes=table.size_bytes[stored],
         sent_bytes=table.sent_bytes[stored],
         group_size=table.group_size[stored],
+        step=_launching_step(signals, row),
         role=collective_roles(signals).role[stored],
         left_out=len(on_rank) - len(stored),
     )
 
 
+def _launching_step(signals: Signals, row: Int32) -> Int64:
+    """The number of the used step that launched each event; `NO_STEP` for none."""
+    steps = signals.steps
+    owner = steps.owner[row]
+    numbers = steps.number if len(steps.number) else np.zeros(1, dtype=np.int64)
+    return np.where(owner >= 0, numbers[np.maximum(owner, 0)], NO_STEP)
+
+
 def _streams(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
     """Streams of some rows of the table of collectives, and each row's number in its stream."""
-    groups, operations = trace.collectives.group[rows], trace.collectives.operation[rows]
-    first, of_row = group_rows(groups, operations)
-    number: Int64 = trace.collectives.sequence[rows]
+    table = trace.collectives
+    groups, members, operations = table.group[rows], table.ranks[rows], table.operation[rows]
+    groups, members = _with_only_group(trace, groups, members, table.sequence[rows])
+    first, of_row = group_rows(groups, members, operations)
+    number: Int64 = table.sequence[rows]
     streams: list[Stream] = []
     for row, in_stream in zip(first.tolist(), rows_by_group(of_row, len(first)), strict=True):
-        group, operation = int(groups[row]), int(operations[row])
         numbers = number[in_stream]
-        is_numbered = numbers.min() >= 0 and len(distinct(numbers)) == len(numbers)
+        is_numbered = bool(numbers.min() >= 0 and len(distinct(numbers)) == len(numbers))
         if not is_numbered:
             number[in_stream] = np.arange(len(numbers))
-        count = -1 if is_numbered else len(numbers)
-        streams.append((trace.text(group), trace.text(operation), count))
+        group = f"{trace.text(int(groups[row]))} {trace.text(int(members[row]))}".strip()
+        streams.append((group, trace.text(int(operations[row])), is_numbered))
     return tuple(streams), of_row.astype(np.int32), number
+
+
+def _with_only_group(
+    trace: Trace, groups: Int32, members: Int32, sequence: Int64
+) -> tuple[Int32, Int32]:
+    """Groups and their ranks, where collectives of no known group are of the only one.
+
+    What the device still had to run when the recording began has no recorded launch, which names
+    the group. With sequence numbers, those that have none cannot be matched.
+    """
+    named = np.array([bool(trace.text(code)) for code in distinct(groups).tolist()], dtype=bool)
+    known = is_in(groups, distinct(groups)[named]) if named.any() else np.zeros(len(groups), bool)
+    if named.sum() != 1 or known.all() or len(distinct(members[known])) > 1:
+        return groups, members
+    if sequence[known].max() >= 0:
+        return groups, members
+    only = int(np.argmax(known))
+    return np.full_like(groups, groups[only]), np.full_like(members, members[only])

@@ -18,7 +18,8 @@ from tb_perfadvisor.signals.ranks.matching import Matched, match_collectives
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.signals import Options, Signals
 from tb_perfadvisor.trace import Run, Source
-from tb_perfadvisor.trace.rank_summary import RankSummary
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.rank_summary import NO_STEP, RankSummary
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -32,6 +33,9 @@ class Ranks(Struct, frozen=True):
     waiting_ns: Int64
     """How long each worker waits for others in matched collectives; -1 if it has none; shape
     (workers,)."""
+    step_shift: Int64
+    """What to add to each worker's step numbers to get the number that most workers give the same
+    step; shape (workers,)."""
 
     def __len__(self) -> int:
         """Number of workers."""
@@ -39,12 +43,16 @@ class Ranks(Struct, frozen=True):
 
     def common_steps(self) -> Int64:
         """Numbers of the used steps that all workers have, ascending; shape (steps,)."""
-        return reduce(np.intersect1d, (summary.step_number for summary in self.summaries))
+        return reduce(np.intersect1d, map(self.steps_of_worker, range(len(self))))
+
+    def steps_of_worker(self, worker: int) -> Int64:
+        """Numbers of a worker's used steps, as most workers count; shape (steps,)."""
+        return np.asarray(self.summaries[worker].step_number + self.step_shift[worker])
 
     def transfers_of(self, worker: int) -> dict[int, int]:
-        """Transfer times of a worker's matched collectives, by row of its trace."""
+        """Transfer times of a worker's collectives that all ranks recorded, by row of its trace."""
         matched = self.matched
-        of_worker = np.flatnonzero(matched.rank == worker)
+        of_worker = np.flatnonzero((matched.rank == worker) & matched.is_whole[matched.collective])
         rows = self.summaries[worker].collectives.row[matched.position[of_worker]]
         transfer = matched.transfer_ns[matched.collective[of_worker]]
         return dict(zip(rows.tolist(), transfer.tolist(), strict=True))
@@ -90,7 +98,37 @@ def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) ->
         matched=matched,
         clocks=align_clocks(sources, *_ends(matched, summaries)),
         waiting_ns=np.where(takes_part, waiting.astype(np.int64), -1),
+        step_shift=_step_shifts(matched, summaries),
     )
+
+
+def _step_shifts(matched: Matched, summaries: Sequence[RankSummary]) -> Int64:
+    """What makes the step numbers of the workers agree.
+
+    Profilers that were started one by one count steps from different moments. A collective that
+    step 3 launches on most ranks and step 13 on another shows the difference.
+    """
+    count = len(summaries)
+    shift = np.zeros(count, dtype=np.int64)
+    number = np.full(len(matched.rank), NO_STEP)
+    order = np.argsort(matched.rank, kind="stable")
+    bounds = np.searchsorted(matched.rank[order], np.arange(count + 1)).tolist()
+    for summary, low, high in zip(summaries, bounds[:-1], bounds[1:], strict=True):
+        rows = order[low:high]
+        number[rows] = summary.collectives.step[matched.position[rows]]
+    rows = np.flatnonzero(number != NO_STEP)
+    rows = rows[np.lexsort((number[rows], matched.collective[rows]))]
+    if len(rows) == 0:
+        return shift
+    collective, rank = matched.collective[rows], matched.rank[rows]
+    first = np.flatnonzero(np.diff(collective, prepend=-1))
+    members = np.diff(np.append(first, len(rows)))
+    usual = number[rows][first + (members - 1) // 2]
+    apart = np.repeat(usual, members) - number[rows]
+    for worker in distinct(rank[apart != 0]).tolist():
+        of_worker = np.sort(apart[rank == worker])
+        shift[worker] = of_worker[len(of_worker) // 2]
+    return shift
 
 
 def _ends(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[Int32, Int32, Int64]:

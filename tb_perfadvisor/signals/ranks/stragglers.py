@@ -11,15 +11,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.excess import extra_by_step
 from tb_perfadvisor.signals.ranks.matching import Matched
-from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
-from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LATE_SHARE = 0.25
@@ -29,14 +28,9 @@ STEPS_SHARE = 0.5
 FAIR_SHARES, MOST = 2.0, 2 / 3
 """A straggler causes twice its equal share of all lateness; among two or three ranks, two
 thirds."""
-MORE_WORK = 1.1
-"""A rank with this many times the others' work has more work. Batches of whole samples may differ
-by one sample, and sequences sorted by length by a few percent."""
 _ONE_SIDED_T = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """Student's t that chance exceeds in 5 % of cases, for 1 to 10 degrees of freedom. 1.812 is also
 used for more; there, the exact value is at least 1.645."""
-_NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
-"""Causes that make no rank late: they depend on other ranks, or on work queued earlier."""
 
 
 class Lateness(Struct, frozen=True):
@@ -65,7 +59,7 @@ class Lateness(Struct, frozen=True):
 
 @memoized
 def lateness(signals: Signals) -> Lateness | None:
-    """Which ranks are late; None if no collective was recorded by all ranks of its group."""
+    """Which ranks are late; None if no collective was recorded by several ranks of its group."""
     ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
     leaves_together = np.array(
@@ -76,28 +70,29 @@ def lateness(signals: Signals) -> Lateness | None:
     waits = uncovered_waits(ranks)
     middle, low = _waits_of(matched, waits)
     step = steps_of(ranks)
-    counted = leaves_together[matched.stream] & (step >= 0)
+    in_steps = leaves_together[matched.stream] & (step >= 0)
+    counted = in_steps & _shows_last(matched)
     of_row = matched.collective
     is_late = matched.waiting_ns <= LATE_SHARE * middle[of_row]
     is_late &= (middle > 0)[of_row] & counted[of_row]
     late_rows = np.flatnonzero(is_late)
     step_of_row = step[of_row[late_rows]]
-    steps = len(distinct(step[counted]))
-    late_ns = np.bincount(
-        matched.rank[late_rows],
-        weights=middle[of_row[late_rows]],
-        minlength=count,
-    ).astype(np.int64)
+    steps = len(distinct(step[in_steps]))
+    caused_ns = middle[of_row[late_rows]]
+    late_ns = np.bincount(matched.rank[late_rows], weights=caused_ns, minlength=count)
+    late_ns = late_ns.astype(np.int64)
     candidates = _possible_stragglers(
         np.maximum(late_ns - _once_more_ns(ranks), 0),
         _steps_late(matched.rank[late_rows], step_of_row, count),
         steps,
     )
+    by_step = _caused_by_step(matched.rank[late_rows], step_of_row, caused_ns, count)
     late = tuple(
         worker
         for worker in candidates
         if _is_steady(_lateness_by_step(worker, matched, waits, middle, is_late, step))
-        or _explains(_extra_by_step(ranks, worker, candidates), int(late_ns[worker]) / steps)
+        or _is_no_chance(worker, by_step)
+        or _explains(extra_by_step(ranks, worker, candidates), int(late_ns[worker]) / steps)
     )
     has_straggler = np.zeros(len(matched), dtype=bool)
     has_straggler[of_row[late_rows[is_in(matched.rank[late_rows], late)]]] = True
@@ -178,10 +173,9 @@ def waits_by_step(ranks: Ranks) -> StepWaits:
     takes_part = np.zeros((len(common), count), dtype=bool)
     for worker, rows in ranks.rows_by_worker():
         summary = ranks.summaries[worker]
-        at = summary.collectives.start_ns[matched.position[rows]]
-        step = last_before(summary.step_start_ns, at)
-        inside = (step >= 0) & (at < summary.step_end_ns[step])
-        number = summary.step_number[step[inside]]
+        launched = summary.collectives.step[matched.position[rows]]
+        inside = launched != NO_STEP
+        number = launched[inside] + ranks.step_shift[worker]
         row = np.searchsorted(common, number)
         is_common = common[np.minimum(row, len(common) - 1)] == number
         np.add.at(waited[:, worker], row[is_common], matched.waiting_ns[rows[inside]][is_common])
@@ -189,126 +183,6 @@ def waits_by_step(ranks: Ranks) -> StepWaits:
     waited[~takes_part] = -1
     known = takes_part.any(axis=1)
     return StepWaits(common[known], waited[known])
-
-
-class Excess(Struct, frozen=True):
-    """Time of one cause that a worker spends per step, and what the others spend."""
-
-    cause: Cause
-    own_ns: float
-    """Per step."""
-    others_ns: float
-    """Per step; the median of the workers in time."""
-    even_ns: float
-    """Per step, with an equal share of all ranks' work; `others_ns` if the worker does not have
-    more work, and for causes that are not work."""
-    work: float | None = None
-    """Its work as a multiple of the others', if that makes it compute longer."""
-    same_operators: bool = False
-    """Whether it spends the time on as many operators as the others: each takes longer."""
-
-
-def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
-    """Causes on which a late worker spends more than the median of those in time, largest first.
-
-    Programs that share the cores of one host take turns. A longer compute time then says nothing
-    about a program's own work, unless its shapes show that it has more.
-
-    Args:
-        ranks: All ranks.
-        worker: The late worker.
-        late: All late workers; they are not part of the median.
-    """
-    totals = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
-    steps: Float64 = np.array([summary.step_count for summary in ranks.summaries], dtype=np.float64)
-    per_step = totals / steps[:, None]
-    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
-    if len(in_time) == 0:
-        return ()
-    median = np.median(per_step[in_time], axis=0)
-    work, even_share = _work_of(ranks, worker, in_time)
-    ignored: tuple[Cause, ...] = _NOT_OWN
-    if work is None and _share_cores(ranks):
-        ignored = (*_NOT_OWN, Cause.HOST_COMPUTE)
-    excesses = []
-    for cause, own_ns, others_ns in zip(
-        CAUSES, per_step[worker].tolist(), median.tolist(), strict=True
-    ):
-        if own_ns <= others_ns or cause in ignored:
-            continue
-        if work is not None and cause in (*COMPUTE, Cause.HOST_COMPUTE):
-            excesses.append(
-                Excess(cause, own_ns, others_ns, max(others_ns, even_share * own_ns), work)
-            )
-        else:
-            same = cause in _OF_OPERATORS and _runs_as_many_operators(ranks, worker, in_time)
-            excesses.append(Excess(cause, own_ns, others_ns, others_ns, same_operators=same))
-    return tuple(sorted(excesses, key=lambda excess: excess.others_ns - excess.own_ns))
-
-
-_OF_OPERATORS = (Cause.FRAMEWORK, Cause.LAUNCHING)
-_AS_MANY = 0.02
-"""Ranks of one program differ by a few operators, such as those of logging."""
-
-
-def _runs_as_many_operators(ranks: Ranks, worker: int, in_time: NDArray[np.int64]) -> bool:
-    """Whether a worker runs as many operators per step as the median of those in time."""
-    count = np.array([s.host_operators / s.step_count for s in ranks.summaries])
-    usual = float(np.median(count[in_time]))
-    return usual > 0 and abs(float(count[worker]) - usual) <= _AS_MANY * usual
-
-
-def preempted_more_ns(ranks: Ranks, worker: int, late: tuple[int, ...]) -> float:
-    """Idle time per step while a late worker's calls lost their core, above the median in time.
-
-    Args:
-        ranks: All ranks.
-        worker: The late worker.
-        late: All late workers; they are not part of the median.
-    """
-    per_step = np.array([s.preempted_ns / s.step_count for s in ranks.summaries])
-    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
-    usual_ns = float(np.median(per_step[in_time])) if len(in_time) else 0.0
-    return max(float(per_step[worker]) - usual_ns, 0.0)
-
-
-def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
-    """A worker's work as a multiple of the others', and an equal share as a fraction of its own.
-
-    None if it does not have more work, or if a rank recorded no shapes.
-    """
-    known = [summary.matrix_flop for summary in ranks.summaries if summary.matrix_flop is not None]
-    if len(known) < len(ranks):
-        return None, 1.0
-    flop = np.array(known)
-    work = float(flop[worker] / np.median(flop[in_time]))
-    return (work, float(flop.mean() / flop[worker])) if work >= MORE_WORK else (None, 1.0)
-
-
-def _share_cores(ranks: Ranks) -> bool:
-    hosts = {source.host for source in ranks.sources}
-    return len(hosts) == 1 and all(summary.device_kind is None for summary in ranks.summaries)
-
-
-def _extra_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
-    """Time that a worker spends above the median of those in time, in each common step.
-
-    Only for ranks that share the cores of one host, and without compute: which rank computes longer
-    changes from step to step there. Otherwise this is the same measure as the waiting itself, and
-    the result is empty.
-    """
-    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
-    common = ranks.common_steps()
-    if len(in_time) == 0 or len(common) == 0 or not _share_cores(ranks):
-        return np.empty(0)
-    is_counted = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
-    spent = np.stack(
-        [
-            summary.cause_ns[is_counted].sum(axis=0)[is_in(summary.step_number, common)]
-            for summary in ranks.summaries
-        ]
-    )
-    return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
 
 
 def _explains(extra_ns: Float64, late_ns: float) -> bool:
@@ -346,20 +220,39 @@ def _waits(ranks: Ranks, *, covered: bool) -> Int64:
 
 
 def steps_of(ranks: Ranks) -> Int64:
-    """The step in which each collective begins on the rank that arrives last; -1 for none."""
+    """The step that launched each collective on the rank that arrives last; -1 for none.
+
+    Steps are counted from 0, over all steps that any worker has.
+    """
     matched = ranks.matched
-    step = np.full(len(matched), -1, dtype=np.int64)
+    number = np.full(len(matched), NO_STEP)
     last = matched.last_rank
     for worker in distinct(last).tolist():
         of_worker = np.flatnonzero(last == worker)
-        summary = ranks.summaries[worker]
-        at = summary.collectives.start_ns[matched.position[matched.first[of_worker]]]
-        inside = (at >= summary.window_start_ns) & (
-            at < summary.window_start_ns + summary.window_ns
-        )
-        index = last_before(summary.step_start_ns, at)
-        step[of_worker] = np.where(inside, np.maximum(index, 0), -1)
-    return step
+        place = matched.position[matched.first[of_worker]]
+        launched = ranks.summaries[worker].collectives.step[place]
+        known = launched != NO_STEP
+        number[of_worker[known]] = launched[known] + ranks.step_shift[worker]
+    step: Int64 = np.unique(number, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return step - 1 if (number == NO_STEP).any() else step
+
+
+def _shows_last(matched: Matched) -> NDArray[np.bool_]:
+    """Whether no rank can have arrived after the last one that was recorded; shape (collectives,).
+
+    If ranks are missing, one of them may be later still. Then even the last of those recorded
+    waits, and its collective takes longer than the shortest ones of the same operation and size.
+    """
+    if matched.is_whole.all():
+        return matched.is_whole
+    first, kind = group_rows(matched.stream, matched.size_bytes)
+    least = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(least, kind, matched.transfer_ns)
+    return matched.is_whole | (matched.transfer_ns <= 2 * least[kind] + _ALIKE_NS)
+
+
+_ALIKE_NS = 50_000
+"""Latency of a collective within a node: below it, durations differ by chance."""
 
 
 def _steps_late(rank: Int32, step: Int64, count: int) -> Int64:
@@ -396,6 +289,35 @@ def _is_steady(by_step: Float64) -> bool:
         return True
     error: float = by_step.std(ddof=1) / count**0.5
     return bool(by_step.mean() > _ONE_SIDED_T[min(count - 1, len(_ONE_SIDED_T)) - 1] * error)
+
+
+def _caused_by_step(rank: Int32, step: Int64, caused_ns: Int64, count: int) -> Float64:
+    """How long others wait for each worker in each step; shape (steps, workers)."""
+    _, place = unique_inverse(step)
+    steps = int(place.max()) + 1 if len(place) else 0
+    cell = place.reshape(-1) * count + rank
+    total = np.bincount(cell, weights=caused_ns, minlength=steps * count)
+    return np.asarray(total.reshape(steps, count), dtype=np.float64)
+
+
+def _is_no_chance(worker: int, by_step: Float64) -> bool:
+    """Whether a worker causes more waiting than any would if chance drew anew in each step.
+
+    A permutation test at 5 %: the waits of each step are dealt out to the workers at random. A rank
+    that causes nearly all waiting in three of four steps is late by more than chance, even if
+    another one is late in the fourth, which looks like a large variation to a t-test.
+    """
+    steps, count = by_step.shape
+    if steps > _MOST_DEALT or count < _FEWEST_DEALT:
+        return False
+    generator = np.random.default_rng(0)
+    dealt = [generator.permuted(by_step, axis=1).sum(axis=0).max() for _ in range(_DEALS)]
+    return bool((np.array(dealt) >= by_step[:, worker].sum()).mean() <= _CHANCE)
+
+
+_DEALS, _CHANCE = 400, 0.05
+_MOST_DEALT, _FEWEST_DEALT = 16, 3
+"""With more steps, the t-test decides as well. Of two ranks, one is always late."""
 
 
 def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64]:

@@ -175,7 +175,11 @@ CHECKS: dict[Need, Check] = {
     Need.KERNELS: Check(lambda s: s.trace.totals is None, "", of_device=True),
     Need.COPIES: Check(shows_copies, "", of_device=True),
     Need.ALL_RANKS: Check(
-        lambda s: len(ranks_of(s).matched) > 0, "no collective was recorded by all of its ranks"
+        lambda s: bool(ranks_of(s).matched.is_whole.any()),
+        "no collective was recorded by all of its ranks",
+    ),
+    Need.SEVERAL_RANKS: Check(
+        lambda s: len(ranks_of(s).matched) > 0, "no collective was recorded by several of its ranks"
     ),
     Need.HOST_MEMORY: Check(
         _knows_host_memory, "the copies do not show whether host memory is pinned", of_device=True

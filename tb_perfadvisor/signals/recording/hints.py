@@ -139,6 +139,9 @@ UNSEEN_INPUT = (
 )
 """How to look into processes that prepare batches for the profiled one."""
 
+_EVERY_RANK = (
+    hint("Record all ranks in the same steps, and put their traces into one directory."),
+)
 HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.WORK: DEVICE_EVENTS,
     Need.DEVICE_EVENTS: DEVICE_EVENTS,
@@ -260,9 +263,8 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         hint("Watch the devices' monitor while the program runs: it shows what all processes use."),
     ),
     Need.STEP_ENDS: _NONE,
-    Need.ALL_RANKS: (
-        hint("Record all ranks in the same steps, and put their traces into one directory."),
-    ),
+    Need.ALL_RANKS: _EVERY_RANK,
+    Need.SEVERAL_RANKS: _EVERY_RANK,
     Need.COLLECTIVE_SIZES: _WITH_SIZES,
     Need.SENT_SIZES: (
         *SHAPES[:-1],

@@ -57,6 +57,8 @@ class Need(Enum):
     COLLECTIVES = "collectives"
     ALL_RANKS = "all-ranks"
     """Collectives that all ranks of their group recorded."""
+    SEVERAL_RANKS = "several-ranks"
+    """Collectives that at least two ranks of their group recorded."""
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
     SENT_SIZES = "sent-sizes"
@@ -108,6 +110,7 @@ RECORDABLE = frozenset(
         Need.STEPS,
         Need.SEVERAL_STEPS,
         Need.ALL_RANKS,
+        Need.SEVERAL_RANKS,
         Need.COLLECTIVE_SIZES,
         Need.SENT_SIZES,
         Need.LINK_BANDWIDTH,

@@ -36,6 +36,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
     assert unmet(signals) == {
         Need.ALL_DEVICES,  # with one process and device
         Need.ALL_RANKS,
+        Need.SEVERAL_RANKS,
         Need.BARRIERS,
         Need.COMPILE_LOG,
         Need.COMPILED_REGIONS,

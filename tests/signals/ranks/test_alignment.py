@@ -1,0 +1,107 @@
+"""Lists of collectives of ranks that recorded different stretches, on clocks of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.signals import Signals, ranks_of
+from tb_perfadvisor.testing import TraceBuilder, run_of, us
+from tb_perfadvisor.trace import Trace
+
+COUNT = 24
+ORIGIN_NS = 1_795_234_145_000_000_000
+
+
+def recorded(
+    rank: int, begin: int, end: int, *, clock_us: int = 0, group: str = "data", **source: int
+) -> Trace:
+    """All-reduces begin to end of the same sequence, as one rank of two sees them.
+
+    They end about 10 ms apart, a little more or less each time. Rank 1 is in them for 100 us, and
+    rank 0 for 100 us times the number of the all-reduce.
+    """
+    generator = np.random.default_rng(5)
+    ends_us = np.cumsum(10_000 + generator.integers(-400, 400, size=COUNT))
+    builder = TraceBuilder(rank=rank, world_size=2, **source)
+    offset = clock_us - int(ends_us[begin]) + 9_000
+    for number in range(begin, end):
+        last = us(int(ends_us[number]) + offset)
+        taken = us(100 * (number + 1) if rank == 0 else 100)
+        builder.collective("ncclKernel", last - taken, last, group=group, size_bytes=1 << 20)
+    return builder.build()
+
+
+def waits_us(first: Trace, second: Trace) -> list[float]:
+    """How long rank 0 waits in each all-reduce that both recorded."""
+    matched = ranks_of(Signals(run_of(first, second))).matched
+    assert matched.is_whole.all()
+    return (matched.waiting_ns[matched.rank == 0] / 1_000).tolist()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((0, 24), (0, 24)),
+        ((0, 24), (5, 20)),
+        ((3, 24), (0, 19)),
+        ((0, 14), (8, 24)),
+        # As many on each, but not the same ones.
+        ((0, 20), (4, 24)),
+    ],
+)
+def test_what_both_recorded_is_matched(first: tuple[int, int], second: tuple[int, int]) -> None:
+    common = range(max(first[0], second[0]), min(first[1], second[1]))
+    expected = [100.0 * number for number in common]
+    assert waits_us(recorded(0, *first), recorded(1, *second)) == expected
+    # Whatever the clocks say, and whatever they are relative to.
+    for clock_us in (7, 123_456):
+        assert waits_us(recorded(0, *first), recorded(1, *second, clock_us=clock_us)) == expected
+    on_clocks = [
+        recorded(rank, *span, origin_unix_ns=ORIGIN_NS + us(3_000_000 * rank))
+        for rank, span in enumerate((first, second))
+    ]
+    assert waits_us(on_clocks[0], on_clocks[1]) == expected
+
+
+def test_what_was_launched_before_the_recording_is_of_the_only_group() -> None:
+    def begun_before(rank: int, unknown: int) -> Trace:
+        builder = TraceBuilder(rank=rank, world_size=2)
+        for number in range(9 - unknown, 20):
+            last = us(10_000 * number + 37 * number**2)
+            group = "data" if number >= 9 else ""
+            builder.collective("ncclKernel", last - us(100 + 50 * rank), last, group=group)
+        return builder.build()
+
+    ranks = ranks_of(Signals(run_of(begun_before(0, 2), begun_before(1, 5))))
+    # 2 launched before the recording of both, and 11 later.
+    assert len(ranks.matched) == 13
+    assert ranks.waiting_ns.tolist() == [0, 13 * us(50)]
+
+
+def test_groups_of_the_same_name_are_told_apart_by_their_ranks() -> None:
+    def pair(rank: int) -> Trace:
+        members = "[0, 1]" if rank < 2 else "[2, 3]"
+        builder = TraceBuilder(rank=rank, world_size=4)
+        builder.collective(
+            "ncclKernel", 0, us(100 * (rank + 1)), group="tp", group_size=2, ranks=members
+        )
+        return builder.build()
+
+    ranks = ranks_of(Signals(run_of(*map(pair, range(4)))))
+    assert len(ranks.matched) == 2
+    assert ranks.waiting_ns.tolist() == [0, us(100), 0, us(100)]
+
+
+def test_steps_are_those_of_most_ranks() -> None:
+    def counted(rank: int, first: int) -> Trace:
+        builder = TraceBuilder(rank=rank, world_size=3)
+        for number in range(4):
+            begin = us(1000 * number)
+            builder.step(first + number, begin, begin + us(1000))
+            builder.collective("ncclKernel", begin + us(500), begin + us(900), sequence=number)
+        return builder.build()
+
+    ranks = ranks_of(Signals(run_of(counted(0, 10), counted(1, 10), counted(2, 37))))
+    assert ranks.step_shift.tolist() == [0, 0, -27]
+    assert ranks.common_steps().tolist() == [10, 11, 12, 13]
