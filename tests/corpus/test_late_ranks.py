@@ -34,9 +34,9 @@ def recorded(rank: int) -> Json:
 def cut(document: Json, generator: random.Random) -> list[Json]:
     """The events without up to a third of a step at either edge, the markers as they are."""
     events = document["traceEvents"]
-    steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
-    begin = min(event["ts"] for event in steps) + generator.uniform(0, 15_000)
-    end = max(event["ts"] + event["dur"] for event in steps) - generator.uniform(0, 15_000)
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    begin = min(event["ts"] for event in kernels) + generator.uniform(0, 15_000)
+    end = max(event["ts"] + event["dur"] for event in kernels) - generator.uniform(0, 15_000)
     return [
         event
         for event in events

@@ -142,6 +142,8 @@ def _saving(signals: Signals, delays: Lateness, excess: Sequence[Excess]) -> tup
     if signals.worker in delays.late:
         claims = attribution.of(*(item.cause for item in excess)) if excess else EMPTY
         waited = [int(waits.sum()) for waits in (delays.own_low_ns, delays.own_middle_ns)]
+        # The steps at the edges, which not all ranks recorded, are taken to be like the others.
+        waited = [round(wait_ns / delays.steps_share) for wait_ns in waited]
     else:
         claims = exposed_part(
             signals.trace, delays.own_row, attribution.intervals[Cause.COMMUNICATION]

@@ -122,15 +122,15 @@ def share_cores(ranks: Ranks) -> bool:
 def extra_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
     """Time that a worker spends above the median of those in time, in each common step.
 
-    Only for ranks that share the cores of one host, and without compute: which rank computes longer
-    changes from step to step there. Otherwise this is the same measure as the waiting itself, and
-    the result is empty.
+    Compute does not count for ranks that share the cores of one host: which of them computes longer
+    changes from step to step.
     """
     in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
     common = ranks.common_steps()
-    if len(in_time) == 0 or len(common) == 0 or not share_cores(ranks):
+    if len(in_time) == 0 or len(common) == 0:
         return np.empty(0)
-    is_counted = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
+    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if share_cores(ranks) else _NOT_OWN
+    is_counted = [cause not in ignored for cause in CAUSES]
     spent = np.stack(
         [
             summary.cause_ns[is_counted].sum(axis=0)[is_in(ranks.steps_of_worker(at), common)]

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, union
+from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 UNEVEN = 1.25
@@ -62,7 +63,9 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     most = np.maximum.reduceat(sent, matched.first)
     mean = np.add.reduceat(sent, matched.first) / members
     is_known = np.minimum.reduceat(sent, matched.first) >= 0
-    counted = is_known & is_exchange[matched.stream] & (steps_of(ranks) >= 0) & matched.is_whole
+    counted = (
+        is_known & is_exchange[matched.stream] & (steps_of(ranks) != NO_STEP) & matched.is_whole
+    )
     counted[_for_something_else(signals)] = False
     # Uneven, and the last rank to arrive has more than its share.
     uneven = counted & (most >= UNEVEN * mean) & (sent[matched.first] >= UNEVEN * mean)

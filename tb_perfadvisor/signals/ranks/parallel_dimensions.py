@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in
 from tb_perfadvisor.trace.intervals import intersect, total_ns, union
+from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -303,7 +304,7 @@ def _worker_costs(ranks: Ranks, dimension: Dimension) -> WorkerCosts:
         is_of[rows] = of_worker[worker][position]
         sent[rows] = ranks.summaries[worker].collectives.sent_bytes[position]
     if len(matched):
-        is_of &= (steps_of(ranks) >= 0)[matched.collective]
+        is_of &= (steps_of(ranks) != NO_STEP)[matched.collective]
     if not is_of.any():
         return WorkerCosts(exposed, None, None)
 

@@ -38,6 +38,9 @@ class Lateness(Struct, frozen=True):
 
     collectives: int
     """Number of collectives."""
+    steps_share: float
+    """Share of the used steps with collectives that the numbers below cover. At the edges, each
+    rank recorded something else."""
     times_late: Int64
     """Number of collectives in which others wait and each worker arrives last."""
     late_ns: Int64
@@ -67,10 +70,15 @@ def lateness(signals: Signals) -> Lateness | None:
     )
     if len(matched) == 0 or not leaves_together[matched.stream].any():
         return None
-    waits = uncovered_waits(ranks)
-    middle, low = _waits_of(matched, waits)
+    waits, is_used = uncovered_waits(ranks), _used_rows(ranks)
+    middle, low = _waits_of(matched, waits, is_used)
     step = steps_of(ranks)
-    in_steps = leaves_together[matched.stream] & (step >= 0)
+    in_steps = leaves_together[matched.stream] & (step != NO_STEP)
+    # Where most ranks do not use the step, how long they wait without compute is unknown.
+    used = np.add.reduceat(is_used.astype(np.int64), matched.first)
+    in_steps &= 2 * used >= _recording_ranks(matched)
+    whole, recorded = _whole_steps(ranks, signals.worker, step, in_steps)
+    in_steps &= is_in(step, whole) if len(whole) else True
     counted = in_steps & _shows_last(matched)
     of_row = matched.collective
     is_late = matched.waiting_ns <= LATE_SHARE * middle[of_row]
@@ -103,6 +111,7 @@ def lateness(signals: Signals) -> Lateness | None:
     inside = counted[of_row]
     return Lateness(
         collectives=int(counted.sum()),
+        steps_share=len(whole) / recorded if len(whole) else 1.0,
         times_late=np.bincount(
             matched.last_rank[counted & (_longest_waits(matched) > 0)], minlength=count
         ),
@@ -130,7 +139,7 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
         every worker waits for it; shape (workers,).
     """
     matched, count = ranks.matched, len(ranks)
-    counted = (steps_of(ranks) >= 0)[matched.collective]
+    counted = (steps_of(ranks) != NO_STEP)[matched.collective]
     last, waits = matched.last_rank[matched.collective], _waits(ranks, covered=True)
     waited = np.bincount(last[counted], weights=waits[counted], minlength=count)
     order = np.argsort(-waited, kind="stable")[:most]
@@ -220,9 +229,9 @@ def _waits(ranks: Ranks, *, covered: bool) -> Int64:
 
 
 def steps_of(ranks: Ranks) -> Int64:
-    """The step that launched each collective on the rank that arrives last; -1 for none.
+    """Number of the step that launched each collective on the rank that arrives last.
 
-    Steps are counted from 0, over all steps that any worker has.
+    `NO_STEP` for none that it uses. Numbers are those of most workers.
     """
     matched = ranks.matched
     number = np.full(len(matched), NO_STEP)
@@ -233,8 +242,45 @@ def steps_of(ranks: Ranks) -> Int64:
         launched = ranks.summaries[worker].collectives.step[place]
         known = launched != NO_STEP
         number[of_worker[known]] = launched[known] + ranks.step_shift[worker]
-    step: Int64 = np.unique(number, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return step - 1 if (number == NO_STEP).any() else step
+    return number
+
+
+def _used_rows(ranks: Ranks) -> NDArray[np.bool_]:
+    """Which matched rows are of a step that their own rank uses; shape (rows,)."""
+    is_used = np.zeros(len(ranks.matched.rank), dtype=bool)
+    for worker, rows in ranks.rows_by_worker():
+        launched = ranks.summaries[worker].collectives.step
+        is_used[rows] = launched[ranks.matched.position[rows]] != NO_STEP
+    return is_used
+
+
+def _recording_ranks(matched: Matched) -> Int64:
+    """How many ranks recorded any of the stream of each collective; shape (collectives,)."""
+    stream = matched.stream[matched.collective].astype(np.int64)
+    ranks = int(matched.rank.max()) + 1
+    takes_part = distinct(stream * ranks + matched.rank)
+    return np.bincount(takes_part // ranks, minlength=len(matched.streams))[matched.stream]
+
+
+def _whole_steps(
+    ranks: Ranks, worker: int, step: Int64, is_known: NDArray[np.bool_]
+) -> tuple[Int64, int]:
+    """Steps of a worker in which most of its collectives are known, and how many it has.
+
+    Args:
+        ranks: All ranks.
+        worker: The worker.
+        step: Number of each matched collective's step.
+        is_known: Which matched collectives count.
+    """
+    table, matched = ranks.summaries[worker].collectives, ranks.matched
+    together = np.array([stream[1] in LEFT_TOGETHER for stream in table.streams], dtype=bool)
+    own = table.step[together[table.stream] & (table.step != NO_STEP)] + ranks.step_shift[worker]
+    rows = matched.collective[matched.rank == worker]
+    known = step[rows[is_known[rows]]]
+    numbers, count = np.unique(own, return_counts=True)
+    found = np.array([(known == number).sum() for number in numbers.tolist()], dtype=np.int64)
+    return numbers[2 * found >= count], len(numbers)
 
 
 def _shows_last(matched: Matched) -> NDArray[np.bool_]:
@@ -273,7 +319,7 @@ def _lateness_by_step(
 
     Ranks that are only roughly in step wait for each other in turns, which cancels out.
     """
-    of_worker = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
+    of_worker = np.flatnonzero((matched.rank == worker) & (step[matched.collective] != NO_STEP))
     lost = np.where(is_late[of_worker], middle[matched.collective[of_worker]], 0) - waits[of_worker]
     _, place = unique_inverse(step[matched.collective[of_worker]])
     return np.bincount(place, weights=lost).astype(np.float64)
@@ -320,11 +366,16 @@ _MOST_DEALT, _FEWEST_DEALT = 16, 3
 """With more steps, the t-test decides as well. Of two ranks, one is always late."""
 
 
-def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64]:
-    """Waits in each collective: of the median rank, and the shortest of those in time."""
-    order = np.lexsort((waits, matched.collective))
+def _waits_of(matched: Matched, waits: Int64, is_used: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    """Waits in each collective: of the median rank, and the shortest of those in time.
+
+    Only of the ranks that use its step, unless none does.
+    """
+    order = np.lexsort((waits, ~is_used, matched.collective))
     ordered = waits[order]
     members = np.diff(np.append(matched.first, len(waits)))
+    used = np.add.reduceat(is_used.astype(np.int64), matched.first)
+    members = np.where(used > 0, used, members)
     # Of two ranks the one that waits, of four the third: half of the ranks wait at least that long.
     middle = ordered[matched.first + members // 2]
     in_time = ordered > LATE_SHARE * middle[matched.collective]
