@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.engine.analysis import BlindSpot, CombinedSaving, RankedFinding
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
-from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
+from tb_perfadvisor.rules.evidence.instance import short_annotation
+from tb_perfadvisor.rules.evidence.queued_waits import wait_in_short
 from tb_perfadvisor.rules.evidence.snapshots import holders_in
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
@@ -146,7 +147,7 @@ def _launched_work_waits(signals: Signals, whole: str) -> str:
     share = found.total_ns / signals.attribution.window_ns
     if share < QUEUED_SHARE or not found.waits:
         return ""
-    wait = describe_wait(found.waits[0])
+    wait = wait_in_short(found.waits[0])
     return f"For {format_share(share)} of {whole}, launched work waits on the device: {wait}"
 
 
@@ -164,7 +165,9 @@ def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None)
             return f"{idle} for {share} of {whole}, and nothing in the profile explains it"
         names = annotated_idle(signals).by_name(attribution.intervals[worst])
         name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
-        return f"{worst.label}: {share} of {whole}" + (f", mostly under {name}" if name else "")
+        return f"{worst.label}: {share} of {whole}" + (
+            f", mostly under {short_annotation(name)}" if name else ""
+        )
     if is_host_only:
         doing = f"operators run for {format_share(attribution.share(Cause.HOST_COMPUTE))}"
     else:

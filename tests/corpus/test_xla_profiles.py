@@ -77,7 +77,7 @@ def test_a_sleeping_host_holds_jax_up(corpus: Path) -> None:
     report = advice(corpus / "local-jax-cpu/train_steps_host_bound")
     # INDEX: 75 % of each step is host sleep. XProf calls it not input-bound, and says no more.
     assert ids(report)[0] == "python-overhead"
-    assert "mostly in $time sleep" in report.findings[0].summary
+    assert "mostly in time.sleep" in report.findings[0].summary
     assert share(report.findings[0]) == pytest.approx(0.75, abs=0.04)
 
 

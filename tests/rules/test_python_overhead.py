@@ -250,6 +250,6 @@ def test_a_generated_wrapper_gets_advice_for_compiled_programs(frame: str, kind:
 
 def test_a_function_of_the_user_keeps_its_advice() -> None:
     finding = finding_with("train.py(7): prepare")
-    assert finding.summary.endswith("mostly in train.py(7): prepare.")
+    assert finding.summary.endswith("mostly in train.py:7 prepare.")
     assert [place.file for place in finding.places] == ["train.py"]
     assert not any("cpp_wrapper" in (remedy.snippet or "") for remedy in finding.remedies)

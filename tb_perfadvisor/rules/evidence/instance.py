@@ -13,6 +13,15 @@ _RETURN_TYPE = re.compile(r"^void\s+")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::")
 _TILES = re.compile(r"(?<=\w)_[a-zA-Z]*\d+x\d+\S*$")
 """The sizes in the name of a library's kernel, and what follows: `_MT256x208x64_MI16x16x1_…`."""
+_ITERATOR = re.compile(r"^Iterator(?:::\w+)*::(\w+)(?:\[.*\])?$")
+"""tf.data names each iterator with all that lie around it: `Iterator::Root::Prefetch::Map`."""
+_REPEATED = re.compile(r"(^|/)(\w+):\2$")
+"""TensorFlow names an operation and its type: `random_uniform/RandomUniform:RandomUniform`."""
+_PYTHON_FRAME = re.compile(r"^(.+\.pyx?)\((\d+)\): ")
+"""PyTorch's tracer: `models/net.py(57): forward`."""
+_BUILT_IN = re.compile(r"^\$(\w+) (\w+)$")
+"""JAX's tracer marks Python by a dollar sign, and gives no file for C functions: `$time sleep`."""
+_HASH = re.compile(r"\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
 _FEWEST = 4
 """A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
 _PLACES = ("source", "line")
@@ -30,7 +39,7 @@ def instance_of(finding: Finding) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name of a kernel or operator without C++ types and parameters, and not too long.
+    """A name of a kernel, operator or function without C++ types and parameters, and not too long.
 
     A path keeps its last two parts.
     """
@@ -41,9 +50,18 @@ def short_name(name: str) -> str:
         if ends and "::" in name:
             name = name[: min(ends)]
     name = _TILES.sub("", name)
+    name = _ITERATOR.sub(r"\1", name)
+    name = _REPEATED.sub(r"\1\2", name)
+    name = _PYTHON_FRAME.sub(r"\1:\2 ", name)
+    name = _BUILT_IN.sub(r"\1.\2", name).removeprefix("$")
     if name.count("/") > 1:
         name = "/".join(name.split("/")[-2:])
     return name if len(name) <= _MOST_OF_NAME else f"{name[: _MOST_OF_NAME - 1]}…"
+
+
+def short_annotation(name: str) -> str:
+    """An annotation without ornaments and hashes: `## forward ##`, `Call CompiledFxGraph f4ii…`."""
+    return _HASH.sub("", name.strip("# ")).strip() or name
 
 
 def _of_row(table: Table, row: tuple[Cell, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tb_perfadvisor.rules.evidence.instance import short_annotation, short_name
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait, QueuedWaits
 
@@ -41,7 +42,7 @@ def wait_table(found: QueuedWaits) -> Table:
 
 
 def describe_wait(wait: QueuedWait) -> str:
-    """`Memset (Device) on stream 7, launched by cudaGraphLaunch, under ## forward ##`."""
+    """`Memset (Device) on stream 7, launched by cudaGraphLaunch, under forward`."""
     parts = [f"{_brief(wait.event)} on {wait.stream}"]
     # TensorFlow names launch calls after their kernels.
     if wait.launched_by not in ("", wait.event):
@@ -49,8 +50,14 @@ def describe_wait(wait: QueuedWait) -> str:
     if wait.host_call not in ("", wait.event):
         parts.append(f"while the host is in {_brief(wait.host_call)}")
     if wait.annotation:
-        parts.append(f"under {wait.annotation}")
+        parts.append(f"under {short_annotation(wait.annotation)}")
     return ", ".join(parts)
+
+
+def wait_in_short(wait: QueuedWait) -> str:
+    """`Memset (Device) on stream 7, under forward`: what fits into a headline."""
+    where = f", under {short_annotation(wait.annotation)}" if wait.annotation else ""
+    return f"{short_name(wait.event)} on {wait.stream}{where}"
 
 
 def _brief(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -36,6 +38,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     total_ns,
 )
+from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 
 _GOOD_PART = 0.1
@@ -43,6 +46,10 @@ _GOOD_PART = 0.1
 KEPT_SHARE = 0.25
 """The part of the framework's code that stays at worst: a compiled model still has some operators
 that run one by one, where its graph breaks."""
+
+
+SHORT_KERNEL_NS = 50_000
+"""A launch takes 5 to 20 microseconds. The length of longer kernels does not explain the idle."""
 
 
 class LaunchBound(Rule):
@@ -153,15 +160,12 @@ class LaunchBound(Rule):
         ended &= length <= self.longest_gap_ns
         rows = queue.row[~in_graphs(signals.trace, queue.row)]
         rows = rows[signals.trace.events.kind[rows] == EventKind.KERNEL]
-        mean_ns = signals.trace.events.duration_ns[rows].mean() if len(rows) else None
-        where = " outside of graphs" if runs_graphs(signals) else ""
         yield Finding(
             instance=f"the device idles {share_of_each(total, signals)}",
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
-                f" {count_per_step(len(rows), 'kernel', signals)}{where} take"
-                f" {format_duration(mean_ns)} each on average."
+                f" {_kernels(signals, rows)}."
             ),
             saving=Saving(
                 low,
@@ -206,6 +210,16 @@ class LaunchBound(Rule):
             evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
             remedies=advise(*_changes(signals, claims, EMPTY)),
         )
+
+
+def _kernels(signals: Signals, rows: Int32) -> str:
+    """How many kernels are launched, and how short they are where that is the point."""
+    where = " outside of graphs" if runs_graphs(signals) else ""
+    kernels = f"{count_per_step(len(rows), 'kernel', signals)}{where}"
+    median_ns = float(np.median(signals.trace.events.duration_ns[rows])) if len(rows) else 0.0
+    if 0 < median_ns <= SHORT_KERNEL_NS:
+        return f"half of {kernels} take less than {format_duration(median_ns)}"
+    return f"it launches {kernels}"
 
 
 def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[str, ...]:

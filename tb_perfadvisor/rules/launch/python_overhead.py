@@ -153,7 +153,9 @@ class PythonOverhead(Rule):
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
         is_in_wrapper = _is_mostly_wrapper(host_code, total)
-        what = f", mostly in {host_code.names[0]}" if is_known and host_code.names else ""
+        what = (
+            f", mostly in {short_name(host_code.names[0])}" if is_known and host_code.names else ""
+        )
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
         is_nameless = 2 * total_ns(nameless(signals, minus(claims, recorded))) > total
