@@ -179,7 +179,7 @@ def test_names_a_sleep_in_a_recorded_jax_step(corpus: Path) -> None:
     report = analyze(corpus / "local-jax-cpu" / "train_steps_host_bound")
     first = report.findings[0]
     assert first.rule_id == "python-overhead"
-    assert "$time sleep" in first.summary
+    assert "time.sleep" in first.summary
     assert first.saving is not None
     assert first.saving.share_expected == pytest.approx(0.75, abs=0.05)
 
