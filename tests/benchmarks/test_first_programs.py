@@ -1,0 +1,74 @@
+"""The first try on whole programs: the frozen list, made-up data, rates."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from first_programs import data
+from first_programs.page import section
+from first_programs.recipes import Program, Truth, Verdict, programs, recipes
+
+
+def test_the_list_names_what_it_needs() -> None:
+    listed = recipes("pytorch")
+    assert len({recipe.name for recipe in listed}) == len(listed) >= 20
+    assert {name for recipe in listed for name in recipe.data} <= set(data.GENERATORS)
+    known = {recipe.name for recipe in listed}
+    assert known == {program.name for program in programs("pytorch")}
+
+
+def test_made_up_images_have_the_format_of_the_real_ones(tmp_path: Path) -> None:
+    data.mnist(tmp_path)
+    content = (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").read_bytes()
+    magic, count, height, width = struct.unpack(">IIII", content[:16])
+    assert (magic, height, width) == (2051, 28, 28)  # http://yann.lecun.com/exdb/mnist/
+    assert len(content) == 16 + count * 28 * 28
+
+
+def program(name: str, cause: str, severity: str, names: str, gain: float | None) -> Program:
+    return Program(
+        name=name,
+        repository="a/b",
+        left_out="",
+        truth=Truth((cause,), "a change", 0.3, "because"),
+        verdict=Verdict(
+            recorded=True,
+            said="a-rule",
+            severity=severity,
+            names=(names,),
+            predicted=(0.1, 0.2, 0.3),
+            gain=gain,
+            noise=0.02,
+            patch="helped",
+            note="",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "is_in_range", "is_slower"),
+    [(0.25, True, False), (0.09, True, False), (0.05, False, False), (-0.05, False, True)],
+)
+def test_the_noise_of_the_measurement_counts(
+    gain: float, is_in_range: bool, is_slower: bool
+) -> None:
+    verdict = program("a", "input", "high", "input", gain).verdict
+    assert verdict is not None
+    assert (verdict.is_in_range, verdict.is_slower) == (is_in_range, is_slower)
+
+
+def test_rates_are_of_the_programs_that_they_are_about() -> None:
+    batch = [
+        program("right", "input", "high", "input", 0.25),
+        program("wrong", "input", "medium", "host", -0.1),
+        program("well", "healthy", "high", "host", None),
+    ]
+    lines = "\n".join(section(batch, "today"))
+    assert "| known cause ranks first | 1 of 2 = 50 %" in lines
+    assert "| first finding applied: gain in range | 1 of 2 = 50 %" in lines
+    assert "| first finding applied: slower, *high* | 0 of 1 = 0 %" in lines
+    assert "| first finding applied: slower, *medium* | 1 of 1 = 100 %" in lines
+    assert "| healthy programs with a *high* finding | 1 of 1 | none |" in lines
