@@ -97,4 +97,5 @@ def _step_s(log: Path) -> float:
     if len(rows) < warm_up + 2:
         raise RuntimeError(f"only {len(rows)} steps were noted.")
     (first, begin_s), (last, end_s) = rows[warm_up], rows[-1]
-    return float(end_s - begin_s) / (last - first)
+    step_s: float = (end_s - begin_s) / (last - first)
+    return step_s

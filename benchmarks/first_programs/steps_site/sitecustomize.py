@@ -55,7 +55,7 @@ class _Steps(importlib.abc.MetaPathFinder):
         loader.exec_module = execute_and_hook
         return spec
 
-    def _counted_sleep(self, seconds: float) -> None:
+    def _counted_sleep(self, seconds: Any) -> None:
         if os.getpid() == self._pid:
             self._slept_s += seconds
         self._sleep(seconds)
