@@ -17,14 +17,21 @@ from tb_perfadvisor.cli.help import Argument, Command, CountRange, NumberRange
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
+_JAX_FIRST_WINDOW_S = 1.0
 _JAX_WINDOW_S = 2.0
 _JAX_EVERY_S = 300.0
+_EARLY_STEPS = 3
+"""The first steps compile, tune and allocate."""
+_MOST_SHARE = 0.02
+_MOST_BYTES = 1 << 30
 _NO_STEP = {
-    "torch": "imported PyTorch but called no optimizer. Inference has no step that shows from "
-    "outside: call tb_perfadvisor.instrument.torch.continuous in its loop.",
-    "keras": "imported Keras but did not call fit. Call step() of "
-    "tb_perfadvisor.instrument.keras.continuous's profiler in a loop of your own.",
-    "jax": "imported JAX but ended before it was recorded. Lower --after, or call "
+    "torch": "imported PyTorch, but no optimizer, no gradients and no model were seen twice. "
+    "Call tb_perfadvisor.instrument.torch.continuous in its loop.",
+    "keras": "imported Keras, but no loop over batches and no model was seen twice. Call step() of "
+    "tb_perfadvisor.instrument.keras.continuous's profiler in its loop.",
+    "tensorflow": "imported TensorFlow, but no tf.function, gradients or model were seen twice. "
+    "Mark its steps with tf.profiler.experimental.Trace, and record them.",
+    "jax": "imported JAX, but ended before it had computed for a moment. Call "
     "tb_perfadvisor.instrument.jax.continuous in its loop.",
 }
 
@@ -58,7 +65,7 @@ _NO_STEP = {
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="JAX: seconds before the first recording. Programs of JAX are recorded by time.",
+    help="JAX: seconds before the first long recording. Programs of JAX are recorded by time.",
 )
 @click.option("--advise", is_flag=True, help="Analyze each recording and log the headline.")
 @click.argument(
@@ -72,10 +79,11 @@ _NO_STEP = {
 def run(
     logdir: str, every: int, first: int, after_s: float, advise: bool, command: Sequence[str]
 ) -> None:
-    """Run a training program and record a few steps now and then, without changing it.
+    """Run a program and record a few steps now and then, without changing it.
 
-    Write the program after two dashes: perfadvisor run -- python train.py. A step is a call of
-    PyTorch's optimizer or a batch of Keras's fit; JAX is recorded by time.
+    Write the program after two dashes: perfadvisor run -- python train.py. A step is a batch of
+    Keras, a step of the optimizer, or else what repeats: gradients, or calls of a model or of a
+    tf.function. JAX is recorded by time.
     """
     from tb_perfadvisor.instrument import hook, site
     from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off
@@ -88,10 +96,19 @@ def run(
         settings = {
             "status": status,
             "logdir": str(Path(logdir).absolute()),
-            "plan": {"every": every, "first": first, "advise": advise},
+            "plan": {
+                "every": every,
+                "first": first,
+                "advise": advise,
+                "early": _EARLY_STEPS,
+                "pairs": True,
+                "most_share": _MOST_SHARE,
+                "most_bytes": _MOST_BYTES,
+            },
             "after_s": after_s,
             "every_s": _JAX_EVERY_S,
             "window_s": _JAX_WINDOW_S,
+            "first_window_s": _JAX_FIRST_WINDOW_S,
         }
         path = [str(Path(site.__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = {

@@ -291,6 +291,15 @@ def _on_options(signals: Signals) -> list[Note]:
     # A recorder's totals hold none of this, whatever was recorded, and an empty profile nothing.
     if trace.totals is not None or len(trace.events) == 0:
         return []
+    if trace.source.named_by:
+        return [
+            Note(
+                "named-by-rich",
+                "info",
+                "Times are of this recording. Shapes and source lines of its operators are those "
+                f"of the same operators in {trace.source.named_by}, which recorded them.",
+            )
+        ]
     hints = ((option, first_fitting(option[3], workload(signals))) for option in _OPTIONS)
     return [
         Note(id_, "info", message, hint)

@@ -48,6 +48,8 @@ class WorkerFiles(Struct, frozen=True):
     """The memory snapshot beside them."""
     facts: ProfileFile | None
     """What the recorder stored beside them."""
+    rich: ProfileFile | None
+    """The same worker's rich recording of other steps, from which names are taken."""
     is_only: bool
     """Whether the capture has no other worker."""
 
@@ -71,13 +73,15 @@ class Capture(Struct, frozen=True, dict=True):
     """Memory snapshots in the same directory, at most one for each worker."""
     facts: tuple[ProfileFile, ...] = ()
     """What our recorders stored beside the files of the profile, at most one for each."""
+    rich: tuple[ProfileFile, ...] = ()
+    """A rich recording of the same run: shapes and lines of operators are taken from it."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
 
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        return (*self.results, *self.compile_logs, *self.snapshots, *self.facts)
+        return (*self.results, *self.compile_logs, *self.snapshots, *self.facts, *self.rich)
 
     @cached_property
     def workers(self) -> tuple[WorkerFiles, ...]:
@@ -88,6 +92,7 @@ class Capture(Struct, frozen=True, dict=True):
         is_only = len(by_worker) == 1
         # Use the first snapshot of each rank.
         by_rank = {file.rank: file for file in reversed(self.snapshots)}
+        rich = {file.rank: file for file in reversed(self.rich)}
         facts = {name_of_facts(file.path): file for file in self.facts}
         return tuple(
             WorkerFiles(
@@ -99,6 +104,7 @@ class Capture(Struct, frozen=True, dict=True):
                 if is_only
                 else by_rank.get(files[0].rank),
                 facts=facts.get(name_of(files[0].path)),
+                rich=next(iter(self.rich), None) if is_only else rich.get(files[0].rank),
                 is_only=is_only,
             )
             for files in by_worker.values()

@@ -27,6 +27,7 @@ from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
 from tb_perfadvisor.ingest.recorded_facts import read_facts
+from tb_perfadvisor.ingest.rich_recordings import named_by
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.note import Note
@@ -300,6 +301,8 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
     trace = read(openers, source)
     if recorded.snapshot is not None:
         trace = _with_snapshot(trace, root, recorded.snapshot)
+    if recorded.rich is not None:
+        trace = _with_names(trace, root, recorded, recorded.rich)
     if recorded.facts is not None:
         facts, notes = read_facts(root, recorded.facts)
         trace = replace(trace, facts=facts, notes=(*trace.notes, *notes))
@@ -327,6 +330,20 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
         note = Note("unsupported-file", "warning", message, error.hint)
         return replace(trace, notes=(*trace.notes, note))
     return replace(trace, snapshot=found.snapshot, notes=(*trace.notes, *found.notes))
+
+
+def _with_names(trace: Trace, root: str, recorded: WorkerFiles, file: ProfileFile) -> Trace:
+    """A trace with the names of a rich recording; one that cannot be read becomes a note."""
+    read = format_of(recorded.format).reader()
+    try:
+        rich = read({file.path: partial(open_file, root, file)}, Source(file.path, recorded.format))
+    except Exception as raised:
+        error = contained(raised, file.path)
+        log_bug(error)
+        message = f"{file.path} was left out: {error.message}"
+        note = Note("unsupported-file", "warning", message, error.hint)
+        return replace(trace, notes=(*trace.notes, note))
+    return named_by(trace, rich)
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

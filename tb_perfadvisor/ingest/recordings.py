@@ -8,18 +8,24 @@ from tb_perfadvisor.ingest.captures import Capture
 
 # Programs that record now and then write each recording into a directory of its own, named after
 # its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
-_STEP = re.compile(r"(?:step|iteration)_(\d{1,15})")
+_STEP = re.compile(r"(?:step|iteration)_(\d{1,15})(?P<rich>_rich)?")
 
 
 def split_step(run: str) -> tuple[str, int | None]:
     """The run that a directory belongs to, and the step that it is named after.
 
-    >>> split_step("lm/step_00001020"), split_step("lm"), split_step("step_5")
+    >>> split_step("lm/step_00001020"), split_step("lm"), split_step("step_5_rich")
     (('lm', 1020), ('lm', None), ('.', 5))
     """
     above, _, last = run.rpartition("/")
     match = _STEP.fullmatch(last)
     return (run, None) if match is None else (above or ".", int(match[1]))
+
+
+def is_rich(capture: Capture) -> bool:
+    """Whether a recording has shapes, stacks and memory, which slow the program."""
+    match = _STEP.fullmatch(capture.run.rpartition("/")[2])
+    return match is not None and match["rich"] is not None
 
 
 def series_of(capture: Capture) -> tuple[str, str]:

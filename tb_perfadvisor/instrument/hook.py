@@ -13,15 +13,24 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import cached_property, partial
 from types import FrameType, ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tb_perfadvisor.instrument.checkout_guard import guard, use_copy
 from tb_perfadvisor.instrument.step_hooks import Finder, HookedProcess, OnImport, jax_is_used
+from tb_perfadvisor.instrument.step_sources import Rank, StepSources
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+    from tb_perfadvisor.instrument.parts import Parts
+    from tb_perfadvisor.instrument.tensorflow_steps import TensorFlowCalls
 
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
-_LOOK_EVERY_S: Final = 0.5
+_LOOK_EVERY_S: Final = 0.1
+_UNUSED_S: Final = 10.0
+"""A program that does not use its optimizer for so long may be an evaluation."""
 _SEEN_STEPS: Final = 3
 """The first steps show which loop makes them; looking at the stack takes time."""
 
@@ -54,10 +63,14 @@ class _RecordedProcess(HookedProcess):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._profiler: Any = None
-        self._counted: Any = None
-        self._is_tracing = False
+        self._framework = ""
+        """Whose call ended a step last."""
         self._recordings = 0
-        self._parts: Any = None
+        self._loop: FrameType | None = None
+        self._windows: Any = None
+        self._model_calls: Any = None
+        self._optimizer_made_s: float | None = None
+        self._sources = StepSources(self._step, self._on_better)
         super().__init__(settings)
 
     @property
@@ -65,60 +78,107 @@ class _RecordedProcess(HookedProcess):
         return {
             **super().waiting,
             "jax": self._on_jax,
+            "torch": self._on_whole_torch,
             "torch.nn.modules.module": self._on_modules,
             "torch.utils.data.dataloader": self._on_loaders,
+            "tensorflow.python.eager.polymorphic_function.polymorphic_function": self._on_functions,
+            "tensorflow.python.eager.backprop": self._on_tapes,
+            "keras.src.optimizers.base_optimizer": self._on_keras_optimizers,
         }
 
-    @property
-    def parts(self) -> Any:
+    @cached_property
+    def parts(self) -> Parts:
         """What the program makes; imported when a framework is, not by every process."""
-        if self._parts is None:
-            from tb_perfadvisor.instrument.parts import Parts
+        from tb_perfadvisor.instrument.parts import Parts
 
-            self._parts = Parts()
-        return self._parts
+        return Parts()
+
+    @cached_property
+    def _calls(self) -> TensorFlowCalls:
+        from tb_perfadvisor.instrument.tensorflow_steps import TensorFlowCalls
+
+        return TensorFlowCalls(partial(self._ended, "keras"))
 
     def on_optimizer(self, optimizer: Any, frame: FrameType) -> None:
         """Remember where it is made."""
         from tb_perfadvisor.instrument.parts import add_optimizer
 
+        self._optimizer_made_s = time.monotonic()
+        if self._model_calls is not None:
+            self._model_calls.stop()
         add_optimizer(self.parts, optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
-        """Count the steps of the first optimizer; others may make more than one per step."""
-        if self._counted is None:
-            from tb_perfadvisor.instrument.torch import continuous
+        """Steps of one optimizer count; others may make more than one per step."""
+        self._ended("torch", Rank.OPTIMIZER, id(optimizer))
 
-            self._use(continuous(self.settings["logdir"], **self.settings["plan"]))
-            self._counted = optimizer
-        if optimizer is self._counted:
-            if self.said["steps"] < _SEEN_STEPS:
-                self.parts.add_step("step", sys._getframe(2))
-            self._step()
-
-    def keras_callback(self) -> Any:
+    def keras_callback(self, method: str) -> Any:
         """A callback that counts batches."""
-        from tb_perfadvisor.instrument.keras import counting_callback, profiler_of_backend
+        from tb_perfadvisor.instrument.keras import counting_callback
 
-        if self._counted is None:
-            self._use(profiler_of_backend(self.settings["logdir"], self.settings["plan"]))
-            self._counted = "fit"
-        return counting_callback(self._profiler, self._step)
+        def ended() -> None:
+            self._ended("keras", Rank.BATCH if method == "fit" else Rank.CALL, method)
+
+        def skip() -> None:
+            if self._profiler is not None:
+                self._profiler.skip()
+
+        return counting_callback(ended, skip)
 
     def at_exit(self) -> None:
         """End what is being recorded."""
-        self._stop_tracing()
         if jax_is_used():
             self.uses("jax")
         if self._profiler is not None:
             self._profiler.close()
             self.said["summary"] = self._profiler.summary()
 
-    def _use(self, profiler: Any) -> None:
+    def _ended(self, framework: str, rank: Rank, key: object) -> None:
+        """A call that may end a step has returned. Forked workers are not the program."""
+        if os.getpid() != self.pid:
+            return
+        self._framework = framework
+        if self.said["steps"] < _SEEN_STEPS:
+            self._loop = sys._getframe(1)
+        self._sources.ended(rank, key)
+        self._loop = None
+
+    def _on_better(self, rank: Rank) -> None:
+        """Record steps of a better source; what was recorded before was not of steps."""
+        number = self._profiler.discard() if self._profiler is not None else 0
+        if self._model_calls is not None and rank < Rank.CALL:
+            self._model_calls.stop()
+        if self._windows is not None:
+            self._windows.discard()
+        self._recordings = 0
+        profiler = self._new_profiler()
         profiler.logs_summary = False  # the command says it
         profiler.recorded_by = "run"
         profiler.parts = self.parts
+        profiler.continue_at(number)
         self._profiler = profiler
+
+    def _new_profiler(self) -> ContinuousProfiler:
+        logdir, plan = self.settings["logdir"], self.settings["plan"]
+        if self._framework == "torch":
+            from tb_perfadvisor.instrument.torch import continuous
+
+            return continuous(logdir, **plan)
+        from tb_perfadvisor.instrument.keras import profiler_of_backend
+
+        return profiler_of_backend(logdir, plan)
+
+    def _step(self) -> None:
+        if self._loop is not None:
+            self.parts.add_step("step", self._loop)
+        self.said["steps"] += 1
+        self._profiler.step()
+        if len(self._profiler.recordings) != self._recordings:
+            self._recordings = len(self._profiler.recordings)
+            self.said["summary"] = self._profiler.summary()
+            self.tell()
+
+    # --- frameworks -------------------------------------------------------------------------------
 
     def _on_modules(self, module: ModuleType) -> None:
         from tb_perfadvisor.instrument.parts import watch_models
@@ -130,44 +190,45 @@ class _RecordedProcess(HookedProcess):
 
         watch_loaders(self.parts, vars(module)["DataLoader"])
 
-    def _on_jax(self, module: ModuleType) -> None:
-        """Record by time, unless Keras's steps are counted."""
-        threading.Thread(target=self._record_by_time, name="perfadvisor", daemon=True).start()
+    def _on_whole_torch(self, module: ModuleType) -> None:
+        from tb_perfadvisor.instrument.torch_steps import ModelCalls, watch_gradients
 
-    def _step(self) -> None:
-        self.said["steps"] += 1
-        self._profiler.step()
-        if len(self._profiler.recordings) != self._recordings:
-            self._recordings = len(self._profiler.recordings)
-            self.said["summary"] = self._profiler.summary()
+        watch_gradients(vars(module)["autograd"], partial(self._ended, "torch"))
+        self._model_calls = ModelCalls(partial(self._ended, "torch"))
+        threading.Thread(target=self._watch_models, name="perfadvisor", daemon=True).start()
+
+    def _watch_models(self) -> None:
+        """Watch calls of models until the program trains."""
+        while self._sources.rank is None or self._sources.rank == Rank.CALL:
+            time.sleep(_LOOK_EVERY_S)
+            made_s = self._optimizer_made_s
+            if made_s is None or time.monotonic() - made_s > _UNUSED_S:
+                with suppress(Exception):
+                    self._model_calls.watch(self.parts.living("model"))
+        self._model_calls.stop()
+
+    def _on_functions(self, module: ModuleType) -> None:
+        self.uses("tensorflow")
+        self._calls.watch_functions(vars(module)["Function"])
+
+    def _on_tapes(self, module: ModuleType) -> None:
+        self._calls.watch_tapes(vars(module)["GradientTape"])
+
+    def _on_keras_optimizers(self, module: ModuleType) -> None:
+        self._calls.watch_optimizers(vars(module)["BaseOptimizer"])
+
+    def _on_keras(self, module: ModuleType) -> None:
+        super()._on_keras(module)
+        self._calls.watch_models(vars(module)["Model"])
+
+    def _on_jax(self, module: ModuleType) -> None:
+        """Record by time, unless steps are counted."""
+        from tb_perfadvisor.instrument.jax_windows import JaxWindows
+
+        def tell(summary: str) -> None:
+            self.uses("jax")
+            self.said["summary"] = summary
             self.tell()
 
-    def _record_by_time(self) -> None:
-        import jax
-
-        # Other libraries import JAX, too. Recording would initialize it, which takes GPU memory.
-        while not jax_is_used():
-            time.sleep(_LOOK_EVERY_S)
-        self.uses("jax")
-        time.sleep(self.settings["after_s"])
-        number = 0
-        while self._counted is None and "keras" not in self.said["imported"]:
-            with suppress(Exception):
-                jax.profiler.start_trace(self.settings["logdir"])
-                self._is_tracing = True
-                time.sleep(self.settings["window_s"])
-                self._stop_tracing()
-                number += 1
-                self.said["summary"] = (
-                    f"{number} recording{'' if number == 1 else 's'} of "
-                    f"{self.settings['window_s']:g} s in {self.settings['logdir']}"
-                )
-                self.tell()
-            time.sleep(self.settings["every_s"])
-
-    def _stop_tracing(self) -> None:
-        if self._is_tracing:
-            import jax
-
-            self._is_tracing = False
-            jax.profiler.stop_trace()
+        self._windows = JaxWindows(self.settings, self.parts, tell)
+        self._windows.start(lambda: self._sources.rank is None)

@@ -97,7 +97,9 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
         UsageError: If the settings contradict each other, or the directory is a URL.
     """
     profiler = profiler_of_backend(logdir, settings)
-    return counting_callback(profiler, profiler.step, profiler.close)
+    callback = counting_callback(profiler.step, profiler.skip, profiler.close)
+    callback.profiler = profiler
+    return callback
 
 
 def profiler_of_backend(
@@ -111,37 +113,47 @@ def profiler_of_backend(
 
 
 def counting_callback(
-    profiler: ContinuousProfiler,
     step: Callable[[], None],
+    skip: Callable[[], None],
     end: Callable[[], None] = lambda: None,
 ) -> Any:
-    """A callback that counts the batches of `fit`.
+    """A callback that counts the batches of `fit`, or of `evaluate` or `predict` by themselves.
 
     Args:
-        profiler: Whose steps they are.
         step: Called after each batch.
+        skip: Called after what is no part of a step.
         end: Called at the end of `fit`.
     """
     import keras
 
     class Continuous(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-        """Counts the batches of `fit`."""
+        """Counts batches."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.profiler = profiler
+            self._trains = False
+
+        def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+            self._trains = True
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             step()
 
+        def on_test_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            if not self._trains:
+                step()
+
+        def on_predict_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            step()
+
         def on_test_end(self, logs: dict[str, float] | None = None) -> None:
-            profiler.skip()
+            skip()
 
         def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-            profiler.skip()
+            skip()
 
         def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-            profiler.skip()
+            skip()
             end()
 
     return Continuous()

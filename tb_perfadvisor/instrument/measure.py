@@ -72,8 +72,10 @@ class MeasuredProcess(HookedProcess):
             if self._steps == CHECKED_STEP and self._plan["checks"]:
                 self._store_tensors(self._plan["checks"])
 
-    def keras_callback(self) -> Any:
+    def keras_callback(self, method: str) -> Any:
         """A callback that counts batches, and reads their loss."""
+        if method != "fit":
+            return None
         import keras
 
         measured = self

@@ -29,8 +29,12 @@ class _Part:
         self._describe = describe
         self._facts: Mapping[str, Value] = {}
 
+    @property
+    def living(self) -> Any:
+        return self._part() if self._part is not None else None
+
     def made(self) -> Made | None:
-        part = self._part() if self._part is not None else None
+        part = self.living
         if part is not None:
             with suppress(Exception):
                 self._facts = _plain(self._describe(part))
@@ -49,6 +53,11 @@ class Parts:
         """Every part, with what is known of it now."""
         found = (part.made() for parts in self._parts.values() for part in parts)
         return tuple(made for made in found if made is not None)
+
+    def living(self, what: What) -> list[Any]:
+        """The objects of one kind that exist."""
+        found = (part.living for part in self._parts.get(what, ()))
+        return [part for part in found if part is not None]
 
     def add(
         self, what: What, part: Any, frame: FrameType | None, describe: Describe = lambda part: {}

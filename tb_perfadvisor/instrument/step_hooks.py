@@ -26,8 +26,8 @@ from typing import Any, Final
 OnImport = Callable[[ModuleType], None]
 
 _IS_COUNTED: Final = "_perfadvisor_is_counted"
-_FIT_CALLBACKS: Final = 6
-"""`fit(self, x, y, batch_size, epochs, verbose, callbacks)`: the place of its callbacks."""
+_CALLBACKS: Final = {"fit": 6, "evaluate": 7, "predict": 5}
+"""The place of `callbacks` among the arguments of Keras's loops, the model included."""
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -64,8 +64,8 @@ class HookedProcess(ABC):
         """Tell the command that this process has begun."""
         self.settings = settings
         self.said: dict[str, Any] = {"imported": [], "steps": 0}
-        self._pid = os.getpid()
-        self._status = Path(settings["status"], f"{self._pid}.json")
+        self.pid = os.getpid()
+        self._status = Path(settings["status"], f"{self.pid}.json")
         self._depths = threading.local()
         """How many steps of optimizers are under way, one inside another, on a thread."""
         self.tell()
@@ -84,8 +84,8 @@ class HookedProcess(ABC):
         """The program made an optimizer of PyTorch, in a call on this stack."""
 
     @abstractmethod
-    def keras_callback(self) -> Any:
-        """One more callback for a `fit` of Keras."""
+    def keras_callback(self, method: str) -> Any:
+        """One more callback for a `fit`, `evaluate` or `predict` of Keras; None for none."""
 
     @abstractmethod
     def at_exit(self) -> None:
@@ -99,7 +99,7 @@ class HookedProcess(ABC):
 
     def tell(self) -> None:
         """Write what is known of this process; a fork of it says nothing."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self.pid:
             with suppress(OSError):
                 # The command may read it at any time.
                 partial = self._status.with_suffix(".partial")
@@ -122,22 +122,26 @@ class HookedProcess(ABC):
         optimizer.__init__ = initialize_and_count
 
     def _on_keras(self, module: ModuleType) -> None:
-        """Give each `fit` of Keras one more callback."""
+        """Give each loop of Keras over batches one more callback."""
         self.uses("keras")
-        model: Any = vars(module)["Model"]
-        fit = model.fit
+        for name, place in _CALLBACKS.items():
+            self._add_callback(vars(module)["Model"], name, place)
 
-        @wraps(fit)
-        def counted_fit(*arguments: Any, **keywords: Any) -> Any:
-            if len(arguments) <= _FIT_CALLBACKS:
+    def _add_callback(self, model: Any, name: str, place: int) -> None:
+        loop = getattr(model, name)
+
+        @wraps(loop)
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            if len(arguments) <= place:
                 with suppress(Exception):
                     given = keywords.get("callbacks")
                     listed = list(given) if isinstance(given, list | tuple) else given
-                    if listed is None or isinstance(listed, list):
-                        keywords["callbacks"] = [*(listed or ()), self.keras_callback()]
-            return fit(*arguments, **keywords)
+                    added = self.keras_callback(name)
+                    if added is not None and (listed is None or isinstance(listed, list)):
+                        keywords["callbacks"] = [*(listed or ()), added]
+            return loop(*arguments, **keywords)
 
-        model.fit = counted_fit
+        setattr(model, name, counted)
 
     def _count_steps(self, optimizers: Any) -> None:
         """Count a class's steps when they have returned.
@@ -173,7 +177,7 @@ class HookedProcess(ABC):
         optimizers.step = counted_step
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid:
+        if os.getpid() == self.pid:
             with suppress(Exception):
                 self.at_exit()
             self.tell()

@@ -64,6 +64,8 @@ class Source(Struct, frozen=True):
     has_memory: bool | None = None
     recorded_calls_share: float | None = None
     """The part of the calls of the device's runtime that the file has; None if it does not say."""
+    named_by: str = ""
+    """The path of the rich recording that shapes and lines were taken from; empty for none."""
     is_synthetic: bool = False
 
 

@@ -239,3 +239,69 @@ def test_between_recordings_a_step_costs_microseconds(tmp_path: Path) -> None:
         profiler.step()
     # 1 % of a step of 10 ms is 100 us; measured: 2 us.
     assert (time.thread_time() - begin_s) / 20_000 < 100e-6
+
+
+# --- how `run` records --------------------------------------------------------------------------
+
+RUN = Plan(every=100, first=20, early=3, pairs=True, slower_than=None)
+
+
+def test_a_run_is_recorded_early_then_light_and_rich() -> None:
+    schedule = Schedule(RUN)
+    found = starts(schedule, [0.1] * 260)
+    assert found == {
+        3: Start("early", is_rich=False),
+        20: PERIODIC,
+        29: Start("periodic", is_rich=True),  # 20 and five recorded steps and four to rest
+        120: PERIODIC,
+        220: PERIODIC,
+    }
+
+
+def test_an_early_recording_stays_until_there_is_another(tmp_path: Path) -> None:
+    recordings = Recordings(keep_last=2, keep_slowest=1)
+    early = replace(recording(tmp_path, 3, 9.0), reason="early")
+    recordings.add(early)
+    assert recordings.kept == [early]
+    recordings.add(recording(tmp_path, 20, 0.1))
+    assert [each.first_step for each in recordings.kept] == [20]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000020"]
+
+
+def test_recordings_stay_within_their_disk_but_for_the_newest_and_the_rich(
+    tmp_path: Path,
+) -> None:
+    recordings = Recordings(keep_last=4, keep_slowest=0, most_bytes=250)
+    for step in range(5):
+        added = recording(tmp_path, step, 0.1)
+        added.files[0].write_bytes(b"x" * 100)
+        recordings.add(replace(added, is_rich=step == 1))
+    # The newest and the rich one take 200 bytes; a third would take 300.
+    assert [each.first_step for each in recordings.kept] == [1, 4]
+
+
+def test_recordings_cost_no_more_than_their_share_after_a_minute(
+    tmp_path: Path, clock: Clock
+) -> None:
+    recorder = Recorder(clock)
+    plan = replace(RUN, most_share=0.02, early=None, pairs=False, rich_every=0)
+    profiler = ContinuousProfiler(tmp_path, recorder, plan, clock=clock)
+    run(profiler, clock, 6_000)  # steps of 0.1 s
+    overhead = profiler.overhead
+    # Each recording costs 1.25 s: 62.5 s of the 540 s after the first minute would be 50 of them.
+    begun_later = [step for step in recorder.started if step > 600]
+    assert 1.25 * len(begun_later) <= 0.02 * (clock.now_s - 60)
+    assert len(begun_later) >= 6  # of 8 that 2 % of the time allow
+    assert overhead.steps == 6_000
+
+
+def test_what_was_recorded_of_a_worse_source_is_deleted(tmp_path: Path, clock: Clock) -> None:
+    profiler = ContinuousProfiler(tmp_path, Recorder(clock), RUN, clock=clock)
+    run(profiler, clock, 22)  # the early recording, and in the middle of the next
+    assert profiler.discard() == 22
+    assert [path for path in tmp_path.rglob("mine.*") if path.is_file()] == []
+    # The steps of the next one are numbered on.
+    other = ContinuousProfiler(tmp_path, Recorder(clock), RUN, clock=clock)
+    other.continue_at(22)
+    run(other, clock, 12)
+    assert [each.first_step for each in other.recordings] == [25]

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
@@ -17,13 +18,21 @@ from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument.capture_facts import LoadMeter, write_facts
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
-from tb_perfadvisor.instrument.continuous.recordings import Recordings, StoredRecording, files_below
+from tb_perfadvisor.instrument.continuous.recordings import (
+    RICH,
+    Recordings,
+    StoredRecording,
+    files_below,
+)
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.machine.facts import Recording
+from tb_perfadvisor.units import format_bytes
 
 SWITCH: Final = "PERFADVISOR_PROFILING"
 """The environment variable that turns recording off."""
+_FREE_S: Final = 60.0
+"""In the first minute, recordings may cost more than their share."""
 _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 Clock = Callable[[], float]
@@ -112,7 +121,7 @@ class ContinuousProfiler:
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
-        self._recordings = Recordings(keep_last, keep_slowest)
+        self._recordings = Recordings(keep_last, keep_slowest, plan.most_bytes)
         self._advisor = Advisor(self.log) if advise else None
         self._clock = clock
         self._is_active = is_active and not is_switched_off()
@@ -126,6 +135,10 @@ class ContinuousProfiler:
         self._ended_s: float | None = None
         self._is_comparable = True
         self._between_s = self._bookkeeping_s = self._recording_s = 0.0
+        self._created_s = self._clock()
+        self._free_s = self._recorded_before_s = 0.0
+        self._costs_s: dict[bool, float] = {}
+        """What the last recording cost; by whether it was a rich one."""
         if self._is_active:
             atexit.register(self.close)
 
@@ -155,6 +168,23 @@ class ContinuousProfiler:
             self._give_up(error)
         self._is_comparable = True
 
+    def discard(self) -> int:
+        """Delete what was recorded: it was not of steps. Returns how many steps were counted."""
+        start, self._start = self._start, None
+        if start is not None:
+            with suppress(Exception):
+                self._recorder.stop()
+            for file in files_below(self._directory(start)) - self._files_before:
+                with suppress(OSError):
+                    file.unlink()
+        self._recordings.clear()
+        self._is_active = False
+        return self._number
+
+    def continue_at(self, step: int) -> None:
+        """Number the steps on from another profiler's, so that their recordings differ."""
+        self._number = step
+
     def skip(self) -> None:
         """The time up to now is not part of a step: an evaluation or a checkpoint."""
         self._is_comparable = False
@@ -183,7 +213,11 @@ class ContinuousProfiler:
                 f"no recording in {self._number:,} steps; the first begins after "
                 f"{self._schedule.plan.first} steps, when their times have settled."
             )
-        kept = f"{count} recording{'' if count == 1 else 's'} kept in {self._logdir}"
+        size_bytes = sum(each.size_bytes for each in self._recordings.kept)
+        kept = (
+            f"{count} recording{'' if count == 1 else 's'} "
+            f"({format_bytes(size_bytes)}) kept in {self._logdir}"
+        )
         return f"{kept}; cost: {self.overhead}."
 
     def __enter__(self) -> ContinuousProfiler:
@@ -207,13 +241,27 @@ class ContinuousProfiler:
         if duration_s is not None:
             self._between_s += duration_s + (self._ended_s - now_s)
             self._bookkeeping_s += self._ended_s - now_s
-        if start is not None:
+        if start is None:
+            return
+        if self._is_affordable(start):
             self._begin(start)
+        else:
+            self._schedule.postpone()
+
+    def _is_affordable(self, start: Start) -> bool:
+        """Whether another recording keeps the cost after the first minute within its share."""
+        limit = self._schedule.plan.most_share
+        elapsed_s = self._clock() - self._created_s - _FREE_S
+        if limit is None or elapsed_s <= 0:
+            self._free_s = self._recording_s
+            return True
+        expected_s = self._costs_s.get(start.is_rich, self._costs_s.get(False, 0.0))
+        return self._recording_s - self._free_s + expected_s <= limit * elapsed_s
 
     def _begin(self, start: Start) -> None:
-        began_s = self._clock()
+        began_s, self._recorded_before_s = self._clock(), self._recording_s
         self._first_step = self._number
-        directory = self._directory()
+        directory = self._directory(start)
         self._files_before = files_below(directory)
         plan = self._schedule.plan
         self._load.begin()
@@ -235,12 +283,13 @@ class ContinuousProfiler:
         assert start is not None
         mean_s = (began_s - self._recorded_from_s) / max(self._number - self._first_step, 1)
         self._recorder.stop()
-        directory = self._directory()
+        directory = self._directory(start)
         prefix = self._recorder.file_prefix
         written = files_below(directory) - self._files_before
         files = tuple(sorted(path for path in written if path.name.startswith(prefix)))
         files += self._write_facts(files, start)
         self._recording_s += self._clock() - began_s
+        self._costs_s[start.is_rich] = self._recording_s - self._recorded_before_s
         if not files:
             return
         recording = StoredRecording(self._first_step, start.reason, start.is_rich, mean_s, files)
@@ -260,8 +309,8 @@ class ContinuousProfiler:
         )
         return write_facts(files, recording, self._load.end(), self.parts)
 
-    def _directory(self) -> Path:
-        return self._logdir / f"step_{self._first_step:08}"
+    def _directory(self, start: Start) -> Path:
+        return self._logdir / f"step_{self._first_step:08}{RICH if start.is_rich else ''}"
 
     def _give_up(self, error: Exception) -> None:
         self._is_active = False

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 
-Reason = Literal["periodic", "slow step"]
+Reason = Literal["early", "periodic", "slow step"]
 
 _JUDGED: Final = 100
 """Steps whose median is the usual time: recent ones, because a run changes."""
@@ -24,6 +24,10 @@ _SETTLED_WITHIN: Final = 2.0
 tune kernels take many times as long."""
 _LATEST_START: Final = 200
 """Steps that are uneven for longer are not warm-up."""
+_PAIR_REST: Final = 4
+"""Steps from the end of the first recording to the rich one: writing slows what follows."""
+_TRIES: Final = 20
+"""A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
 
@@ -41,6 +45,14 @@ class Plan(Struct, frozen=True):
     """Record after a step that took this many times the median; None for never."""
     rich_every: int = 4
     """Each of these recordings also has shapes, memory and stacks; 0 for none."""
+    early: int | None = None
+    """Steps before a recording that is kept only if the program ends before another."""
+    pairs: bool = False
+    """Whether a rich recording follows the first one soon, instead of `rich_every`."""
+    most_share: float | None = None
+    """The most that recordings may cost of the time after the first minute; None for no limit."""
+    most_bytes: int | None = None
+    """What all recordings may take on disk, beyond the newest and the rich one; None: no limit."""
     is_fixed: bool = False
     """Whether only the number of the step decides, so that all ranks record the same steps."""
 
@@ -70,6 +82,7 @@ class Schedule:
         self._count = 0
         self._recordings = 0
         self._started_at: int | None = None
+        self._is_early_done = plan.early is None
         self._durations: deque[float] = deque(maxlen=_JUDGED)
         self._slow_s: float | None = None
 
@@ -87,13 +100,22 @@ class Schedule:
         self._count += 1
         is_slow = self._judge(duration_s)
         if self._started_at is None:
-            return self._start("periodic") if self._is_warmed_up() else None
+            if self._is_warmed_up():
+                return self._start("periodic")
+            return None if self._is_early_done else self._early()
         since = self._count - self._started_at
+        if self.plan.pairs and self._recordings == 1 and since >= self.plan.steps + _PAIR_REST:
+            self._recordings += 1
+            return Start("periodic", is_rich=True)
         if since >= self.plan.every:
             return self._start("periodic")
         if is_slow and since >= self.plan.every // _REST_SHARE:
             return self._start("slow step")
         return None
+
+    def postpone(self) -> None:
+        """The recording that was to begin does not: try again after some steps."""
+        self._started_at = self._count - self.plan.every + max(self.plan.every // _TRIES, 1)
 
     def recorded_step_ended(self) -> None:
         """A step ended that was recorded: it counts, and its time does not."""
@@ -119,8 +141,14 @@ class Schedule:
         last = [*self._durations][-_SETTLED:]
         return len(last) == _SETTLED and max(last) <= _SETTLED_WITHIN * statistics.median(last)
 
+    def _early(self) -> Start | None:
+        if self._count < (self.plan.early or 0):
+            return None
+        self._is_early_done = True
+        return Start("early", is_rich=False)
+
     def _start(self, reason: Reason) -> Start:
         self._started_at = self._count
         self._recordings += 1
-        rich = self.plan.rich_every
+        rich = 0 if self.plan.pairs else self.plan.rich_every
         return Start(reason, is_rich=rich > 0 and self._recordings % rich == 0)

@@ -24,6 +24,10 @@ def make_profiler(
     keep_last: int = 5,
     keep_slowest: int = 1,
     advise: bool = False,
+    early: int | None = None,
+    pairs: bool = False,
+    most_share: float | None = None,
+    most_bytes: int | None = None,
 ) -> ContinuousProfiler:
     """A profiler that records a few steps now and then.
 
@@ -44,6 +48,10 @@ def make_profiler(
         keep_last: How many of the latest recordings stay.
         keep_slowest: How many recordings with the slowest steps stay, besides.
         advise: Analyze each recording in a process of low priority, and log the headline.
+        early: Steps before a recording that is kept only if the program ends before another.
+        pairs: Whether a rich recording follows the first one, and no other is rich.
+        most_share: The most that recordings may cost of the time after the first minute (0-1).
+        most_bytes: What recordings may take on disk beyond the newest and the rich one.
 
     Raises:
         UsageError: If the settings contradict each other, or the directory is a URL.
@@ -54,6 +62,10 @@ def make_profiler(
         first=first,
         slower_than=slower_than,
         rich_every=rich_every,
+        early=early,
+        pairs=pairs,
+        most_share=most_share,
+        most_bytes=most_bytes,
         is_fixed=ranks == "all",
     )
     return ContinuousProfiler(

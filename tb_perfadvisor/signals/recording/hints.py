@@ -14,7 +14,12 @@ from tb_perfadvisor.signals.workload.workload import Workload
 
 
 def _set_option(
-    keyword: str, vllm: str, sglang: str, megatron: str = "", purpose: str = ""
+    keyword: str,
+    vllm: str,
+    sglang: str,
+    megatron: str = "",
+    purpose: str = "",
+    rich_framework: str = "pytorch",
 ) -> tuple[Hint, ...]:
     """Variants of an option of torch.profiler.profile.
 
@@ -24,9 +29,15 @@ def _set_option(
         sglang: The key of SGLang's /start_profile request; empty if it has none.
         megatron: Megatron's option; empty if it has none.
         purpose: The end of the sentence for plain PyTorch.
+        rich_framework: The framework whose rich recordings have it; empty for all.
     """
+    rich = (
+        "perfadvisor records this in some steps only, in directories whose names end with _rich: "
+        "analyze that one, or let the program run until there is one."
+    )
     asked = f'Send "{sglang}": true with the request to /start_profile.' if sglang else ""
     return (
+        Hint(text=rich, framework=rich_framework, needs=(Part.RUN,)),
         pytorch_hint(f"Pass --profiler-config.{vllm}=true to vllm serve.", Part.VLLM),
         pytorch_hint(asked, Part.SGLANG),
         *((pytorch_hint(f"Pass {megatron} to Megatron.", Part.MEGATRON),) if megatron else ()),
@@ -47,6 +58,7 @@ STACKS = _set_option(
     vllm="torch_profiler_with_stack",
     sglang="with_stack",
     megatron="--pytorch-profiler-collect-callstack",
+    rich_framework="",
 )
 MEMORY = _set_option("profile_memory", vllm="torch_profiler_with_memory", sglang="")
 SNAPSHOT = (
@@ -169,6 +181,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         *_NONE,
     ),
     Need.INPUT_STAGES: (
+        STACKS[0],
         pytorch_hint(
             "Record with with_stack=True. The workers' own work is not recorded: profile a few "
             "batches with num_workers=0, which does the same work in the recorded process, or time "

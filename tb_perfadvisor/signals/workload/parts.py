@@ -100,6 +100,9 @@ class Part(Enum):
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
     """The profiler marks the steps, because the program tells it."""
 
+    RUN = ("recorded by perfadvisor", Aspect.FEATURE)
+    """`perfadvisor run` or `continuous` recorded it, and chose the profiler's options."""
+
     NVIDIA = ("NVIDIA", Aspect.HARDWARE)
     AMD = ("AMD", Aspect.HARDWARE)
     GPU = ("GPU", Aspect.HARDWARE)

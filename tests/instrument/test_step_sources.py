@@ -1,0 +1,56 @@
+"""Which calls end steps, by drawn sequences of calls."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.instrument.step_sources import Rank, StepSources
+
+CALLS = {
+    "b": (Rank.BATCH, "fit"),
+    "o": (Rank.OPTIMIZER, "first"),
+    "p": (Rank.OPTIMIZER, "second"),
+    "g": (Rank.GRADIENT, "backward"),
+    "t": (Rank.TRAINING_FUNCTION, "train"),
+    "m": (Rank.CALL, "model"),
+    "n": (Rank.CALL, "other model"),
+}
+
+
+def steps(calls: str) -> str:
+    """The calls that ended steps, `|` where a better source was found."""
+    found: list[str] = []
+    sources = StepSources(lambda: found.append(now), lambda rank: found.append("|"))
+    for now in calls:
+        sources.ended(*CALLS[now])
+    return "".join(found)
+
+
+def test_an_optimizer_ends_steps_and_gradients_are_parts_of_them() -> None:
+    # The gradients of the first step come first; from then on, only the optimizer counts.
+    assert steps("gogogo") == "|g|ooo"
+
+
+def test_a_second_optimizer_belongs_to_the_step() -> None:
+    assert steps("opopop") == "|ooo"
+
+
+def test_the_program_may_move_on_to_another_optimizer() -> None:
+    # Ten in a row: the tenth is the first that counts.
+    assert steps("ooo" + "p" * 12) == "|ooo" + "ppp"
+
+
+def test_an_evaluation_before_training_is_no_step_later() -> None:
+    assert steps("mmmm" + "gogo" + "mm" + "go") == "|mmm|g|ooo"
+
+
+def test_one_call_of_a_model_is_no_loop() -> None:
+    assert steps("m") == ""
+    assert steps("mnmn") == ""
+    assert steps("mm") == "|m"
+
+
+def test_a_function_that_trains_is_better_than_one_that_does_not() -> None:
+    assert steps("mmm" + "tt" + "mtm") == "|mm|tt"
+
+
+def test_batches_of_fit_are_best() -> None:
+    assert steps("ttbtbtb") == "|t|bbb"
