@@ -61,7 +61,7 @@ class Recordings:
             in_use: A directory that someone reads.
         """
         self.kept.append(recording)
-        settled = [each for each in self.kept if each.reason != EARLY] or self.kept
+        settled = [each for each in self.kept if each.reason != EARLY] or self.kept[-1:]
         last = settled[-self._keep_last :] if self._keep_last else []
         slowest = sorted(settled, key=lambda each: -each.mean_step_s)[: self._keep_slowest]
         rich = [each for each in settled if each.is_rich][-1:]

@@ -237,6 +237,24 @@ def test_if_the_host_runs_ahead_the_runs_of_the_program_are_steps() -> None:
     assert windows_ms(steps) == [(1, 11), (11, 21), (21, 31), (31, 41)]
 
 
+def test_two_jitted_functions_that_are_called_faster_than_they_run() -> None:
+    # Both calls of a step return within 0.2 ms; gradients take 8 ms and updates 2 ms.
+    builder = TraceBuilder("jax")
+    for number in range(5):
+        at = us(200 * number)
+        builder.annotation("PjitFunction(gradients_of)", at, at + us(80))
+        builder.annotation("PjitFunction(update)", at + us(100), at + us(150))
+        thunk(builder, "dot.1", 10 * number + 1, 10 * number + 9, "jit_gradients_of(7)")
+        thunk(builder, "add.1", 10 * number + 9, 10 * number + 11, "jit_update(8)")
+    steps = steps_of(builder.build())
+    assert (steps.source, steps.decided_by) == (
+        "repeats of PjitFunction(gradients_of)",
+        Side.DEVICE,
+    )
+    # 8 ms of gradients and 2 ms of updates.
+    assert windows_ms(steps) == [(1, 11), (11, 21), (21, 31), (31, 41), (41, 51)]
+
+
 def test_devices_that_run_in_parallel_run_one_step() -> None:
     builder = TraceBuilder("jax")
     for number in range(4):
