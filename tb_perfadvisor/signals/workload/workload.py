@@ -77,8 +77,6 @@ def workload(signals: Signals) -> Workload:
     """What program was profiled."""
     facts = _by_names(signals.trace)
     facts.update(_by_call_stacks(signals.trace, facts))
-    if signals.trace.facts.recording.by in ("run", "continuous"):
-        facts[Part.RUN] = "what the recorder stored beside the profile"
     for more in (_mode, _compiled, _features, _parallelism, _hardware, _recorder):
         facts.update({part: text for part, text in more(signals, facts) if part not in facts})
     return Workload(
@@ -212,6 +210,8 @@ def _parallelism(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
 def _recorder(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     if signals.trace.source.format == "nsight":
         yield Part.NSIGHT, "the format of the file"
+    if signals.trace.facts.recording.by in ("run", "continuous"):
+        yield Part.RUN, "what the recorder stored beside the profile"
 
 
 def _hardware(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
