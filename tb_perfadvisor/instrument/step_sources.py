@@ -14,6 +14,7 @@ from typing import Final
 _SWITCH_AFTER: Final = 10
 """So many ends in a row of another source of the same rank, and the program has moved on to it: to
 another optimizer, or from evaluating one model to evaluating another."""
+_MOST_KEYS: Final = 1_000
 
 
 class Rank(IntEnum):
@@ -42,6 +43,7 @@ class StepSources:
         self.rank: Rank | None = None
         """The rank of the source whose calls end steps; None before the first."""
         self._key: object = None
+        self._called: set[tuple[Rank, object]] = set()
         self._seen: tuple[Rank, object] | None = None
         self._in_a_row = 0
 
@@ -59,8 +61,9 @@ class StepSources:
             return False
         if rank != self.rank:
             # One call of a model may be a test of its shapes: its second call starts a loop.
-            if rank >= Rank.TRAINING_FUNCTION and self._seen != (rank, key):
-                self._seen = (rank, key)
+            if rank >= Rank.TRAINING_FUNCTION and (rank, key) not in self._called:
+                if len(self._called) < _MOST_KEYS:
+                    self._called.add((rank, key))
                 return False
             self.rank, self._key = rank, key
             self._on_better(rank)
