@@ -1,0 +1,248 @@
+"""The timeline: from a report to the call that costs the time, by mouse, keys and table."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import capture_of, link, read, report_at, serving, violations
+from tests.support.kineto_files import event, to_bytes
+
+pytestmark = pytest.mark.browser
+
+Served = tuple[str, str]
+SLOW = "dataset.py(9): __getitem__"
+RECORDED = "local-torch2.13-cpu/conv_dl0_slow_rich"
+# As in frontend/src/timeline/layout.ts and drawing.ts.
+HEAD_PX, NAME_PX, LANE_PX = 41, 18, 17
+
+
+def slow_items() -> bytes:
+    """Three steps of 100 ms: four items of 20 ms each, ten calls deep, then an operator."""
+    frames = ("train.py(40): <module>", "train.py(30): train", "loader.py(7): __next__")
+    inner = ("loader.py(78): _next_data", "fetch.py(49): fetch", "fetch.py(54): <listcomp>")
+    events = [event(name, 0, 300_000, "python_function") for name in frames[:2]]
+    for step in range(3):
+        at = step * 100_000
+        events += [
+            event(f"ProfilerStep#{step}", at, 100_000, "user_annotation"),
+            event(frames[2], at, 81_000, "python_function"),
+            event(
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                *(at, 81_000, "user_annotation"),
+            ),
+            *(event(name, at, 81_000, "python_function") for name in inner),
+        ]
+        for item in range(4):
+            start = at + item * 20_000
+            events.append(event(SLOW, start, 20_000, "python_function"))
+            events.append(event("time.sleep", start + 500, 2_000, "python_function"))
+        events.append(event("aten::mm", at + 85_000, 12_000))
+    return to_bytes(events)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A TensorBoard on that recording, and the capture."""
+    logs = tmp_path_factory.mktemp("items")
+    (logs / "run").mkdir()
+    (logs / "run" / "worker0.1.pt.trace.json").write_bytes(slow_items())
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        capture = capture_of(address, "run")["id"]
+        report_at(address, capture)
+        yield address, capture
+
+
+@pytest.fixture
+def shown(browser: Any, served: Served) -> Iterator[Callable[..., Any]]:
+    """Opens a page of it, and gives the tab; console errors fail the test at its end."""
+    pages: list[Any] = []
+    errors: list[str] = []
+
+    def go(*, width: int = 1280, dark: bool = False, **values: str) -> Any:
+        address, capture = served
+        page = browser.new_page(viewport={"width": width, "height": 1000})
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        pages.append(page)
+        page.goto(f"{address}/?darkMode={str(dark).lower()}{link(capture, **values)}")
+        tab = page.frame_locator("iframe[src*='perf_advisor']")
+        tab.locator("canvas[data-drawn]").first.wait_for(timeout=40_000)
+        return tab
+
+    yield go
+    for page in pages:
+        page.close()
+    assert not errors
+
+
+def chosen(tab: Any) -> str:
+    text: str = tab.locator(".timeline-chosen").first.inner_text()
+    return text.replace("\u200b", "")
+
+
+def test_two_clicks_from_the_report_to_the_slow_call(shown: Callable[..., Any]) -> None:
+    tab = shown()
+    tab.get_by_role("button", name="As a table").click()
+    rows = tab.get_by_role("group", name="Events in view").get_by_role("row")
+    # Most of the step's own time is in it.
+    assert "__getitem__" in rows.nth(1).inner_text()
+    rows.nth(1).get_by_role("button").click()
+    assert "__getitem__" in chosen(tab)
+    assert "20.0 ms" in chosen(tab).replace("\xa0", " ")
+    assert "Waiting for input" in chosen(tab)
+
+
+@pytest.mark.corpus
+def test_two_clicks_in_a_recording(browser: Any, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / RECORDED, tmp_path / "logs" / "run")
+    with serving("--logdir", str(tmp_path / "logs"), cache=tmp_path / "cache") as address:
+        capture = capture_of(address, "run")["id"]
+        report_at(address, capture)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.goto(f"{address}/{link(capture)}")
+        tab = page.frame_locator("iframe[src*='perf_advisor']")
+        tab.get_by_role("button", name="As a table").click(timeout=40_000)
+        rows = tab.get_by_role("group", name="Events in view").get_by_role("row")
+        rows.filter(has_text="__getitem__").first.get_by_role("button").click()
+        assert "gen_torch.py(9): __getitem__" in chosen(tab)
+        assert "gen_torch.py:9 __getitem__" in chosen(tab)
+        page.close()
+
+
+def test_one_click_on_the_picture(shown: Callable[..., Any], served: Served) -> None:
+    tab = shown()
+    canvas = tab.locator("canvas[data-drawn]").first
+    canvas.scroll_into_view_if_needed()
+    from_ns, to_ns = map(int, canvas.get_attribute("data-drawn").split("-"))
+    address, capture = served
+    window = read(address, f"captures/{capture}/window")
+    boxes, slow = window["boxes"], window["texts"].index(SLOW)
+    # The second one: the first begins where the step does.
+    place = [at for at, name in enumerate(boxes["name"]) if name == slow][1]
+    middle_ns = window["from_ns"] + boxes["start_ns"][place] + boxes["duration_ns"][place] / 2
+    box = canvas.bounding_box()
+    x = box["x"] + box["width"] * (middle_ns - from_ns) / (to_ns - from_ns)
+    y = box["y"] + HEAD_PX + NAME_PX + LANE_PX * (boxes["row"][place] + 0.5)
+    mouse = canvas.page.mouse
+    mouse.move(x, y)
+    tip = tab.locator(".timeline-tip")
+    tip.wait_for()
+    # Event, source line, cause and finding together.
+    for part in (SLOW, "dataset.py:9 __getitem__", "Waiting for input", "Finding"):
+        assert part in tip.inner_text()
+    mouse.down()
+    mouse.up()
+    assert "__getitem__" in chosen(tab)
+
+
+def test_keys_move_zoom_and_choose(shown: Callable[..., Any]) -> None:
+    tab = shown(view="timeline")
+    plane = tab.get_by_role("application").first
+    canvas = tab.locator("canvas[data-drawn]").first
+
+    def drawn() -> tuple[int, int]:
+        plane.page.wait_for_timeout(100)
+        first, last = map(int, canvas.get_attribute("data-drawn").split("-"))
+        return first, last
+
+    begin, end = drawn()
+    plane.press("w")
+    near = drawn()
+    assert near[1] - near[0] == pytest.approx((end - begin) / 1.6, rel=0.01)
+    plane.press("d")
+    assert drawn()[0] > near[0]
+    plane.press("a")
+    assert drawn()[0] == pytest.approx(near[0], abs=2)
+    plane.press("Home")
+    plane.page.wait_for_timeout(500)
+    assert drawn() == (begin, end)
+    plane.press("ArrowDown")
+    assert "<module>" in chosen(tab)
+    plane.press("ArrowDown")
+    assert "train.py(30): train" in chosen(tab)
+    plane.press("Escape")
+    assert chosen(tab) == ""
+    plane.press("/")
+    tab.get_by_role("searchbox", name="Find events by name").press_sequentially("GETITEM")
+    tab.get_by_text(re.compile("^12 events, ")).wait_for()
+    tab.get_by_role("button", name="Next match").click()
+    assert "__getitem__" in chosen(tab)
+    plane.page.wait_for_timeout(600)
+    # A quarter of the picture is the event.
+    first, last = drawn()
+    assert last - first == pytest.approx(80_000_000, rel=0.02)
+
+
+def test_the_wheel_and_dragging_move_it(shown: Callable[..., Any]) -> None:
+    tab = shown(view="timeline")
+    canvas = tab.locator("canvas[data-drawn]").first
+    canvas.scroll_into_view_if_needed()
+    box, page = canvas.bounding_box(), canvas.page
+
+    def drawn() -> tuple[int, int]:
+        page.wait_for_timeout(100)
+        first, last = map(int, canvas.get_attribute("data-drawn").split("-"))
+        return first, last
+
+    begin, end = drawn()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -400)
+    page.keyboard.up("Control")
+    near = drawn()
+    # 1.0025 to the power of 400 is 2.715.
+    assert near[1] - near[0] == pytest.approx((end - begin) / 2.715, rel=0.02)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 100, steps=4)
+    page.mouse.up()
+    moved = drawn()
+    assert moved[0] - near[0] == pytest.approx((near[1] - near[0]) / 4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("width", "dark"), [(1280, False), (1280, True), (400, False)], ids=["light", "dark", "narrow"]
+)
+def test_it_is_accessible(shown: Callable[..., Any], width: int, dark: bool) -> None:
+    for values in (
+        {},
+        {"view": "timeline", "table": "1", "find": "getitem"},
+    ):
+        tab = shown(width=width, dark=dark, **values)
+        assert violations(tab) == []
+        assert tab.locator("html").evaluate("e => e.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("look", ["tree", "flames"])
+def test_calls_by_keys_search_and_inverted(shown: Callable[..., Any], look: str) -> None:
+    tab = shown()
+    tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Calls").click()
+    tab.get_by_role("heading", level=1, name=re.compile("__getitem__ takes")).wait_for()
+    tree = tab.get_by_role("treegrid")
+    # The heaviest path is open.
+    assert "__getitem__" in tree.inner_text()
+    if look == "flames":
+        tab.get_by_role("button", name="Flame graph").click()
+        flames = tab.get_by_role("application")
+        flames.press("ArrowDown")
+        flames.press("ArrowDown")
+        assert "train.py(30): train" in chosen(tab)
+        flames.press("Enter")
+        tab.get_by_role("button", name="Zoom out").click()
+    else:
+        tree.get_by_role("row").nth(1).focus()
+        tree.press("ArrowDown")
+        assert "train.py(30): train" in chosen(tab)
+    tab.get_by_role("searchbox", name="Find calls").fill("getitem")
+    tab.get_by_text(re.compile("^1 match, ")).wait_for()
+    assert violations(tab) == []
+    tab.get_by_role("button", name="Inverted").click()
+    tab.get_by_role("searchbox", name="Find calls").fill("")
+    if look == "tree":
+        assert "__getitem__" in tree.get_by_role("row").nth(1).inner_text()
+    assert violations(tab) == []
