@@ -10,7 +10,11 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.collectives import collectives_by_operation, most_exposed
+from tb_perfadvisor.rules.evidence.collectives import (
+    collectives_by_operation,
+    most_exposed,
+    on_waiting,
+)
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
@@ -26,12 +30,10 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     transfer_share,
 )
 from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Shorten
 
 _WORTH_A_SENTENCE = 0.01
-_ALMOST_ALL = 0.9995
-"""From here on, `format_share` prints 100.0 %."""
 _MANY_BYTES = 400 * 2**20
 """From here on, buckets of 100 MB are four or more, of which all but the last can overlap."""
 _LARGE_BUCKET = 50 * 2**20
@@ -80,9 +82,14 @@ class ExposedCommunication(Rule):
     If ranks are missing, the split is unknown: transfer is at least the time that the bytes need on
     the link, which is expected, and at most all exposed time, which is high. If the bytes and the
     link explain less than half of it, nothing is estimated: the finding ranks by the exposed time,
-    because waiting for other ranks and a slow link are problems of communication. Low is always 0:
-    exposed communication may not be on the critical path, and there may be too little compute to
-    hide it.
+    because waiting for other ranks and a slow link are problems of communication. Low is what
+    better overlap alone would give: the time that the bytes need, as far as the step has compute
+    that overlaps no communication yet. With all ranks it is 0: exposed communication may not be on
+    the critical path.
+
+    Messages of a megabyte or more show which of the two it is. If even the fastest of them uses
+    little of the link, and those of one size take the same time, the link is slow: late ranks come
+    later in one step than in the next.
 
     When to ignore
     --------------
@@ -127,7 +134,7 @@ class ExposedCommunication(Rule):
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
-                f" {_on_waiting(signals, split, wire_ns)}.{longest}{_awaited(signals)}"
+                f" {on_waiting(signals, split, wire_ns)}{longest}{_awaited(signals)}"
             ),
             title=title,
             saving=_saving(signals, communicating, split, wire_ns),
@@ -219,25 +226,16 @@ def _saving(
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
         unpriced_ns = total_ns(claims) - wire_ns
-        return Saving(0, wire_ns, total_ns(claims), claims, "heuristic", unpriced_ns=unpriced_ns)
+        low_ns = min(wire_ns, free_compute_ns(signals))
+        return Saving(
+            low_ns, wire_ns, total_ns(claims), claims, "heuristic", unpriced_ns=unpriced_ns
+        )
     transfer_ns = round(exposed_ns * split)
     # A transfer at the speed of the link is only hidden. A slower one may also get faster.
     needed_ns = min(wire_ns, transfer_ns)
     saved_ns = transfer_ns - needed_ns + min(needed_ns, free_compute_ns(signals))
     shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
     return Saving(0, saved_ns, transfer_ns + total_ns(awaited), claims, "measured", (shorter,))
-
-
-def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
-    unknown = "without profiles of all ranks, how much of it is waiting for other ranks is unknown"
-    if split is None and wire_ns:
-        least = format_duration(wire_ns / signals.steps.count)
-        return f"at least {least} is transfer, judging by the bytes sent; {unknown}"
-    if split is None:
-        return f"{unknown}, and hiding it saves at most that"
-    peers = "ranks" if len(signals.run.traces) > 1 else "devices"
-    waiting = format_share(1 - split) if split < _ALMOST_ALL else "none"
-    return f"{waiting} of the time in collectives is waiting for other {peers}"
 
 
 def _hidden(signals: Signals, hidden_share: float) -> Shorten:

@@ -9,8 +9,10 @@ from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
-from tb_perfadvisor.signals.ranks.collective_costs import fit_of, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import fit_of, slow_messages, wire_bytes
+from tb_perfadvisor.signals.ranks.exposed_communication import has_all_ranks
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
+from tb_perfadvisor.units import format_duration, format_rate, format_share
 
 
 def most_exposed(title: str, signals: Signals, chosen: Mask) -> Events:
@@ -132,3 +134,53 @@ def collectives_by_operation(signals: Signals) -> Table:
         ),
         tuple(ranked),
     )
+
+
+_ALIKE = 0.1
+"""Late ranks come later in one step than in the next; a slow link is equally slow each time."""
+
+
+def _on_slow_messages(signals: Signals) -> str:
+    """What the rate of the large messages tells of transfer and waiting, as a sentence or none."""
+    slow = slow_messages(signals)
+    if slow is None:
+        return ""
+    rates = (
+        f" Large messages reach {format_rate(slow.bytes_per_s, 'B/s')} at most, on a link of"
+        f" {format_rate(slow.link_bytes_per_s, 'B/s')}"
+    )
+    if slow.spread is None or slow.spread > _ALIKE:
+        return f"{rates}: the link is slow, or other ranks are late for all of them."
+    return (
+        f"{rates}, and those of one size take the same time to within {format_share(slow.spread)}:"
+        " that points to a slow link rather than to late ranks."
+    )
+
+
+_ALMOST_ALL = 0.9995
+"""From here on, `format_share` prints 100.0 %."""
+
+
+def on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
+    """How the exposed time splits into transfer and waiting: half a sentence, or more.
+
+    Args:
+        signals: The reference rank.
+        split: Share of the time in collectives that is transfer; None if unknown.
+        wire_ns: Time that the bytes need on the link, as far as it is exposed.
+    """
+    how = "how much of it is waiting for other ranks is unknown"
+    unknown = (
+        f"most collectives could not be matched across the ranks, so {how}"
+        if has_all_ranks(signals)
+        else f"without profiles of all ranks, {how}"
+    )
+    slow = f".{_on_slow_messages(signals)}"
+    if split is None and wire_ns:
+        least = format_duration(wire_ns / signals.steps.count)
+        return f"at least {least} is transfer, judging by the bytes sent; {unknown}{slow}"
+    if split is None:
+        return f"{unknown}, and hiding it saves at most that{slow}"
+    peers = "ranks" if len(signals.run.traces) > 1 else "devices"
+    waiting = format_share(1 - split) if split < _ALMOST_ALL else "none"
+    return f"{waiting} of the time in collectives is waiting for other {peers}."

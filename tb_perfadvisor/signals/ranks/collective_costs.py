@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -102,6 +102,51 @@ def longest_transfer_ns(signals: Signals) -> Float64:
     known_ns = collectives_of(signals).transfer_ns >= 0
     on_link_ns = 2 * wire_bytes(signals) / link_of_group(signals) * NS_PER_S + LATENCY_NS
     return np.where(np.isnan(on_link_ns) | known_ns, np.inf, on_link_ns)
+
+
+LARGE_BYTES = 1_000_000
+"""From a megabyte on, bandwidth outweighs latency."""
+_LITTLE = 0.35
+"""Of the link's bandwidth. Bad tuning alone does not cost half of what is reachable."""
+_FEWEST_OF_A_SIZE = 3
+
+
+class SlowMessages(Struct, frozen=True):
+    """Large messages of which even the fastest uses little of the link."""
+
+    bytes_per_s: float
+    """Bus bandwidth of the fastest."""
+    link_bytes_per_s: float
+    spread: float | None
+    """How far the times of messages of the same size are apart, as a share of their median; the
+    largest over the sizes. None if no size occurs three times."""
+
+
+@memoized
+def slow_messages(signals: Signals) -> SlowMessages | None:
+    """The large messages, waiting included, if all are slow for the link; else None."""
+    collectives, wire, link = collectives_of(signals), wire_bytes(signals), link_of_group(signals)
+    taken_ns = collectives.without_waiting_ns
+    large = np.flatnonzero(
+        np.isfinite(wire * link) & (collectives.size_bytes >= LARGE_BYTES) & (taken_ns > 0)
+    )
+    if not len(large):
+        return None
+    rate = wire[large] / taken_ns[large] * NS_PER_S
+    fastest = int(np.argmax(rate / link[large]))
+    if rate[fastest] >= _LITTLE * link[large][fastest]:
+        return None
+    first, kind = group_rows(
+        collectives.operation.code[large], collectives.group.code[large], wire[large].astype(int)
+    )
+    spreads = [
+        float(np.ptp(taken_ns[large[rows]]) / np.median(taken_ns[large[rows]]))
+        for rows in rows_by_group(kind, len(first))
+        if len(rows) >= _FEWEST_OF_A_SIZE
+    ]
+    return SlowMessages(
+        float(rate[fastest]), float(link[large][fastest]), max(spreads, default=None)
+    )
 
 
 def wire_time_ns(signals: Signals, collectives: Collectives, size_bytes: Float64) -> Float64:

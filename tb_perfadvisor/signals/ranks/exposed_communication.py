@@ -31,6 +31,10 @@ _MOSTLY: Final = 0.5
 _CALL: Final = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b")
 
 
+_KNOWN, _KNOWN_OF_ALL_RANKS = 0.9, 0.5
+"""Share of the exposed time of which transfer and waiting must be known."""
+
+
 class ExposedUse(Struct, frozen=True):
     """The collectives of the used window that are for one thing."""
 
@@ -121,14 +125,24 @@ def gradient_messages(signals: Signals) -> GradientMessages | None:
 
 
 def transfer_share(signals: Signals) -> float | None:
-    """Share of collective time that is transfer, weighted by exposure; None if unknown."""
+    """Share of collective time that is transfer, weighted by exposure; None if unknown.
+
+    If all ranks were profiled, only the edges of the recordings differ, which are like the rest.
+    """
     collectives = collectives_of(signals)
     known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
     weight = collectives.exposed_ns[known].sum()
-    if weight == 0 or weight < 0.9 * collectives.exposed_ns.sum():
+    enough = _KNOWN_OF_ALL_RANKS if has_all_ranks(signals) else _KNOWN
+    if weight == 0 or weight < enough * collectives.exposed_ns.sum():
         return None
     transfer = collectives.transfer_ns[known] / collectives.duration_ns[known]
     return float((transfer * collectives.exposed_ns[known]).sum() / weight)
+
+
+def has_all_ranks(signals: Signals) -> bool:
+    """Whether every rank of the program was profiled."""
+    world = signals.trace.source.world_size
+    return world is not None and len(signals.run.traces) >= world
 
 
 def needed_transfer_ns(signals: Signals) -> int:
