@@ -480,7 +480,7 @@ CPU_PAIRS = (
         "torch_loops",
         "pytorch",
         "Adam updates 242 parameters one after the other; fixed: in one fused operator",
-        _TINY,
+        ("optimizer-loop", *_TINY),
         still_true=_TINY,  # 121 small layers remain
     ),
     RecordedPair(

@@ -10,9 +10,10 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.input.host_loading import host_loading
 from tb_perfadvisor.signals.input.loading_apart import limited
 from tb_perfadvisor.signals.input.waiting_fetches import (
     ends_in_prefetch,
@@ -44,7 +45,8 @@ class InputStall(Rule):
     or the whole stall if the profile cannot be replayed. High is the whole stall. Low is what
     overlapping input and step alone would hide: the smaller of the stall and the rest of the step.
     If loading already overlaps the step, low is half of what an input pipeline of twice the rate
-    would save.
+    would save. In a program on the CPU whose training thread loads, the prices are those of
+    loader-in-main-process: worker processes would share the step's cores.
 
     A stall of 3 % is reported if it occurs in more than one step. Unless the training process
     loads the data itself, the time that it takes to hand over a finished batch is subtracted
@@ -126,17 +128,23 @@ class InputStall(Rule):
         if has_workers or ends_in_prefetch(signals):
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
         low_ns, away_ns = limited(signals, stall_ns, low_ns)
+        fix: tuple[Remove, ...] = (Remove(signals.input_waits),)
+        expected_ns = stall_ns - away_ns
+        basis: Basis = "measured"
+        prices = host_loading(signals) if loads_itself else None
+        if prices is not None:  # loading needs the step's cores
+            fix, basis = (), "modeled"
+            low_ns, expected_ns = prices.best.low_ns, prices.best.expected_ns
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
-        where, fix = f", in {name}" if name else "", (Remove(signals.input_waits),)
+        where = f", in {name}" if name else ""
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
+        keeps_in_memory = prices is not None and prices.keeps_in_memory
         yield Finding(
             instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
-            saving=Saving(
-                low_ns, stall_ns - away_ns, stall_ns, claims, "measured", fix, elsewhere_ns=away_ns
-            ),
+            saving=Saving(low_ns, expected_ns, stall_ns, claims, basis, fix, elsewhere_ns=away_ns),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)
@@ -157,7 +165,7 @@ class InputStall(Rule):
             ),
             remedies=advise(
                 "more-loader-workers",
-                "loader-workers",
+                *(("prepared-samples",) if keeps_in_memory else ("loader-workers",)),
                 "load-ahead",
                 "overlapped-input",
                 "more-service-workers",

@@ -12,6 +12,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
+from tb_perfadvisor.signals.host.optimizer_loops import host_updates
 from tb_perfadvisor.signals.host.source_lines import place_of
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -55,7 +56,7 @@ _SUBJECTS = {
     LoopKind.UNKNOWN: "a loop",
 }
 _ADVICE = {
-    LoopKind.OPTIMIZER: ("fused-optimizer",),
+    LoopKind.OPTIMIZER: ("fused-optimizer", "list-operators"),
     LoopKind.PARAMETERS: ("list-operators", "compile"),
     LoopKind.LAYERS: ("compile", "larger-batch"),
     LoopKind.SEQUENCE: ("recurrent-layer", "compile", "larger-batch"),
@@ -93,7 +94,8 @@ class ManyTinyOperators(Rule):
     cells by one operator; other recurrent layers on the CPU run the same loop in C++, which leaves
     a fifth of the dispatch to gain, unless compiling gains more. On a device, it is
     the idle time during the loop, a part of what launch-bound reports; loops over layers are left
-    to that rule, and optimizers to unfused-optimizer.
+    to that rule, and optimizers to unfused-optimizer; on the CPU, those with a fused form, to
+    optimizer-loop.
 
     When to ignore
     --------------
@@ -129,7 +131,10 @@ class ManyTinyOperators(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each loop of tiny operators."""
+        updates = host_updates(signals)  # which optimizer-loop prices
         for loop in operator_loops(signals):
+            if loop.kind is LoopKind.OPTIMIZER and updates is not None:
+                continue
             saving = self._saving(signals, loop)
             if saving is not None and not self.is_minor(saving.expected_ns, signals):
                 yield _finding(signals, loop, saving)

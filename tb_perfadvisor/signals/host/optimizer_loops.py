@@ -28,6 +28,8 @@ _MANY = 10
 # Kernels over lists of tensors: torch's foreach and fused optimizers, and apex's.
 _OF_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fused")
 _ZEROING = re.compile(r"^aten::(zero_|fill_)$")
+# PyTorch's optimizers with a fused form on the CPU (2.4): torch/optim/*.py.
+_FUSED_ON_CPU = re.compile(r"^Optimizer\.step#(Adam|AdamW|Adagrad|SGD)\.step$")
 
 
 class HostLoop(Struct, frozen=True):
@@ -58,6 +60,50 @@ def optimizer_loop(signals: Signals) -> HostLoop:
 def zeroing_loop(signals: Signals) -> HostLoop:
     """`Optimizer.zero_grad`, if it zeros each gradient separately."""
     return _loop(signals, "Optimizer.zero_grad#", lambda name: bool(_ZEROING.match(name)))
+
+
+class HostUpdates(Struct, frozen=True):
+    """Updates of parameters on the CPU by an optimizer that has a fused form there."""
+
+    name: str
+    """Its class, such as `AdamW`."""
+    steps: Intervals
+    """When it runs, in the used window."""
+    operators: Int32
+    """The operators that it calls."""
+    has_momentum: bool
+    is_fused: bool
+
+
+@memoized
+def host_updates(signals: Signals) -> HostUpdates | None:
+    """What `Optimizer.step` does in a program on the CPU; None of optimizers without fused form."""
+    if not signals.device.is_host_only:
+        return None
+    trace, events = signals.trace, signals.trace.events
+    calls = signals.steps.own(trace.rows(EventKind.ANNOTATION))
+    calls = calls[events.track[calls] == signals.step_track]
+    calls = _named(trace, calls, lambda name: bool(_FUSED_ON_CPU.match(name)))
+    if not len(calls):
+        return None
+    found = _FUSED_ON_CPU.match(trace.name(int(calls[0])))
+    assert found is not None
+    spans = clip(
+        union(events.start_ns[calls], events.end_ns[calls]),
+        signals.attribution.window_start_ns,
+        signals.attribution.window_end_ns,
+    )
+    operators = trace.rows(EventKind.OPERATOR)
+    operators = operators[events.track[operators] == signals.step_track]
+    operators = operators[contains(spans, events.start_ns[operators])]
+    names = {trace.strings[name] for name in distinct(events.name[operators]).tolist()}
+    return HostUpdates(
+        name=found[1],
+        steps=spans,
+        operators=operators,
+        has_momentum="aten::mul_" in names,
+        is_fused=any("_fused_" in name for name in names),
+    )
 
 
 def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> HostLoop:

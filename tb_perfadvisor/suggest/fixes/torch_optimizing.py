@@ -34,7 +34,8 @@ _USUAL_BUCKET_MB = 25
 
 
 def _fused(code: Code, values: Values) -> Iterator[Edit]:
-    for call in code.calls(*_FUSED):
+    named = f"torch.optim.{values['optimizer']}" if "optimizer" in values else ""
+    for call in code.calls(*((named,) if named in OPTIMIZERS else _FUSED)):
         given = argument(call, "fused")
         if is_name(given, "True"):
             yield Edit(call, present="fused=True")
