@@ -77,7 +77,7 @@ def test_the_fixed_program_is_faster(
 
 
 def test_a_gate_fails(logdir: Path, perfadvisor: Perfadvisor) -> None:
-    perfadvisor("analyze", logdir / "pytorch_input_slow", "--fail-on", "high", status=1)
+    perfadvisor("analyze", logdir / "pytorch_input_slow", "--fail-on", "medium", status=1)
 
 
 def test_settings_from_a_file(tmp_path: Path, logdir: Path, perfadvisor: Perfadvisor) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.loading import loading_saving
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input.host_loading import HostLoading, host_loading
+from tb_perfadvisor.signals.input.host_loading import HostLoading, host_loading, loader_in_process
 from tb_perfadvisor.signals.input.waiting_fetches import (
     fetches_without_workers,
     workers_to_keep_up,
@@ -94,6 +95,7 @@ class LoaderInMainProcess(Rule):
         if self.is_minor(stall_ns if prices is None else prices.best.expected_ns, signals):
             return
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        loader = loader_in_process(signals)
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         remedies = advise("loader-workers", "data-in-memory", workers=workers_to_keep_up(signals))
         if prices is not None and prices.keeps_in_memory:
@@ -110,6 +112,7 @@ class LoaderInMainProcess(Rule):
             saving=loading_saving(signals, claims, fetches),
             evidence=(
                 costliest("Longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
+                *made_tables(() if loader is None else (loader,)),
             ),
             remedies=remedies,
         )

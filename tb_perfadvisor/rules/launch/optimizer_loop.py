@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
@@ -102,6 +103,7 @@ class OptimizerLoop(Rule):
 def _finding(signals: Signals, updates: HostUpdates, saving: Saving) -> Finding:
     duration = signals.trace.events.duration_ns[updates.operators]
     steps = max(len(signals.steps), 1)
+    made = signals.trace.facts.program.all_made("optimizer")
     usual = format_duration(total_ns(updates.steps) / steps)
     count = len(updates.operators) // steps
     return Finding(
@@ -121,6 +123,7 @@ def _finding(signals: Signals, updates: HostUpdates, saving: Saving) -> Finding:
                 ((Column("host_ns", "Time on the host", "ns"), duration),),
             ),
             costliest("Longest of these operators", signals.worker, updates.operators, duration),
+            *made_tables(each for each in made if each.name == updates.name),
         ),
         remedies=advise("fused-host-optimizer", optimizer=updates.name),
     )

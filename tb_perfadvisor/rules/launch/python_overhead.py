@@ -32,6 +32,7 @@ from tb_perfadvisor.signals.host.idle_owners import (
     idle_without,
 )
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
+from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.program_runs import program_runs
@@ -134,6 +135,8 @@ class PythonOverhead(Rule):
         if signals.device.is_host_only and signals.trace.source.framework == "tensorflow":
             # Inside a compiled function, the host only waits for TensorFlow's executor.
             stalls = minus(stalls, program_runs(signals).spans)
+        if signals.device.is_host_only:
+            stalls = minus(stalls, eager_calls(signals).idle)
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         compiling = attribution.intervals[Cause.COMPILING]

@@ -102,7 +102,7 @@ def host_loading(signals: Signals) -> HostLoading | None:
     fetches = union(events.start_ns[rows], events.end_ns[rows])
     fetch_ns = total_ns(intersect(signals.attribution.intervals[Cause.INPUT], fetches))
     machine = signals.trace.facts.machine
-    loader = _loader(signals)
+    loader = loader_in_process(signals)
     fits = _fits(loader, machine.usable_memory_bytes)
     is_augmented = _is_augmented(signals, rows)
     workers, hand_over_ns = _workers(signals, fetch_ns, len(rows))
@@ -159,8 +159,11 @@ def _memory(fetch_ns: int, is_augmented: bool, is_sized: bool) -> Gain:
     return Gain(int(low * fetch_ns), int(expected * fetch_ns), int(high * fetch_ns))
 
 
-def _loader(signals: Signals) -> Made | None:
-    """The loader of the training loop, if the recorder knows of one without workers."""
+def loader_in_process(signals: Signals) -> Made | None:
+    """The loader of the training loop, if the recorder knows of one without workers.
+
+    Among several, it is the one with most samples.
+    """
     loaders = signals.trace.facts.program.all_made("loader")
     without = [made for made in loaders if made.facts.get("num_workers") == 0]
     return max(without, key=lambda made: _number(made, "samples"), default=None)
