@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,9 +21,12 @@ from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain, printable_json
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.captures import Listing
+    from tb_perfadvisor.ingest.captures import Capture, Listing
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.suggest import Suggestion
+
+# tb_perfadvisor.instrument.continuous names recordings by their first step.
+_OF_STEP = re.compile(r"^(?:(.*)/)?step_\d+$")
 
 _EXAMPLES = """\
 Examples:
@@ -33,7 +37,9 @@ Examples:
 
 
 @click.command(cls=Command, epilog=_EXAMPLES)
-@click.argument("path", cls=Argument, help="A run or one file: exactly one capture.")
+@click.argument(
+    "path", cls=Argument, help="A run or one file: one capture, or several recordings of one run."
+)
 @click.option(
     "--repo",
     type=PATH,
@@ -101,7 +107,7 @@ def _keep_bytes() -> None:
 
 
 def _report(path: str, listing: Listing) -> Report:
-    """The report of the only capture."""
+    """The report of the only capture, or of the last one of a run that was recorded repeatedly."""
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.engine.report_cache import open_report_cache
@@ -109,6 +115,10 @@ def _report(path: str, listing: Listing) -> Report:
 
     settings = Config()
     captures = listing.captures
+    if len(captures) > 1 and _are_of_one_run(captures):
+        last = max(captures, key=lambda capture: (capture.run, capture.session))
+        note(f"of {len(captures)} recordings, the patches are for the last: {last.run}.")
+        captures = (last,)
     if len(captures) > 1:
         names = ", ".join(dict.fromkeys(capture.run or "." for capture in captures[:5]))
         raise UsageError(
@@ -127,6 +137,12 @@ def _report(path: str, listing: Listing) -> Report:
     if not isinstance(result, Report):
         raise PerfAdvisorError(result.reason, where=result.path)
     return result
+
+
+def _are_of_one_run(captures: Sequence[Capture]) -> bool:
+    """Whether captures are recordings of one run, such as `run/step_00000020`."""
+    found = [_OF_STEP.match(capture.run) for capture in captures]
+    return len({match[1] for match in found if match}) == 1 and all(found)
 
 
 def _text(suggestion: Suggestion) -> str:

@@ -228,7 +228,8 @@ def _choose(
     if not found:
         return None, ""
     near = [each for each in found if any(_is_near(each, place) for place in places)]
-    candidates = near or found
+    exact = [each for each in near if any(_is_at(each, place) for place in places)]
+    candidates = exact or near or found
     if len(candidates) > 1:
         # A loader or a pipeline for training is what a recorded training step reads.
         named = [each for each in candidates if _TRAINING.search(_name(each))]
@@ -266,6 +267,12 @@ def _is_near(found: _Found, place: model.Place) -> bool:
     if function is None:
         return found.code.line(found.change.node) == place.line
     return found.code.line(function) <= place.line <= found.code.last_line(function)
+
+
+def _is_at(found: _Found, place: model.Place) -> bool:
+    """Whether a change is on the line that a place names, such as that of a loader."""
+    code = found.code
+    return code.line(found.change.node) <= place.line <= code.last_line(found.change.node)
 
 
 def _unified_diff(path: str, before: str, after: str) -> str:

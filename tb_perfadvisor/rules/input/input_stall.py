@@ -9,11 +9,12 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input.host_loading import host_loading
+from tb_perfadvisor.signals.input.host_loading import host_loading, loader_in_process
 from tb_perfadvisor.signals.input.loading_apart import limited
 from tb_perfadvisor.signals.input.waiting_fetches import (
     ends_in_prefetch,
@@ -140,6 +141,7 @@ class InputStall(Rule):
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
         where = f", in {name}" if name else ""
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
+        loader = loader_in_process(signals) if loads_itself else None
         keeps_in_memory = prices is not None and prices.keeps_in_memory
         yield Finding(
             instance=_fetch(name),
@@ -162,6 +164,7 @@ class InputStall(Rule):
                     ),
                 ),
                 *_stall_by_step(signals),
+                *made_tables(() if loader is None else (loader,)),
             ),
             remedies=advise(
                 "more-loader-workers",

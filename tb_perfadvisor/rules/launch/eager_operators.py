@@ -37,11 +37,11 @@ class EagerOperators(Rule):
     is what the steps save in a replay without these calls.
 
     On the CPU, where the operators are the work, it is the time in these calls, and in gaps of up
-    to five milliseconds between them, in which none of their kernels runs. High adds the time of elementwise operations
-    and reductions that run alone, and expected adds half of it: a compiled program fuses them with
-    their neighbors or reuses their memory. Where JAX fills an array with a number, expected adds
-    all of it: a compiled program stores no such array. PyTorch is eager by design; launch-bound
-    reports what that costs.
+    to five milliseconds between them, in which none of their kernels runs. High adds the time of
+    elementwise operations and reductions that run alone, and expected adds half of it: a compiled
+    program fuses them with their neighbors or reuses their memory. Where JAX fills an array with a
+    number, expected adds all of it: a compiled program stores no such array. PyTorch is eager by
+    design; launch-bound reports what that costs.
 
     When to ignore
     --------------

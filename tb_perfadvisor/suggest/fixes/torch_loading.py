@@ -29,6 +29,8 @@ _USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_fac
 _REPEATS = re.compile(
     r"IterableDataset|streaming=True|to_iterable_dataset|webdataset|WebDataset|IterDataPipe"
 )
+_RANDOM = re.compile(r"Random[A-Z]|\brandom\.|[Aa]ugment|ColorJitter|TrivialAugment|np\.random")
+"""What changes samples at random, in transforms of torchvision and in code."""
 _ON_DEVICE = re.compile(r"\.cuda\(|\.to\(|device=")
 _CHANGES_DATA = re.compile(r"\b(\w*data\w*|\w*set|ds)\.set_epoch\(", re.IGNORECASE)
 _DEVICE = re.compile(r"dev|cuda|gpu|rank", re.IGNORECASE)
@@ -72,6 +74,41 @@ def _workers(code: Code, values: Values) -> Iterator[Edit]:
             changed = with_argument(changed, "persistent_workers", "True")
             what += ", persistent_workers=True"
         yield Edit(call, what, ((call, changed),), note=note, present=present)
+
+
+def _prepared(code: Code, values: Values) -> Iterator[Edit]:
+    """All samples prepared once, in front of the loader."""
+    for call in code.calls(*_LOADER):
+        given = argument(call, "dataset") or next(iter(positional(call)), None)
+        statement = code.around(call, cst.SimpleStatementLine)
+        if given is None or statement is None:
+            continue
+        if _REPEATS.search(code.text):
+            yield Edit(call, unsure="an IterableDataset has no samples by index")
+        elif _RANDOM.search(code.text):
+            yield Edit(call, unsure="samples may be changed at random, each time anew")
+        elif isinstance(given, cst.ListComp):
+            yield Edit(call, present="a list of prepared samples")
+        else:
+            block = code.parents[id(statement)]
+            name = dotted_name(given)
+            lines = [] if name else [f"dataset = {code.source(given)}\n"]
+            name = name or "dataset"
+            lines.append(f"samples = [{name}[index] for index in range(len({name}))]\n")
+            new = [cst.parse_statement(line, config=code.module.config_for_parsing)
+                   for line in lines]  # fmt: skip
+            new[0] = new[0].with_changes(leading_lines=statement.leading_lines)
+            changed = statement.with_changes(leading_lines=[])
+            body = list(block.body)
+            at = body.index(statement)
+            body[at : at + 1] = [*new, changed]
+            yield Edit(
+                call,
+                "samples prepared once",
+                ((block, block.with_changes(body=body)), (given, cst.Name("samples"))),
+                note="All samples stay in memory, and each stays as it is: nothing may change it"
+                " at random.",
+            )
 
 
 def _wanted_workers(values: Values, count: int) -> int:
@@ -165,6 +202,12 @@ FIXES = (
         "Datasets that use the device or that each worker would repeat, and numbers that are set or"
         " used elsewhere.",
         Part.LOADER_WORKERS,
+    ),
+    Fix(
+        "prepared-samples",
+        ("DataLoader",),
+        _prepared,
+        "Datasets without an index, and files that change samples at random.",
     ),
     Fix(
         "pin-batches",

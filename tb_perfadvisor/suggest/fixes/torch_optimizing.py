@@ -34,8 +34,21 @@ _USUAL_BUCKET_MB = 25
 
 
 def _fused(code: Code, values: Values) -> Iterator[Edit]:
+    """The fused form, in all optimizers of the class that a finding on the CPU names."""
     named = f"torch.optim.{values['optimizer']}" if "optimizer" in values else ""
-    for call in code.calls(*((named,) if named in OPTIMIZERS else _FUSED)):
+    if named not in OPTIMIZERS:
+        yield from _each_fused(code, _FUSED)
+        return
+    edits = list(_each_fused(code, (named,)))
+    changes = tuple(change for edit in edits for change in edit.replacements)
+    if len(edits) > 1 and all(edit.replacements for edit in edits):
+        yield edits[0]._replace(what=f"fused=True in {len(edits)} places", replacements=changes)
+    else:
+        yield from edits
+
+
+def _each_fused(code: Code, names: tuple[str, ...]) -> Iterator[Edit]:
+    for call in code.calls(*names):
         given = argument(call, "fused")
         if is_name(given, "True"):
             yield Edit(call, present="fused=True")
