@@ -10,6 +10,7 @@ core, or sleeps as one that waits for storage does. It runs for two minutes; kee
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ _FETCHES = ((0, 0), (10, 0), (40, 0), (150, 0), (500, 0), (0, 300))
 """Microseconds that a sample computes, and that it waits."""
 
 
-class _Dataset(torch.utils.data.Dataset[Any]):
+class _Dataset:
+    """Images that take time to make."""
+
     def __init__(self, computes_us: int, waits_us: int) -> None:
         self._computes_s = computes_us * 1e-6
         self._waits_s = waits_us * 1e-6
@@ -41,12 +44,12 @@ class _Dataset(torch.utils.data.Dataset[Any]):
         return self._images[index % _SAMPLES], index % 10
 
 
-def _dense(width: int) -> nn.Module:
+def _dense(width: int) -> Any:
     hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), nn.Linear(784, width), *hidden, nn.Linear(width, 10))
 
 
-def _convolutions(channels: int) -> nn.Module:
+def _convolutions(channels: int) -> Any:
     return nn.Sequential(
         nn.Unflatten(1, (1, 28)),
         nn.Conv2d(1, channels, 3),
@@ -58,16 +61,16 @@ def _convolutions(channels: int) -> nn.Module:
     )
 
 
-_MODELS = (
+_MODELS: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("dense, 64 wide", lambda: _dense(64)),
     ("dense, 512 wide", lambda: _dense(512)),
     ("32 channels", lambda: _convolutions(32)),
 )
 
 
-def _times_ms(model: nn.Module, dataset: _Dataset, workers: int) -> tuple[float, float]:
+def _times_ms(model: Any, dataset: _Dataset, workers: int) -> tuple[float, float]:
     """Mean time of a step, and of the fetch in it."""
-    loader = torch.utils.data.DataLoader(
+    loader: Any = torch.utils.data.DataLoader(
         dataset, batch_size=_SAMPLES, num_workers=workers, persistent_workers=workers > 0
     )
     optimizer = torch.optim.Adam(model.parameters())
