@@ -33,10 +33,10 @@ class UnusedResults(FasterOperations):
     How it is measured
     ------------------
     Operations on the result take the share of their time that the elements which are used have in
-    all. High assumes just that, expected half as much again, because smaller operations are less
-    efficient. Low is half of high. Behind a mask, twice as much as is used is expected to remain,
-    because blocks along it contain some of the rest, and half at best, because smaller arrays stay
-    on the chip.
+    all. Expected is that half as much again remains, because smaller operations are less efficient.
+    Behind a mask, it is twice as much, because blocks along it contain some of the rest. High
+    assumes that half of the share remains, because smaller arrays may stay on the chip; low that
+    half of what nobody uses goes.
 
     When to ignore
     --------------

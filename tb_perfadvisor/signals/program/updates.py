@@ -176,8 +176,18 @@ def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
     return [
         *_priced(signals, whole, (0.5, 1.0, 2.0)),
         *_priced(signals, dense, (2.0, 3.5, 4.0)),
-        *_priced(signals, moved, (0.5, 1.25, 2.0)),
+        *_priced(signals, moved, _passes_of_moves(moved)),
     ]
+
+
+def _passes_of_moves(moved: list[Update]) -> tuple[float, float, float]:
+    """Passes over arrays that are moved into another order, perhaps by way of another layout.
+
+    Each operation on the way reads and writes the array. A part of it may have to move.
+    """
+    kernels = sum(len({u.running.program.kernel_of(row) for row in u.rows[:-1]}) for u in moved)
+    each = 2.0 * kernels / max(len(moved), 1)
+    return 0.3 * each, 0.65 * each, each
 
 
 def _priced(

@@ -125,8 +125,8 @@ def without_unused_parts(signals: Signals) -> list[FasterOperation]:
     """The operations of such products, with what remains of them.
 
     What is between the product and the slice works on the same elements, and shrinks as well.
-    Smaller operations are less efficient. Blocks along a mask also contain some of what it hides,
-    but what is left may fit into memory on the chip.
+    Smaller operations are less efficient, and blocks along a mask also contain some of what it
+    hides. At best, what is left fits into memory on the chip, and takes half of its part.
     """
     shares: dict[int, tuple[FasterOperation, float]] = {}
     for part in partly_used_products(signals):
@@ -137,7 +137,7 @@ def without_unused_parts(signals: Signals) -> list[FasterOperation]:
         for operation in running.of(rows):
             now = mean_ns(signals, operation)
             is_masked = program.name_of(part.by) == "select"
-            best = now * part.used * (0.5 if is_masked else 1.0)
+            best = now * part.used / 2
             expected = now * min((2.0 if is_masked else 1.5) * part.used, 1.0)
             faster = FasterOperation(operation, expected, best, now * (1 + part.used) / 2)
             known = shares.get(operation.op)
