@@ -52,6 +52,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         *(Need.MEMORY_SNAPSHOT, Need.MEMORY_HISTORY, Need.SNAPSHOT_CAPACITY),
         Need.SHAPES,
         Need.TILED_LAYOUTS,
+        Need.PROGRAMS,
         *(Need.MATRIX_UNIT, Need.OPERATOR_SUMS),  # of recorders that write sums
     }
 
