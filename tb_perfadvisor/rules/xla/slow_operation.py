@@ -57,7 +57,9 @@ class SlowOperation(FasterOperations):
 
     minimum_share = Limit(0.05, "share", "A heuristic has to concern a good part of the step.")
     minimum_times = Limit(
-        4.0, "ratio", "Healthy operations, as XLA's compiler schedules them, take up to three times."
+        4.0,
+        "ratio",
+        "Healthy operations, as XLA's compiler schedules them, take up to three times.",
     )
     least_part = Limit(0.1, "share", "Of the step, for one operation. Small ones have fixed costs.")
 
