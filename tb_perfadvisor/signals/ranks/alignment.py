@@ -27,6 +27,8 @@ _LEAST_OVERLAP = 0.3
 """Of the shorter list. Recordings of the same steps share more."""
 _FEWEST = 3
 """Fewer ends in common say nothing about how constant their difference is."""
+_NEARLY_ALL = 0.9
+"""Of the differences. Collectives come in groups, within which a wrong shift fits as well."""
 _SAME_SIZES = 0.9
 _AS_CONSTANT, _AS_CONSTANT_NS = 2.0, 20_000
 """Shifts whose ends differ by as little cannot be told apart by them."""
@@ -140,7 +142,7 @@ def _shift(stream: Stream, longest: _List, listed: _List) -> int | None:
         difference = listed.end_ns[own] - longest.end_ns[other]
         middle = float(np.median(difference))
         if high - low >= _FEWEST:
-            spread = float(np.median(np.abs(difference - middle)))
+            spread = float(np.quantile(np.abs(difference - middle), _NEARLY_ALL))
         elif count == most and shift == 0:
             spread = 0.0
         else:
