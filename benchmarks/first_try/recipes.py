@@ -48,11 +48,17 @@ class History:
     after: Profile
 
 
-def profiles() -> tuple[Profile, ...]:
-    """Profiles whose first finding is judged."""
-    return tuple(
-        Profile(row["name"], _files(row, "files")) for row in table("profiles.toml")["profile"]
-    )
+BATCHES = {
+    "first": ("profiles.toml", "truths.toml"),
+    "second": ("second_profiles.toml", "second_truths.toml"),
+}
+"""The files with the profiles and the truths of each batch."""
+
+
+def profiles(batch: str = "first") -> tuple[Profile, ...]:
+    """Profiles of a batch, whose first finding is judged."""
+    rows = table(BATCHES[batch][0])["profile"]
+    return tuple(Profile(row["name"], _files(row, "files")) for row in rows)
 
 
 def histories() -> tuple[History, ...]:
@@ -70,9 +76,10 @@ def histories() -> tuple[History, ...]:
 
 
 def folders(directory: Path) -> Iterator[tuple[Profile, Path]]:
-    """Every profile of both lists, with the folder where `collect` puts it."""
-    for profile in profiles():
-        yield profile, profile_folder(directory, profile)
+    """Every profile of all lists, with the folder where `collect` puts it."""
+    for batch in BATCHES:
+        for profile in profiles(batch):
+            yield profile, profile_folder(directory, profile)
     for history in histories():
         for side in (history.before, history.after):
             yield side, history_folder(directory, side)
