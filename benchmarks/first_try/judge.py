@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from first_try.recipes import (
+    BATCHES,
     FOLDER,
     History,
     Profile,
@@ -69,12 +70,12 @@ class HistoryVerdict:
         return self.gain > self.bound
 
 
-def judge_profiles(directory: Path) -> list[ProfileVerdict]:
-    """Judge the first finding on every profile of profiles.toml."""
-    truths = {row["name"]: row for row in table("truths.toml")["profile"]}
+def judge_profiles(directory: Path, batch: str = "first") -> list[ProfileVerdict]:
+    """Judge the first finding on every profile of a batch."""
+    truths = {row["name"]: row for row in table(BATCHES[batch][1])["profile"]}
     names = table("causes.toml")["rules"]
     verdicts = []
-    for profile in profiles():
+    for profile in profiles(batch):
         truth = truths[profile.name]
         report = _report(profile_folder(directory, profile), directory, f"profiles/{profile.name}")
         said, named = first_causes(report, names)

@@ -16,17 +16,8 @@ def section(
     judged: str,
 ) -> Iterator[str]:
     """The lines of docs/accuracy.md."""
-    right, number = sum(verdict.is_right for verdict in verdicts), len(verdicts)
-    low, high = interval(right, number)
-    repositories = {file.repository for v in verdicts for file in v.profile.files}
-    yield f"Judged once, {judged}: {number} profiles of {len(repositories)} repositories."
-    yield ""
-    yield "| what | result | target |"
-    yield "|---|---|---|"
-    yield (
-        f"| first finding right | {right} of {number} = {_percent(right / max(number, 1))}"
-        f" (95 % interval: {_percent(low)} to {_percent(high)}) | ≥ 90 % |"
-    )
+    yield from _judged_once(verdicts, judged)
+    yield from _shares("first finding right", sum(v.is_right for v in verdicts), len(verdicts))
     for half, rows, target in (("test", test, "≥ 70 %"), ("tuning", tuning, "–")):
         counted = [row for row in rows if row.counts]
         inside = sum(row.is_in_range for row in counted)
@@ -39,6 +30,42 @@ def section(
     yield from _misses(verdicts)
     yield ""
     yield from _history_table([*test, *tuning])
+
+
+def second_section(
+    verdicts: Sequence[ProfileVerdict], earlier: tuple[int, int], judged: str
+) -> Iterator[str]:
+    """The lines of docs/accuracy.md about the second batch.
+
+    Args:
+        verdicts: Of the second batch.
+        earlier: How many profiles of the first batch were judged right, and of how many.
+        judged: When, and which version.
+    """
+    right, number = sum(verdict.is_right for verdict in verdicts), len(verdicts)
+    yield from _judged_once(verdicts, judged)
+    yield from _shares("first finding right", right, number)
+    yield from _shares("both batches", right + earlier[0], number + earlier[1])
+    yield ""
+    yield from _cause_table(verdicts)
+    yield ""
+    yield from _misses(verdicts)
+
+
+def _judged_once(verdicts: Sequence[ProfileVerdict], judged: str) -> Iterator[str]:
+    repositories = {file.repository for v in verdicts for file in v.profile.files}
+    yield f"Judged once, {judged}: {len(verdicts)} profiles of {len(repositories)} repositories."
+    yield ""
+    yield "| what | result | target |"
+    yield "|---|---|---|"
+
+
+def _shares(what: str, right: int, number: int) -> Iterator[str]:
+    low, high = interval(right, number)
+    yield (
+        f"| {what} | {right} of {number} = {_percent(right / max(number, 1))}"
+        f" (95 % interval: {_percent(low)} to {_percent(high)}) | ≥ 90 % |"
+    )
 
 
 def interval(right: int, number: int) -> tuple[float, float]:
