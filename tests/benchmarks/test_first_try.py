@@ -75,6 +75,16 @@ def test_every_profile_and_history_has_one_truth() -> None:
     assert names == sorted(set(names))
     assert set(names) == {profile.name for profile in recipes.profiles()}
     assert {row["name"] for row in truths["history"]} == {h.name for h in recipes.histories()}
+    second = [row["name"] for row in recipes.table("second_truths.toml")["profile"]]
+    assert second == [profile.name for profile in recipes.profiles("second")]
+
+
+def test_no_profile_is_judged_twice() -> None:
+    first, second = (
+        {file.sha256 for profile in recipes.profiles(batch) for file in profile.files}
+        for batch in recipes.BATCHES
+    )
+    assert first.isdisjoint(second)
 
 
 def test_no_profile_is_in_the_tuning_half() -> None:
@@ -91,7 +101,12 @@ def test_no_profile_is_in_the_tuning_half() -> None:
 
 def test_the_map_of_causes_knows_rules_and_causes_that_exist() -> None:
     pages = Path(recipes.FOLDER.parents[1] / "docs" / "rules.md").read_text(encoding="utf-8")
-    causes = {cause for row in recipes.table("truths.toml")["profile"] for cause in row["causes"]}
+    causes = {
+        cause
+        for _, truths in recipes.BATCHES.values()
+        for row in recipes.table(truths)["profile"]
+        for cause in row["causes"]
+    }
     for rule, named in recipes.table("causes.toml")["rules"].items():
         assert f"| `{rule}` |" in pages
         assert set(named) <= causes | {"memory"}
@@ -157,7 +172,8 @@ def _report(rule: str | None, severity: str = "high", **others: Any) -> judge.Re
     [
         (_report("input-stall"), {"input"}),
         (_report("launch-bound", "low"), {"host", "healthy"}),
-        (_report("dominant-kernel"), set()),
+        (_report("recompute"), set()),
+        (_report("dominant-kernel"), {"slow-kernel"}),
         (_report(None), {"healthy"}),
         (_report(None, notes=[{"severity": "warning"}]), {"healthy", "recording"}),
         (_report("launch-bound", is_start_up=True), {"host", "warm-up"}),
