@@ -149,6 +149,7 @@ def _on_start_up(signals: Signals) -> Note:
     found = first_calls(signals).by_kind
     kinds = {kind.value: total_ns(found[kind]) for kind in found}
     kinds["compiling or importing"] = total_ns(compiling(signals))
+    kinds["capturing graphs"] = total_ns(graph_captures(signals).capturing)
     kinds["allocating memory"] = total_ns(signals.attribution.intervals[Cause.ALLOCATING])
     costly = [kind for kind in sorted(kinds, key=lambda kind: -kinds[kind]) if kinds[kind]]
     return Note(

@@ -171,7 +171,7 @@ class LargerBatch(Struct, frozen=True):
 
 
 class MemorySaving(Struct, frozen=True):
-    """By how much a change lowers the peak of allocated device memory."""
+    """By how much a change lowers the peak of allocated or of reserved device memory."""
 
     bytes: int
     peak_bytes: int

@@ -164,3 +164,19 @@ def test_a_recorders_sum_of_the_time_in_launches() -> None:
 def test_sums_without_the_host_say_nothing_about_launches() -> None:
     tpu = input_pipeline(tpu_step(0, compute=9.0, infeed=1.0), hardware="TPU")
     assert find(LaunchBound, read({"h.input_pipeline.pb": tpu})) is None
+
+
+def test_what_to_record_comes_first_where_the_host_is_unknown() -> None:
+    # Per step, 50 us of launching; and 60 us of gaps in which no call of the host is recorded.
+    unknown = """
+        cell 10us
+        step   |................|................|
+        main   |o....o....o.....|o....o....o.....|
+        gpu 7  |.K....K....KKKKK|.K....K....KKKKK|
+    """
+    (finding,) = find(LaunchBound, unknown) or ()
+    assert finding.remedies[0].text.startswith("Record with Python stacks")
+    assert "nothing in the profile tells what the host does" in finding.summary
+    (known,) = find(LaunchBound, SLOW) or ()
+    assert not known.remedies[0].text.startswith("Record with Python stacks")
+    assert "nothing in the profile" not in known.summary

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.rules.finding import MemorySaving
 from tb_perfadvisor.rules.memory.memory_fragmentation import MemoryFragmentation
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
@@ -86,6 +87,8 @@ def test_a_snapshot_proves_fragmentation_without_the_size_of_the_device() -> Non
     assert finding.summary.startswith("3.00 GiB (37.5 % of what is reserved) is reserved but never")
     assert "3.00 GiB was reserved while more than that was free in pieces" in finding.summary
     assert finding.severity == "low"
+    # What the allocator could give back, of what it holds.
+    assert finding.memory == MemorySaving(3 * GIB, 8 * GIB)
     # All in use: 8 of 8 GiB.
     assert find(MemoryFragmentation, of_snapshot(in_pieces=False).trace()) == ()
 

@@ -47,6 +47,8 @@ KEPT_SHARE = 0.25
 """The part of the framework's code that stays at worst: a compiled model still has some operators
 that run one by one, where its graph breaks."""
 
+_UNKNOWN = " For more than half of the time, nothing in the profile tells what the host does."
+
 
 SHORT_KERNEL_NS = 50_000
 """A launch takes 5 to 20 microseconds. The length of longer kernels does not explain the idle."""
@@ -144,6 +146,7 @@ class LaunchBound(Rule):
         framework, python = of(Cause.FRAMEWORK), of(Cause.PYTHON)
         unexplained = of(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION)
         claims = join(launching, framework, python, unexplained)
+        is_nameless = 2 * total_ns(of(Cause.UNEXPLAINED)) > total_ns(claims)
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
@@ -165,7 +168,7 @@ class LaunchBound(Rule):
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
-                f" {_kernels(signals, rows)}."
+                f" {_kernels(signals, rows)}.{_UNKNOWN if is_nameless else ''}"
             ),
             saving=Saving(
                 low,
@@ -186,7 +189,10 @@ class LaunchBound(Rule):
                     length[ended],
                 ),
             ),
-            remedies=advise(*_changes(signals, launching, join(framework, python))),
+            remedies=advise(
+                *(("record-host-code",) if is_nameless else ()),
+                *_changes(signals, launching, join(framework, python)),
+            ),
         )
 
     def _of_sums(self, signals: Signals) -> Iterable[Finding]:

@@ -10,7 +10,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
 from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
-from tb_perfadvisor.rules.finding import Column, Finding, Series, Table
+from tb_perfadvisor.rules.finding import Column, Finding, MemorySaving, Series, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.signals.snapshots.course import Course
@@ -151,6 +151,7 @@ class MemoryFragmentation(Rule):
                 f" same time as the rest: {why}."
             ),
             severity="high" if is_full else "low" if capacity is None else "medium",
+            memory=MemorySaving(unused, reserved),
             evidence=(
                 Table(
                     "Device memory",

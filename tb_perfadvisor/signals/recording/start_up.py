@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.recording.completeness import compiling
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, join, total_ns
 
 MOST_SHARE = 0.5
 """If most of the time is spent on what happens once, the rest is a poor sample of the program."""
@@ -22,13 +23,15 @@ _REPEATS = 2
 def start_up(signals: Signals) -> Intervals:
     """The part of the used window that is start-up.
 
-    It is spent on compiling, importing, first calls and, within a single step, on allocating device
-    memory, which a caching allocator does only once.
+    It is spent on compiling, importing, first calls and, within a single step, on capturing graphs
+    and on allocating device memory, which a caching allocator does only once.
     """
     window = signals.attribution
     is_single = signals.steps.count < _REPEATS
     allocating = window.intervals[Cause.ALLOCATING] if is_single else EMPTY
-    return join(compiling(signals), first_calls(signals).idle, allocating)
+    capturing = graph_captures(signals).setting_up if is_single else EMPTY
+    capturing = clip(capturing, window.window_start_ns, window.window_end_ns)
+    return join(compiling(signals), first_calls(signals).idle, allocating, capturing)
 
 
 def is_start_up(signals: Signals, expected_ns: int = 0) -> bool:

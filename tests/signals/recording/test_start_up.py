@@ -55,3 +55,17 @@ def test_a_third_is_start_up_unless_more_can_be_saved() -> None:
 
 def test_memory_that_every_step_allocates_is_no_start_up() -> None:
     assert total_ns(start_up(analyzed(12, steps=3).signals)) == 0
+
+
+def test_capturing_a_graph_is_start_up() -> None:
+    builder = TraceBuilder()
+    for number, at in enumerate((0, 19)):
+        builder.launch(ms(at), ms(at) + 10, key=f"{number}")
+        builder.kernel("gemm", ms(at) + 10, ms(at + 1), launched_by=f"{number}")
+    builder.host(EventKind.RUNTIME, "cudaStreamBeginCapture", ms(2), ms(2) + 10)
+    builder.host(EventKind.RUNTIME, "cudaStreamEndCapture", ms(14) - 10, ms(14))
+    found = analyze_run(run_of(builder.build()), Config())
+    # 12 of 20 ms.
+    assert total_ns(start_up(found.signals)) == ms(12)
+    (note,) = [note for note in found.notes if note.id == "start-up"]
+    assert "capturing graphs" in note.message
