@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pytest
 
-from tests.support.browser import Visitor, eventually, link, settle
+from tb_perfadvisor.testing import draw
+from tb_perfadvisor.testing.writers import write_kineto
+from tests.support.browser import (
+    Visitor,
+    capture_of,
+    eventually,
+    link,
+    report_at,
+    serving,
+    settle,
+)
+from tests.support.memory_snapshots import Snapshot, frames
+from tests.support.server_trace import Served, server_trace
 
 pytestmark = pytest.mark.browser
 
@@ -50,10 +62,10 @@ def sort(tab: Any, table: str, column: str) -> None:
 
 
 def zoom(tab: Any) -> None:
-    timeline = tab.get_by_role("application", name=re.compile("^Events")).first
+    timeline = tab.get_by_role("group", name=re.compile("^Timeline: arrow keys")).first
     timeline.wait_for()
-    timeline.press("w")
-    timeline.press("d")
+    timeline.press("+")
+    timeline.press("ArrowRight")
 
 
 def change_report(tab: Any) -> None:
@@ -68,15 +80,6 @@ def change_report(tab: Any) -> None:
     events = tab.locator(".finding-body .event-button")
     events.nth(1).click()
     tab.get_by_text("What this program is").click()
-
-
-def change_timeline(tab: Any) -> None:
-    zoom(tab)
-    tab.get_by_label("Mark the time of").select_option("0")
-    tab.get_by_role("searchbox", name="Find events by name").fill("aten::")
-    tab.get_by_text(re.compile("^[0-9,]+ events, ")).wait_for()
-    tab.get_by_role("button", name="As a table").click()
-    row(tab, "Events in view", 2).get_by_role("button").click()
 
 
 def change_steps(tab: Any) -> None:
@@ -126,6 +129,27 @@ def change_training(tab: Any) -> None:
     tab.get_by_text("at $2.50 an hour").first.wait_for()
 
 
+def change_what_if(tab: Any) -> None:
+    boxes = tab.get_by_role("checkbox", name=re.compile("^Count this change"))
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    tab.locator(".what-if-outcome").wait_for(timeout=40_000)
+
+
+def change_history(tab: Any) -> None:
+    tab.get_by_text("latest vs. first of 3 recordings").wait_for(timeout=60_000)
+    sort(tab, "Recordings", "Step time")
+
+
+def change_serving(tab: Any) -> None:
+    sort(tab, "Steps by kind", "Steps")
+    sort(tab, "Host work by phase", "Host")
+
+
+def change_snapshot(tab: Any) -> None:
+    sort(tab, "Allocated at the peak, by line", "Allocated at")
+
+
 def change_comparison(tab: Any) -> None:
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
     sort(tab, "All runs", "Run")
@@ -163,12 +187,7 @@ STATES = (
         change_report,
         ("cause=input", "cause.stretch=", "cause.stretch.zoom=", "finding=", "program=1"),
     ),
-    State(
-        "timeline",
-        "pytorch_input_slow",
-        change_timeline,
-        ("zoom=", "pick=", "find=aten", "table=1", "about=0"),
-    ),
+    State("report", "pytorch_input_slow", change_what_if, ("if=input-stall,",)),
     State("steps", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
     State(
         "kernels",
@@ -207,6 +226,11 @@ def test_the_address_restores_what_is_shown(
         report_of(capture["id"])
     rest = {"target": ids("pytorch_input_fixed")} if state.view == "compare" else {}
     where = link(ids(state.run), **rest) if state.run else "#perf_advisor"
+    check(visitor, f"{address}/{where}", state)
+
+
+def check(visitor: Visitor, where: str, state: State) -> None:
+    """Change a page, and expect the same picture in another window and after Back."""
     page, tab = visitor.page, visitor.tab()
     main = tab.locator("main")
 
@@ -215,7 +239,7 @@ def test_the_address_restores_what_is_shown(
         drawn: str = main.evaluate(PICTURE)
         return drawn
 
-    page.goto(f"{address}/{where}&p.perf_advisor.view={state.view}")
+    page.goto(f"{where}&p.perf_advisor.view={state.view}")
     tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
     settle(tab)
     before = picture()
@@ -246,3 +270,43 @@ def test_the_address_restores_what_is_shown(
     assert kept == [name for name in state.named if name.startswith(("price", "last_step"))]
     page.go_back()
     expect(page, tab, changed)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A TensorBoard on what the demo profiles do not have: a server, a snapshot, recordings."""
+    logs = tmp_path_factory.mktemp("logs")
+    server = server_trace([Served(decodes=8), *[Served(decodes=4)] * 4])
+    steps = draw("cell 1ms\nstep |...|...|...|\nmain |oo.|oo.|oo.|\ngpu 7 |.KK|.KK|.KK|")
+    files = {"server/rank0.pt.trace.json": write_kineto(server)}
+    for number in (1, 2, 3):
+        name = f"lm/step_{1000 * number:08}/w0.170000{number}000000000000.pt.trace.json"
+        files[name] = write_kineto(steps)
+    made = Snapshot()
+    segment = made.segment(1 << 30)
+    for size, line in ((1 << 28, 3), (1 << 27, 5)):
+        made.allocate(segment, size, frames(("/p/model.py", line, "forward")))
+        segment += size
+    files["snapshot/memory.pickle"] = made.pickled()
+    for name, content in files.items():
+        (logs / name).parent.mkdir(parents=True, exist_ok=True)
+        (logs / name).write_bytes(content)
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State("history", "lm/step_00001000", change_history, ("recordings.sort=",)),
+        State("serving", "server", change_serving, ("steps-by-kind.sort=", "by-phase.sort=")),
+        State("memory", "snapshot", change_snapshot, (".sort=",)),
+    ],
+    ids=lambda state: state.view,
+)
+def test_the_address_restores_pages_of_other_profiles(
+    visitor: Visitor, others: str, state: State
+) -> None:
+    capture = capture_of(others, state.run)["id"]
+    report_at(others, capture)
+    check(visitor, f"{others}/{link(capture)}", state)
