@@ -10,8 +10,10 @@ from tb_perfadvisor.rules.finding import Cell, Column, Span, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
 from tb_perfadvisor.signals.host.self_time import SelfTime
+from tb_perfadvisor.signals.launch.eager_calls import eager_calls
+from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.trace.generated_code import is_generated
-from tb_perfadvisor.trace.intervals import Intervals
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join
 
 _FRAME = re.compile(r"(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
 
@@ -76,3 +78,15 @@ def stretch(title: str, signals: Signals, interval: Intervals, note: str) -> Spa
     label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
     start_ns, end_ns = interval.tolist()
     return Span(title, signals.worker, start_ns, end_ns, label, note)
+
+
+def dispatching_on_host(signals: Signals) -> Intervals:
+    """In programs on the CPU, time of eager calls, and of TensorFlow's compiled functions.
+
+    Inside a compiled function, the host only waits for TensorFlow's executor.
+    """
+    if not signals.device.is_host_only:
+        return EMPTY
+    eager = eager_calls(signals).idle
+    is_tensorflow = signals.trace.source.framework == "tensorflow"
+    return join(eager, program_runs(signals).spans) if is_tensorflow else eager

@@ -11,18 +11,17 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
-from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
+from tb_perfadvisor.rules.savings.loading import stall_saving
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.host_loading import host_loading, loader_in_process
-from tb_perfadvisor.signals.input.loading_apart import limited
 from tb_perfadvisor.signals.input.waiting_fetches import (
     ends_in_prefetch,
     waiting_fetches,
     workers_to_keep_up,
 )
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.whatif import Remove
 
 
 class InputStall(Rule):
@@ -128,14 +127,7 @@ class InputStall(Rule):
         low_ns = min(stall_ns, attribution.window_ns - stall_ns)
         if has_workers or ends_in_prefetch(signals):
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
-        low_ns, away_ns = limited(signals, stall_ns, low_ns)
-        fix: tuple[Remove, ...] = (Remove(signals.input_waits),)
-        expected_ns = stall_ns - away_ns
-        basis: Basis = "measured"
         prices = host_loading(signals) if loads_itself else None
-        if prices is not None:  # loading needs the step's cores
-            fix, basis = (), "modeled"
-            low_ns, expected_ns = prices.best.low_ns, prices.best.expected_ns
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
@@ -146,7 +138,7 @@ class InputStall(Rule):
         yield Finding(
             instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
-            saving=Saving(low_ns, expected_ns, stall_ns, claims, basis, fix, elsewhere_ns=away_ns),
+            saving=stall_saving(signals, claims, low_ns, prices),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)

@@ -12,7 +12,6 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
-from tb_perfadvisor.signals.host.optimizer_loops import host_updates
 from tb_perfadvisor.signals.host.source_lines import place_of
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -131,10 +130,7 @@ class ManyTinyOperators(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each loop of tiny operators."""
-        updates = host_updates(signals)  # which optimizer-loop prices
         for loop in operator_loops(signals):
-            if loop.kind is LoopKind.OPTIMIZER and updates is not None:
-                continue
             saving = self._saving(signals, loop)
             if saving is not None and not self.is_minor(saving.expected_ns, signals):
                 yield _finding(signals, loop, saving)

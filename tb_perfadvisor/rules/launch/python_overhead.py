@@ -10,6 +10,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import (
+    dispatching_on_host,
     generated_ns,
     host_code_table,
     is_wrapper,
@@ -32,10 +33,8 @@ from tb_perfadvisor.signals.host.idle_owners import (
     idle_without,
 )
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
-from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
@@ -132,11 +131,7 @@ class PythonOverhead(Rule):
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
             idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH),
         )
-        if signals.device.is_host_only and signals.trace.source.framework == "tensorflow":
-            # Inside a compiled function, the host only waits for TensorFlow's executor.
-            stalls = minus(stalls, program_runs(signals).spans)
-        if signals.device.is_host_only:
-            stalls = minus(stalls, eager_calls(signals).idle)
+        stalls = minus(stalls, dispatching_on_host(signals))
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         compiling = attribution.intervals[Cause.COMPILING]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.operators import operator_self_ns
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.host.optimizer_loops import host_updates, optimizer_loop, zeroing_loop
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -185,7 +185,7 @@ def _grouped(
     updating = join(optimizer_loop(signals).steps, zeroing_loop(signals).steps)
     in_optimizer = contains(updating, starts)
     optimizing = [run for run in runs if in_optimizer[run.first]]
-    if optimizing:
+    if optimizing and host_updates(signals) is None:  # which has a price of its own
         yield LoopKind.OPTIMIZER, optimizing
     by_pattern: dict[tuple[int, ...], list[_Run]] = {}
     for run in runs:
