@@ -29,6 +29,9 @@ _FEWEST = 3
 """Fewer ends in common say nothing about how constant their difference is."""
 _NEARLY_ALL = 0.9
 """Of the differences. Collectives come in groups, within which a wrong shift fits as well."""
+_MOST_APART, _MOST_APART_NS = 0.5, 1_000_000
+"""Of the time between ends, and at least. What ends further apart is not one collective: samples of
+a recording hold different ones on each rank. Threads on a busy CPU leave within milliseconds."""
 _SAME_SIZES = 0.9
 _AS_CONSTANT, _AS_CONSTANT_NS = 2.0, 20_000
 """Shifts whose ends differ by as little cannot be told apart by them."""
@@ -131,6 +134,7 @@ def _shift(stream: Stream, longest: _List, listed: _List) -> int | None:
     if stream[1] not in LEFT_TOGETHER:
         return 0 if count == most else None
     least = max(min(_LEAST_OVERLAP * min(count, most), count), 1)
+    gap_ns = float(np.median(np.diff(longest.end_ns))) if most > 1 else 0.0
     found = []
     for shift in _candidates(longest, listed):
         low, high = max(-shift, 0), min(count, most - shift)
@@ -141,11 +145,9 @@ def _shift(stream: Stream, longest: _List, listed: _List) -> int | None:
             continue
         difference = listed.end_ns[own] - longest.end_ns[other]
         middle = float(np.median(difference))
-        if high - low >= _FEWEST:
-            spread = float(np.quantile(np.abs(difference - middle), _NEARLY_ALL))
-        elif count == most and shift == 0:
-            spread = 0.0
-        else:
+        spread = float(np.quantile(np.abs(difference - middle), _NEARLY_ALL))
+        is_enough = high - low >= _FEWEST or (count == most and shift == 0)
+        if not is_enough or spread > _MOST_APART * gap_ns + _MOST_APART_NS:
             continue
         found.append((spread, abs(middle), shift, high - low))
     if not found:

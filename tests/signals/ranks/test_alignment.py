@@ -79,6 +79,18 @@ def test_what_was_launched_before_the_recording_is_of_the_only_group() -> None:
     assert ranks.waiting_ns.tolist() == [0, 13 * us(50)]
 
 
+def test_samples_of_different_collectives_do_not_match() -> None:
+    # Ends in ms of the all-to-alls in a public sample of one event in 224 (HTA, trace_filter).
+    ends_ms = [(46, 109, 730, 797), (108, 196, 662, 1050)]
+    sampled = []
+    for rank, ends in enumerate(ends_ms):
+        builder = TraceBuilder(rank=rank, world_size=2, origin_unix_ns=ORIGIN_NS)
+        for end in ends:
+            builder.collective("ncclKernel", us(1000 * end - 900), us(1000 * end))
+        sampled.append(builder.build())
+    assert len(ranks_of(Signals(run_of(*sampled))).matched) == 0
+
+
 def test_groups_of_the_same_name_are_told_apart_by_their_ranks() -> None:
     def pair(rank: int) -> Trace:
         members = "[0, 1]" if rank < 2 else "[2, 3]"
