@@ -70,8 +70,8 @@ def test_one_comment_is_written_and_then_updated(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("inputs", "status"),
     [
-        ({"FAIL_ON": "high"}, 1),
-        ({"FAIL_ON": "high", "PROFILE": str(HEALTHY)}, 0),
+        ({"FAIL_ON": "medium"}, 1),
+        ({"FAIL_ON": "medium", "PROFILE": str(HEALTHY)}, 0),
         ({"BASE": str(HEALTHY), "FAIL_ON_REGRESSION": "5"}, 1),
         ({"PROFILE": str(HEALTHY), "BASE": str(SLOW), "FAIL_ON_REGRESSION": "5"}, 0),
         ({"PROFILE": "missing"}, 2),
@@ -100,7 +100,7 @@ def test_what_an_undecided_comparison_does_is_chosen(
         assert run_step(tmp_path, server, "github", **inputs)[0] == status
         assert "do not tell whether a step is slower by more than 5 %" in str(server.comments)
         # A limit that was reached says more.
-        assert run_step(tmp_path, server, "github", **inputs, FAIL_ON="high")[0] == 1
+        assert run_step(tmp_path, server, "github", **inputs, FAIL_ON="medium")[0] == 1
 
 
 def test_a_refused_comment_changes_no_verdict(tmp_path: Path) -> None:

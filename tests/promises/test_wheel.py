@@ -127,8 +127,8 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
         and not entry.filename.endswith(".py")
         and not entry.filename.startswith("tb_perfadvisor/advice/")
     ]
-    assert sum(entry.file_size for entry in data) < 1_200_000
-    assert sum(entry.compress_size for entry in wheel.infolist()) < 2_000_000
+    assert sum(entry.file_size for entry in data) < 1_300_000
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 2_200_000
 
 
 def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None:
@@ -164,7 +164,7 @@ def test_the_tab_stays_small() -> None:
     bundle = (ROOT / "tb_perfadvisor" / "static" / "index.js").read_bytes()
     # As TensorBoard sends it. docs/performance.md states the sizes.
     sent = len(gzip.compress(bundle, 3))
-    assert sent < 200_000
+    assert sent < 250_000
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     stated = re.search(r"one file of (\d+) kB \((\d+) kB over the wire\)", page)
     assert stated is not None

@@ -92,7 +92,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
         host=source.host or metadata.get("EXPORT_HOST", ""),
         backend="nccl" if nccl.operation else source.backend,
         has_shapes=bool((ranges.shapes >= 0).any()) if has_operators else None,
-        is_synthetic="PERFADVISOR_SYNTHETIC" in metadata,
+        is_synthetic="EXPORT_SYNTHETIC" in metadata,
     )
     devices = devices_of(database, work.device)
     notes = notes_of(database, work, processes, has_operators=has_operators)

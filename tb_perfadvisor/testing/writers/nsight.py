@@ -96,7 +96,7 @@ class _Writer(Struct):
         metadata = [("EXPORT_PRODUCT_NAME", "NVIDIA Nsight Systems")]
         metadata.append(("EXPORT_PRODUCT_VERSION", trace.source.version or "2026.2.1"))
         if trace.source.is_synthetic:
-            metadata.append(("PERFADVISOR_SYNTHETIC", "1"))
+            metadata.append(("EXPORT_SYNTHETIC", "1"))
         rows["META_DATA_EXPORT"] += metadata
         if trace.source.origin_unix_ns is not None:
             rows["TARGET_INFO_SESSION_START_TIME"].append((trace.source.origin_unix_ns,))
