@@ -32,6 +32,8 @@ _PLANE_STAT: Final = re.compile(
 )
 # Further stats of events, without text of the user.
 _EVENT_STATS: Final = frozenset({"run_id", "model_flops", "raw_bytes_accessed", "occupancy_min"})
+# XLA numbers each program. Runs refer to it by this number.
+_PROGRAM = re.compile(r"(?P<name>.+)(?P<id>\(\d+\))$")
 
 
 def anonymize_xspace(data: bytes, names: Names, *, where: str) -> bytes:
@@ -105,6 +107,9 @@ class _Plane:
     def _event_name(self, name: str) -> str:
         if name.startswith("$"):
             return f"${self._names.frame(name[1:])}"
+        program = _PROGRAM.match(name)
+        if program is not None:
+            return f"{self._names.operator(program['name'])}{program['id']}"
         return self._names.operator(name)
 
     def _keep(self, stats: Any, is_kept: Callable[[str], bool]) -> None:

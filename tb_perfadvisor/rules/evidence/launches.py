@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_perfadvisor.rules.amounts import count_per_step
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.launch.device_graphs import graph_replays
+from tb_perfadvisor.signals.launch.device_graphs import graph_replays, runs_graphs
 from tb_perfadvisor.signals.launch.queue import LaunchQueue
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_duration
+
+_SHORT_KERNEL_NS = 50_000
+"""A launch takes 5 to 20 microseconds. The length of longer kernels does not explain the idle."""
 
 
 def launch_queue_table(queue: LaunchQueue) -> Table:
@@ -78,3 +84,13 @@ def idle_by_launching_operator(signals: Signals, intervals: Intervals) -> Table:
             if total > 0
         ),
     )
+
+
+def launched_kernels(signals: Signals, rows: Int32) -> str:
+    """How many kernels are launched, and how short they are where that is the point."""
+    where = " outside of graphs" if runs_graphs(signals) else ""
+    kernels = f"{count_per_step(len(rows), 'kernel', signals)}{where}"
+    median_ns = float(np.median(signals.trace.events.duration_ns[rows])) if len(rows) else 0.0
+    if 0 < median_ns <= _SHORT_KERNEL_NS:
+        return f"half of {kernels} take less than {format_duration(median_ns)}"
+    return f"it launches {kernels}"

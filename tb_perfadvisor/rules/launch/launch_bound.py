@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
+from tb_perfadvisor.rules.amounts import per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.launches import (
     idle_by_host_state,
     idle_by_launching_operator,
     launch_queue_table,
+    launched_kernels,
 )
 from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
@@ -26,7 +25,7 @@ from tb_perfadvisor.signals.host.idle_owners import (
     idle_without,
 )
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
-from tb_perfadvisor.signals.launch.device_graphs import in_graphs, runs_graphs
+from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.launch.queue import launch_queue
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -38,7 +37,6 @@ from tb_perfadvisor.trace.intervals import (
     join,
     total_ns,
 )
-from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 
 _GOOD_PART = 0.1
@@ -48,10 +46,6 @@ KEPT_SHARE = 0.25
 that run one by one, where its graph breaks."""
 
 _UNKNOWN = " For more than half of the time, nothing in the profile tells what the host does."
-
-
-SHORT_KERNEL_NS = 50_000
-"""A launch takes 5 to 20 microseconds. The length of longer kernels does not explain the idle."""
 
 
 class LaunchBound(Rule):
@@ -168,7 +162,7 @@ class LaunchBound(Rule):
             summary=(
                 f"The device idles {per_step(total, signals)} because the host launches work too"
                 f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
-                f" {_kernels(signals, rows)}.{_UNKNOWN if is_nameless else ''}"
+                f" {launched_kernels(signals, rows)}.{_UNKNOWN if is_nameless else ''}"
             ),
             saving=Saving(
                 low,
@@ -216,16 +210,6 @@ class LaunchBound(Rule):
             evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
             remedies=advise(*_changes(signals, claims, EMPTY)),
         )
-
-
-def _kernels(signals: Signals, rows: Int32) -> str:
-    """How many kernels are launched, and how short they are where that is the point."""
-    where = " outside of graphs" if runs_graphs(signals) else ""
-    kernels = f"{count_per_step(len(rows), 'kernel', signals)}{where}"
-    median_ns = float(np.median(signals.trace.events.duration_ns[rows])) if len(rows) else 0.0
-    if 0 < median_ns <= SHORT_KERNEL_NS:
-        return f"half of {kernels} take less than {format_duration(median_ns)}"
-    return f"it launches {kernels}"
 
 
 def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[str, ...]:
