@@ -116,7 +116,7 @@ function drawGrid(context: Context, scene: Scene): void {
 }
 
 /** `train.py(12): step` with what it does first: `step  train.py:12`. */
-const captionOf = (name: string): string => name.replace(/^([^()]*)\((\d+)\): (.*)$/s, "$3  $1:$2");
+const captionOf = (name: string): string => !name.includes("): ") ? name : name.replace(/^([^()]*)\((\d+)\): (.*)$/s, "$3  $1:$2");
 
 function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: number, toNs: number): void {
   const { range, palette, layout, tracks, scrolled, height, matches, pick, hovered } = scene;
@@ -125,6 +125,10 @@ function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: numb
   const isMatch = matches && matches(picture);
   const hover = hovered === null ? -1 : texts.indexOf(hovered);
   const [left, right] = [(fromNs - range.fromNs) * scale, (toNs - range.fromNs) * scale];
+  // By color, because a frame has tens of thousands of boxes, and changing the color takes as long as one.
+  const bright = new Map<string, number[]>();
+  const dim = new Map<string, number[]>();
+  const outlined: [isPicked: boolean, x: number, y: number, wide: number][] = [];
   const labels: number[] = [];
   for (const [at, track] of tracks.entries()) {
     const top = (layout.trackTop[at] ?? 0) + HEAD_PX - scrolled;
@@ -146,20 +150,25 @@ function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: numb
         // Leave a pixel between neighbors, but draw nothing too thin to see.
         const wide = Math.max(end - x - 0.75, 1);
         drawnTo = x + wide;
-        const isDim = isMatch !== null && !(isMatch[name] ?? false);
-        context.globalAlpha = isDim ? 0.25 : 1;
-        context.fillStyle = palette.event(kinds[picture.kind[box] ?? 0] ?? "", name);
-        context.fillRect(x, y + 1, wide, LANE_PX - 2);
-        if (isPicked || (name === hover && name >= 0)) {
-          context.strokeStyle = isPicked ? palette.accent : palette.muted;
-          context.lineWidth = isPicked ? 2 : 1;
-          context.strokeRect(x + 0.5, y + 1.5, Math.max(wide - 1, 1), LANE_PX - 3);
-        }
+        const color = palette.event(kinds[picture.kind[box] ?? 0] ?? "", name);
+        const group = isMatch !== null && !(isMatch[name] ?? false) ? dim : bright;
+        const boxesOfColor = group.get(color);
+        if (boxesOfColor) boxesOfColor.push(x, y, wide);
+        else group.set(color, [x, y, wide]);
+        if (isPicked || (name === hover && name >= 0)) outlined.push([isPicked, x, y, wide]);
         if (wide >= LABELED_PX && name >= 0) labels.push(box, x, y, wide);
       }
     }
   }
+  context.globalAlpha = 0.25;
+  fillBoxes(context, dim);
   context.globalAlpha = 1;
+  fillBoxes(context, bright);
+  for (const [isPicked, x, y, wide] of outlined) {
+    context.strokeStyle = isPicked ? palette.accent : palette.muted;
+    context.lineWidth = isPicked ? 2 : 1;
+    context.strokeRect(x + 0.5, y + 1.5, Math.max(wide - 1, 1), LANE_PX - 3);
+  }
   context.fillStyle = palette.text;
   context.textAlign = "left";
   for (let place = 0; place < labels.length; place += 4) {
@@ -168,6 +177,16 @@ function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: numb
     const room = Math.floor((wide - 8) / LETTER_PX);
     const text = name.length <= room ? name : `${name.slice(0, Math.max(room - 1, 0))}…`;
     if (room >= 3) context.fillText(text, x + 4, y + LANE_PX / 2 + 0.5);
+  }
+}
+
+/** Boxes of one lane's height, as x, y and width, by color. */
+function fillBoxes(context: Context, byColor: ReadonlyMap<string, readonly number[]>): void {
+  for (const [color, boxes] of byColor) {
+    context.fillStyle = color;
+    for (let at = 0; at < boxes.length; at += 3) {
+      context.fillRect(boxes[at] ?? 0, (boxes[at + 1] ?? 0) + 1, boxes[at + 2] ?? 0, LANE_PX - 2);
+    }
   }
 }
 

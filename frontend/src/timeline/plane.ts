@@ -52,6 +52,7 @@ export class Plane {
   private layout = layOut([], new Set());
   private palette: Palette = readPalette();
   private hovered: string | null = null;
+  private readonly mapped: { canvas: HTMLCanvasElement; shown: unknown[] } = { canvas: document.createElement("canvas"), shown: [] };
   private frame = 0;
   private telling = 0;
   private readonly undo: (() => void)[] = [];
@@ -144,10 +145,7 @@ export class Plane {
     const context = width > 0 ? fitted(this.map, width, height) : null;
     if (!context) return;
     const { palette, range, wholeNs } = this;
-    context.fillStyle = palette.sunken;
-    context.fillRect(0, 0, width, height);
-    const all = { fromNs: 0, toNs: wholeNs };
-    if (whole) drawCausesOf(context, whole, whole, all, width, 4, height - 8, palette, this.given.cause);
+    context.drawImage(this.wholeMap(whole, width, height), 0, 0, width, height);
     const [left, right] = [(range.fromNs / wholeNs) * width, (range.toNs / wholeNs) * width];
     context.globalAlpha = 0.65;
     context.fillStyle = palette.surface;
@@ -157,6 +155,24 @@ export class Plane {
     context.strokeStyle = palette.text;
     context.lineWidth = 1.5;
     context.strokeRect(left + 0.75, 0.75, Math.max(right - left - 1.5, 2), height - 1.5);
+  }
+
+  /** The minimap without the range, which stays the same while the timeline moves. */
+  private wholeMap(whole: Picture | undefined, width: number, height: number): HTMLCanvasElement {
+    const { palette, wholeNs } = this;
+    const { cause } = this.given;
+    const shown = [whole, palette, cause, wholeNs, width, height, window.devicePixelRatio];
+    if (shown.some((value, at) => value !== this.mapped.shown[at])) {
+      this.mapped.shown = shown;
+      const context = fitted(this.mapped.canvas, width, height);
+      if (context) {
+        context.fillStyle = palette.sunken;
+        context.fillRect(0, 0, width, height);
+        const all = { fromNs: 0, toNs: wholeNs };
+        if (whole) drawCausesOf(context, whole, whole, all, width, 4, height - 8, palette, cause);
+      }
+    }
+    return this.mapped.canvas;
   }
 
   private listen(target: HTMLElement, type: string, handle: (event: Event) => void): void {
