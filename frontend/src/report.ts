@@ -397,7 +397,7 @@ export interface SavingInfo {
   basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
- * The most that a change would save per step, where the profile does not tell how much.
+ * What a change would save per step at least and at most, where nothing tells how much.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "SavingBounds".
@@ -405,6 +405,7 @@ export interface SavingInfo {
 export interface SavingBounds {
   high_ns: number;
   share_high: number;
+  low_ns?: number;
 }
 /**
  * A batch that takes about as long: more samples in the same time, not less time per step.

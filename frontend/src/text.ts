@@ -37,8 +37,8 @@ export function describeSaving(saving: SavingInfo): { expected: string; range: s
 }
 
 /** What a finding may save where nothing tells how much: `up to 11.8 ms (62.4 %)`. */
-export const describeBounds = ({ high_ns, share_high }: SavingBounds): string =>
-  `up to ${formatDuration(high_ns)} (${formatShare(share_high)})`;
+export const describeBounds = ({ low_ns = 0, high_ns, share_high }: SavingBounds): string =>
+  `${low_ns > 0 ? `${formatDuration(low_ns)} ` : "up "}to ${formatDuration(high_ns)} (${formatShare(share_high)})`;
 
 /** What a finding adds to those above, where that is not its whole saving: less where they overlap,
  *  more where each alone would leave the other to hold up the step. */

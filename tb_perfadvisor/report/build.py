@@ -348,6 +348,7 @@ def _bounds(ranked: RankedFinding, signals: Signals) -> model.SavingBounds | Non
     return model.SavingBounds(
         high_ns=round(bounds.high_ns / signals.steps.count),
         share_high=bounds.high_ns / signals.attribution.window_ns,
+        low_ns=round(bounds.low_ns / signals.steps.count),
     )
 
 

@@ -108,6 +108,10 @@ def test_a_range_with_equal_ends_is_not_shown() -> None:
     assert text(None) == "saving not estimated"
     bounds = model.SavingBounds(high_ns=60_000_000, share_high=0.5)
     assert text(None, bounds) == "saves up to 60.0 ms per step (50.0 %), how much is unknown"
+    bounds = model.SavingBounds(high_ns=60_000_000, share_high=0.5, low_ns=2_000_000)
+    assert text(None, bounds) == (
+        "saves at least 2.00 ms, up to 60.0 ms per step (50.0 %), how much is unknown"
+    )
 
 
 def test_a_finding_that_explains_another_one_saves_a_part_of_it() -> None:

@@ -29,10 +29,11 @@ class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that a change would save per step, where the profile does not tell how much."""
+    """What a change would save per step at least and at most, where nothing tells how much."""
 
     high_ns: int
     share_high: float
+    low_ns: int = 0
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
