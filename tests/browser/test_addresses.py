@@ -62,10 +62,10 @@ def sort(tab: Any, table: str, column: str) -> None:
 
 
 def zoom(tab: Any) -> None:
-    timeline = tab.get_by_role("group", name=re.compile("^Timeline: arrow keys")).first
+    timeline = tab.get_by_role("application", name=re.compile("^Events")).first
     timeline.wait_for()
-    timeline.press("+")
-    timeline.press("ArrowRight")
+    timeline.press("w")
+    timeline.press("d")
 
 
 def change_report(tab: Any) -> None:
@@ -80,6 +80,15 @@ def change_report(tab: Any) -> None:
     events = tab.locator(".finding-body .event-button")
     events.nth(1).click()
     tab.get_by_text("What this program is").click()
+
+
+def change_timeline(tab: Any) -> None:
+    zoom(tab)
+    tab.get_by_label("Mark the time of").select_option("0")
+    tab.get_by_role("searchbox", name="Find events by name").fill("aten::")
+    tab.get_by_text(re.compile("^[0-9,]+ events, ")).wait_for()
+    tab.get_by_role("button", name="As a table").click()
+    row(tab, "Events in view", 2).get_by_role("button").click()
 
 
 def change_steps(tab: Any) -> None:
@@ -188,6 +197,12 @@ STATES = (
         ("cause=input", "cause.stretch=", "cause.stretch.zoom=", "finding=", "program=1"),
     ),
     State("report", "pytorch_input_slow", change_what_if, ("if=input-stall,",)),
+    State(
+        "timeline",
+        "pytorch_input_slow",
+        change_timeline,
+        ("zoom=", "pick=", "find=aten", "table=1", "about=0"),
+    ),
     State("steps", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
     State(
         "kernels",
