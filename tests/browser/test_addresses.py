@@ -34,6 +34,8 @@ PICTURE = """main => {
     field.setAttribute("data-value", fields[at].value);
     field.setAttribute("data-checked", fields[at].checked);
   });
+  // The order of a canvas's attributes depends on which was set first.
+  for (const canvas of copy.querySelectorAll("canvas")) canvas.removeAttribute("style");
   // What Plot shows below the pointer.
   for (const tip of copy.querySelectorAll("[data-part=tip], [aria-label=tip]")) tip.remove();
   // Ids that Preact and Plot count up.

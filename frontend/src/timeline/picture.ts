@@ -53,7 +53,7 @@ export function covers(picture: Picture, { fromNs, toNs }: Range): boolean {
 const exact = new WeakMap<Picture, boolean>();
 
 /** Whether each box is one event. */
-function isExact(picture: Picture): boolean {
+export function isExact(picture: Picture): boolean {
   let known = exact.get(picture);
   if (known === undefined) {
     known = picture.answer.boxes.count.every((count) => count === 1);

@@ -3,15 +3,15 @@ import { useEffect, useState } from "preact/hooks";
 import { type EventInfo, ApiError } from "../state/answers";
 import { fetchWindow } from "../state/api";
 import { isExported } from "../state/exported";
-import { type Picture, covers, makePicture } from "./picture";
-import type { Range } from "./range";
+import { type Picture, covers, isExact, makePicture } from "./picture";
+import { type Range, isSameRange } from "./range";
 
-/** How much is fetched on each side, in lengths of the timeline, so that moving it shows events. */
-const READ_AHEAD = 1;
 /** The whole recording, below what is fetched in detail. */
 const BINS_OF_WHOLE = 1_000;
 /** About the pixels of a timeline. */
 const BINS_IN_VIEW = 1_400;
+/** A cell is once or twice as long as what is looked at. */
+const BINS_OF_CELL = 2_100;
 
 export interface Pictures {
   /** What is looked at. */
@@ -25,31 +25,40 @@ export interface Pictures {
   problem: string;
 }
 
-const NONE: Pictures = { fine: null, whole: null, chosen: null, event: null, problem: "" };
+interface State extends Pictures {
+  about: string;
+  /** The range that `fine` was asked for. */
+  asked: Range | null;
+}
+
+const NONE: Pictures & Pick<State, "asked"> = { fine: null, whole: null, chosen: null, event: null, problem: "", asked: null };
 
 /** `range` is null for a typical step; `event` is -1 for none. */
 export function usePictures(captureId: string, worker: number, range: Range | null, event: number): Pictures {
   const about = `${captureId} ${worker}`;
-  const [state, setState] = useState<Pictures & { about: string }>({ ...NONE, about });
-  const known: Pictures = state.about === about ? state : NONE;
-  const update = (next: Partial<Pictures>): void =>
+  const [state, setState] = useState<State>({ ...NONE, about });
+  const known = state.about === about ? state : NONE;
+  const update = (next: Partial<State>): void =>
     setState((last) => ({ ...(last.about === about ? last : NONE), ...next, about }));
   const fail = (error: unknown, signal: AbortSignal): void => {
     if (!signal.aborted) update({ problem: error instanceof ApiError ? error.message : "The events cannot be shown" });
   };
-  const isCovered = known.fine !== null && (range === null ? known.chosen !== null : covers(known.fine, range) || isExported);
+  const cells = range && cellsAround(range);
+  const isAsked = known.asked !== null && cells !== null && isSameRange(known.asked, cells);
+  // Where each box is one event, another picture of the range has the same ones.
+  const isSame = (fine: Picture, within: Range): boolean => isAsked || isExported || (covers(fine, within) && isExact(fine));
+  const isCovered = known.fine !== null && (range === null ? known.chosen !== null : isSame(known.fine, range));
   const isEventKnown = event < 0 || known.event?.event === event || (known.fine?.answer.boxes.event.includes(event) ?? false);
   const isNeeded = !isCovered || (!isEventKnown && !isExported);
   useEffect(() => {
     if (!isNeeded) return undefined;
     const controller = new AbortController();
-    const wide = range && widened(range);
-    const bins = range && wide ? BINS_IN_VIEW * ((wide.toNs - wide.fromNs) / (range.toNs - range.fromNs)) : BINS_IN_VIEW;
-    fetchWindow(captureId, { worker, range: wide, bins: Math.round(bins), event }, controller.signal).then(
+    const bins = range && cells ? BINS_OF_CELL * ((cells.toNs - cells.fromNs) / cellOf(range)) : BINS_IN_VIEW;
+    fetchWindow(captureId, { worker, range: cells, bins: Math.round(bins), event }, controller.signal).then(
       (answer) => {
         const fine = makePicture(answer);
         update({
-          fine, problem: "",
+          fine, problem: "", asked: cells,
           ...(range === null ? { chosen: { fromNs: fine.fromNs, toNs: fine.toNs } } : {}),
           ...(answer.event ? { event: answer.event } : {}),
         });
@@ -57,7 +66,7 @@ export function usePictures(captureId: string, worker: number, range: Range | nu
       (error: unknown) => fail(error, controller.signal),
     );
     return () => controller.abort();
-  }, [about, isNeeded, range?.fromNs, range?.toNs, event]);
+  }, [about, isNeeded, cells?.fromNs, cells?.toNs, event]);
   const wholeNs = known.fine?.answer.whole_ns ?? 0;
   useEffect(() => {
     if (known.fine === null || known.whole !== null) return undefined;
@@ -76,7 +85,14 @@ export function usePictures(captureId: string, worker: number, range: Range | nu
   return known;
 }
 
-function widened({ fromNs, toNs }: Range): Range {
-  const extraNs = isExported ? 0 : (toNs - fromNs) * READ_AHEAD;
-  return { fromNs: Math.max(0, fromNs - extraNs), toNs: toNs + extraNs };
+const cellOf = ({ fromNs, toNs }: Range): number => 2 ** Math.ceil(Math.log2(toNs - fromNs));
+
+/** What is fetched for a range: the cells of a grid that it lies in, and one more on each side, so that
+ *  moving shows events, and one range always shows the same boxes. */
+export function cellsAround(range: Range): Range {
+  const cell = cellOf(range);
+  return {
+    fromNs: Math.max(0, (Math.floor(range.fromNs / cell) - 1) * cell),
+    toNs: (Math.ceil(range.toNs / cell) + 1) * cell,
+  };
 }

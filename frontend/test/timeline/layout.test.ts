@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { parts, ticksIn } from "../../src/timeline/drawing";
 import { LANE_PX, NAME_PX, layOut, placeAt } from "../../src/timeline/layout";
 import { makePicture } from "../../src/timeline/picture";
+import { cellsAround } from "../../src/timeline/pictures";
 import { windowOf } from "./windows";
 
 const { tracks } = windowOf(0, 1, []);
@@ -35,4 +36,10 @@ test("detail covers the coarse picture only where it reaches", () => {
 test("ticks are at round times", () => {
   assert.deepEqual(ticksIn({ fromNs: 130, toNs: 480 }, 4), [200, 300, 400]);
   assert.deepEqual(ticksIn({ fromNs: 0, toNs: 1_000 }, 2), [0, 500, 1_000]);
+});
+
+test("one range is always fetched with the same cells around it", () => {
+  assert.deepEqual(cellsAround({ fromNs: 1_100, toNs: 2_000 }), { fromNs: 0, toNs: 3_072 });
+  assert.deepEqual(cellsAround({ fromNs: 5_000, toNs: 5_900 }), { fromNs: 3_072, toNs: 7_168 });
+  assert.deepEqual(cellsAround({ fromNs: 5_100, toNs: 6_000 }), { fromNs: 3_072, toNs: 7_168 });
 });
