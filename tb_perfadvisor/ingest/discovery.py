@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path
 from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
-from tb_perfadvisor.ingest.rich_recordings import with_rich
+from tb_perfadvisor.ingest.recordings import with_rich
 from tb_perfadvisor.ingest.sniffed_files import sniff_files
 from tb_perfadvisor.plain_text import printable_name
 

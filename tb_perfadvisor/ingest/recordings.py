@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.captures import Capture
 
 # Programs that record now and then write each recording into a directory of its own, named after
 # its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
 _STEP = re.compile(r"(?:step|iteration)_(\d{1,15})(?P<rich>_rich)?")
+_WITH_RICH = ("kineto",)
+"""Profiles of XLA name shapes and lines of its operations in any case."""
 
 
 def split_step(run: str) -> tuple[str, int | None]:
@@ -36,3 +42,27 @@ def series_of(capture: Capture) -> tuple[str, str]:
 def order_of(capture: Capture) -> tuple[str, int, str]:
     """Sorts the recordings of a run by time: sessions are named by it, and steps follow it."""
     return capture.session, split_step(capture.run)[1] or 0, capture.id
+
+
+def with_rich(captures: Sequence[Capture]) -> tuple[Capture, ...]:
+    """Captures with the nearest rich recording of their run, which is none of its own then."""
+    series: dict[tuple[str, str], list[Capture]] = defaultdict(list)
+    for capture in captures:
+        if capture.format in _WITH_RICH and split_step(capture.run)[1] is not None:
+            series[series_of(capture)].append(capture)
+    changed: dict[str, Capture | None] = {}
+    for recordings in series.values():
+        rich = [each for each in recordings if is_rich(each)]
+        light = [each for each in recordings if not is_rich(each)]
+        if not rich or not light:
+            continue
+        for capture in light:
+            nearest_one = min(rich, key=lambda each: abs(_step(each) - _step(capture)))
+            changed[capture.id] = replace(capture, rich=nearest_one.files)
+        changed |= {each.id: None for each in rich}
+    found = (changed.get(capture.id, capture) for capture in captures)
+    return tuple(capture for capture in found if capture is not None)
+
+
+def _step(capture: Capture) -> int:
+    return split_step(capture.run)[1] or 0

@@ -7,48 +7,18 @@ are the same, one by one, those of the light recording get the shapes and lines 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.captures import Capture
-from tb_perfadvisor.ingest.recordings import is_rich, series_of, split_step
 from tb_perfadvisor.signals.core.origins import user_line
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, OperatorTable
-
-_FORMATS = ("kineto",)
-"""Profiles of XLA name shapes and lines of its operations in any case."""
-
-
-def with_rich(captures: Sequence[Capture]) -> tuple[Capture, ...]:
-    """Captures with the nearest rich recording of their run, which is none of its own then."""
-    series: dict[tuple[str, str], list[Capture]] = defaultdict(list)
-    for capture in captures:
-        if capture.format in _FORMATS and split_step(capture.run)[1] is not None:
-            series[series_of(capture)].append(capture)
-    changed: dict[str, Capture | None] = {}
-    for recordings in series.values():
-        rich = [each for each in recordings if is_rich(each)]
-        light = [each for each in recordings if not is_rich(each)]
-        if not rich or not light:
-            continue
-        for capture in light:
-            nearest_one = min(rich, key=lambda each: abs(_step(each) - _step(capture)))
-            changed[capture.id] = replace(capture, rich=nearest_one.files)
-        changed |= {each.id: None for each in rich}
-    found = (changed.get(capture.id, capture) for capture in captures)
-    return tuple(capture for capture in found if capture is not None)
-
-
-def _step(capture: Capture) -> int:
-    return split_step(capture.run)[1] or 0
 
 
 def named_by(trace: Trace, rich: Trace) -> Trace:

@@ -32,6 +32,7 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     body = answer.json
     assert len(body.pop("token")) == 32
     assert body == {
+        "allows_notes": True,
         "captures": [],
         "rejected": [],
         "scan": {

@@ -73,7 +73,7 @@ def test_it_is_neither_slow_python_nor_slow_launching() -> None:
 
 def test_the_code_that_prepares_the_launch_is_named() -> None:
     (finding,) = find(SlowLaunch, steps(2000, 1900, 2100, 1800, frame="model.py(7): mlp")) or ()
-    assert finding.summary.endswith("mostly in model.py(7): mlp.")
+    assert finding.summary.endswith("mostly in model.py:7 mlp.")
 
 
 @pytest.mark.parametrize(

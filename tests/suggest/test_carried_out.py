@@ -27,7 +27,7 @@ CARRIED_OUT = {
     "detach-losses": {"keep-on-device", "read-rarely"},
     "donate": {"donated-arguments"},
     "dynamic-number": {"fixed-shapes"},
-    "fused-optimizer": {"fused-optimizer"},
+    "fused-optimizer": {"fused-host-optimizer", "fused-optimizer"},
     "jit": {"one-jit"},
     "keras-graph": {"compiled-step"},
     "larger-buckets": {"larger-buckets"},
@@ -35,6 +35,7 @@ CARRIED_OUT = {
     "loader-workers": {"loader-workers", "more-loader-workers"},
     "parallel-calls": {"overlapped-input", "parallel-map", "parallel-reads", "prepare-once"},
     "pin-batches": {"pinned-memory"},
+    "prepared-samples": {"prepared-samples"},
     "prefetch": {"overlapped-input", "prefetch", "prepare-once"},
     "set-to-none": {"drop-gradients"},
     "smaller-buckets": {"smaller-buckets"},
@@ -43,7 +44,13 @@ CARRIED_OUT = {
     "tf32": {"tf32"},
     "trainer-arguments": {
         *("activation-checkpointing", "autotune", "bfloat16", "compile", "device-graphs"),
-        *("float16", "fused-optimizer", "library-benchmark", "loader-workers"),
+        *(
+            "float16",
+            "fused-host-optimizer",
+            "fused-optimizer",
+            "library-benchmark",
+            "loader-workers",
+        ),
         *("more-loader-workers", "pinned-memory", "read-rarely", "save-rarely", "tf32"),
     },
 }

@@ -156,7 +156,8 @@ class PythonOverhead(Rule):
         )
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
-        is_nameless = 2 * total_ns(nameless(signals, minus(claims, recorded))) > total
+        unnamed = nameless(signals, minus(claims, recorded))
+        is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
         what = "; nothing in the profile tells what that code is" if is_nameless else what
         first = _IN_WRAPPER if is_in_wrapper else ()
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"

@@ -105,7 +105,8 @@ def test_the_operators_tell_what_a_loop_runs_over() -> None:
     # As many iterations as gradients.
     moving = ["aten::linear", *[gradient] * 9, "aten::sum", *[gradient] * 11]
     assert kinds([*moving, *["aten::mul_", "aten::add_"] * 20]) == [LoopKind.PARAMETERS]
-    assert kinds(["aten::mul_", "aten::add_"] * 20, optimizer=True) == [LoopKind.OPTIMIZER]
+    # What a fused optimizer saves on the CPU has a price of its own.
+    assert kinds(["aten::mul_", "aten::add_"] * 20, optimizer=True) == []
     assert kinds(["aten::select", "aten::gru_cell"] * 20) == [LoopKind.SEQUENCE]
     # Products without anything that tells samples from layers.
     assert kinds(["aten::linear", "aten::slice", "aten::relu"] * 20) == [LoopKind.UNKNOWN]
