@@ -207,7 +207,11 @@ def _within(finding: Finding, general: Finding) -> Finding:
     if part.expected_ns <= most_ns and part.high_ns <= whole.high_ns:
         return finding
     expected_ns, high_ns = min(part.expected_ns, most_ns), min(part.high_ns, whole.high_ns)
-    return replace(finding, saving=replace(part, expected_ns=expected_ns, high_ns=high_ns))
+    # What is expected is then the general finding's figure.
+    basis = whole.basis if expected_ns < part.expected_ns else part.basis
+    return replace(
+        finding, saving=replace(part, expected_ns=expected_ns, high_ns=high_ns, basis=basis)
+    )
 
 
 def _with_groups(ranked: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:

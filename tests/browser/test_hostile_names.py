@@ -149,10 +149,11 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
     navigation = frame.get_by_role("navigation")  # of the log folder, and of the capture
     links = navigation.get_by_role("link")
     links.first.wait_for(timeout=40_000)
+    settle(frame)  # a page whose content comes later appears later
     names = links.all_inner_texts()
     # The table of runs comes last: there, no profile is chosen.
-    for number, name in sorted(enumerate(names), key=lambda link: link[1] == "Runs"):
-        links.nth(number).click(timeout=40_000)
+    for name in sorted(names, key=lambda name: name == "Runs"):
+        navigation.get_by_role("link", name=name, exact=True).click(timeout=40_000)
         # Until then, the page before it is shown, with a heading of its own.
         navigation.locator("[aria-current]", has_text=name).wait_for(timeout=40_000)
         settle(frame)
@@ -184,6 +185,8 @@ def test_names_never_become_elements(
         MARK.format(place="broken") in file["path"] for file in read(server, "captures")["rejected"]
     )
     page.goto(f"{server}/{link(capture)}")
+    # Its link appears when the run's scalars were read.
+    tab.get_by_role("link", name="Training", exact=True).wait_for(timeout=40_000)
     shown = visit_pages(page, tab)
     # The names are shown exactly.
     assert hostile("kernel")[:60] in shown["Kernels"]

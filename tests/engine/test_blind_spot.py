@@ -96,7 +96,7 @@ def test_recordings_that_show_little(corpus: Path, path: str, words: str) -> Non
 
 
 def test_an_ordinary_recording_may_say_that_nothing_stands_out(corpus: Path) -> None:
-    report = analyze(corpus / "local-torch2.13-cpu/mlp_fp32")
+    report = analyze(corpus / "local-torch2.13-cpu/mlp_bf16_autocast")
     assert report.blind_spot is None
     assert report.headline.startswith("Nothing stands out")
     cut = analyze(corpus / "derived-malformed/truncated_json")
