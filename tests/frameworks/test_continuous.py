@@ -131,7 +131,7 @@ def test_pytorch_loops(program: str, module: str, tmp_path: Path) -> None:
         assert report.steps.source == "ProfilerStep"
         assert report.steps.used + len(report.steps.excluded) == 3
         assert report.workload.mode == "training"
-    assert "3 recordings kept" in said
+    assert "3 recordings (" in said
     share = float(said.partition("cost: ")[2].partition("%")[0])
     assert 0 < share < 20
     if program is TORCH:
@@ -143,7 +143,7 @@ def test_keras(backend: str, tmp_path: Path) -> None:
     said = said_by(KERAS, backend, tmp_path, backend)
     reports = analyze_all(tmp_path)
     assert [report.run.rpartition("/")[2] for report in reports] == RECORDED
-    assert "3 recordings kept" in said
+    assert "3 recordings (" in said
     assert all(report.steps.used for report in reports)
 
 
@@ -151,4 +151,4 @@ def test_jax(tmp_path: Path) -> None:
     said = said_by(JAX, "jax", tmp_path)
     reports = analyze_all(tmp_path)
     assert [report.steps.source for report in reports] == ["train", "train", "train"]
-    assert "3 recordings kept" in said
+    assert "3 recordings (" in said
