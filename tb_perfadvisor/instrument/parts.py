@@ -191,8 +191,16 @@ def _of_model(model: Any) -> dict[str, Any]:
         "convolutions": sum(kind.startswith("Conv") for kind in kinds),
         "embeddings": sum(kind.startswith("Embedding") for kind in kinds),
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
+        "channels_last": _is_channels_last(parameters),
         "is_training": model.training,
     }
+
+
+def _is_channels_last(parameters: list[Any]) -> bool | None:
+    """Whether filters are stored with channels last; None without filters of which that is seen."""
+    last = sys.modules["torch"].channels_last
+    filters = [each for each in parameters if each.dim() == 4 and min(each.shape[1:]) > 1]
+    return all(each.is_contiguous(memory_format=last) for each in filters) if filters else None
 
 
 def _of_optimizer(optimizer: Any) -> dict[str, Any]:

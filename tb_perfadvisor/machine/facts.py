@@ -104,6 +104,11 @@ class Made(Struct, frozen=True):
     """What is known about it: `num_workers` and `batch_size` of a loader, `parameters` of a model,
     `fused` of an optimizer."""
 
+    def number(self, key: str) -> int:
+        """A fact that counts something; 0 if it is unknown."""
+        value = self.facts.get(key)
+        return value if isinstance(value, int) else 0
+
 
 class Program(Struct, frozen=True):
     """The program that was recorded."""

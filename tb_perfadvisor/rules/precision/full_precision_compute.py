@@ -84,8 +84,8 @@ class FullPrecisionCompute(Rule):
 
     When to ignore
     --------------
-    When the computation needs 32 bits: some solvers, losses and layers. Not reported on CPUs, where
-    16-bit arithmetic is often slower.
+    When the computation needs 32 bits: some solvers, losses and layers. Programs on
+    the CPU are left to full-precision-on-cpu.
 
     How to verify
     -------------

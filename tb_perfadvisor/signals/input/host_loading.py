@@ -166,17 +166,12 @@ def loader_in_process(signals: Signals) -> Made | None:
     """
     loaders = signals.trace.facts.program.all_made("loader")
     without = [made for made in loaders if made.facts.get("num_workers") == 0]
-    return max(without, key=lambda made: _number(made, "samples"), default=None)
-
-
-def _number(made: Made, key: str) -> int:
-    value = made.facts.get(key)
-    return value if isinstance(value, int) else 0
+    return max(without, key=lambda made: made.number("samples"), default=None)
 
 
 def _fits(loader: Made | None, memory_bytes: int | None) -> bool | None:
     """Whether prepared samples fit in memory; None if unknown."""
-    size = 0 if loader is None else _number(loader, "dataset_bytes")
+    size = 0 if loader is None else loader.number("dataset_bytes")
     if not size or memory_bytes is None:
         return None
     return _GROWS * size <= _MOST_OF_MEMORY * memory_bytes

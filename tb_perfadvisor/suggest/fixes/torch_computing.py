@@ -72,8 +72,9 @@ def _autocast(code: Code, values: Values) -> Iterator[Edit]:
         elif not forward:
             yield Edit(call, unsure="where the forward pass begins is not certain")
         else:
+            device = values.get("device", "cuda")
             cast = cst.parse_statement(
-                'with torch.autocast("cuda", dtype=torch.bfloat16):\n    pass\n'
+                f'with torch.autocast("{device}", dtype=torch.bfloat16):\n    pass\n'
             )
             lines = [forward[0].with_changes(leading_lines=[]), *forward[1:]]
             wrapped = cast.with_changes(

@@ -1,0 +1,177 @@
+"""What the layers of a PyTorch program on the CPU would take in another form.
+
+Two forms: bfloat16 under autocast, where the processor multiplies it, and channels last. The prices
+are shares of the time now, measured by `cost_models/layer_forms.py` with PyTorch 2.13 on one core
+with AVX512-BF16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.machine.facts import Made
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.precision import width_of_types
+from tb_perfadvisor.signals.host.host_operators import host_operators
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.intervals import Intervals, intersect, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_MULTIPLIES_BFLOAT16 = ("avx512_bf16", "amx_bf16")
+
+
+class _Layer(Struct, frozen=True):
+    """A kind of operator, and the share of its time that another form leaves."""
+
+    names: re.Pattern[str]
+    least: float
+    expected: float
+    most: float
+    is_product: bool = False
+
+
+_MATRIX = re.compile(r"^aten::(addmm|mm|b?addbmm|bmm)$")
+_CONVOLUTION = re.compile(r"^aten::(mkldnn_convolution|convolution_backward)$")
+_RECURRENT = re.compile(r"^aten::mkldnn_rnn_layer(_backward)?$")
+_ATTENTION = re.compile(r"^aten::_scaled_dot_product_flash_attention_for_cpu(_backward)?$")
+_BATCH_NORM = re.compile(r"^aten::native_batch_norm(_backward)?$")
+_ACTIVATION = re.compile(r"^aten::(clamp_min_?|relu_?|threshold_backward|tanh|tanh_backward)$")
+_MAX_POOL = re.compile(r"^aten::max_pool2d_with_indices(_backward)?$")
+
+_IN_BFLOAT16 = (
+    # 0.44 to 0.53 from a million multiplications on, without what casts cost.
+    _Layer(_MATRIX, 0.44, 0.52, 0.7, is_product=True),
+    # 0.51 to 0.75, the latter with one or three channels.
+    _Layer(_CONVOLUTION, 0.5, 0.6, 0.75, is_product=True),
+    # LSTM: 0.58 to 0.71. Other recurrent layers are matrix products.
+    _Layer(_RECURRENT, 0.55, 0.62, 0.75, is_product=True),
+    # Not measured: as convolutions at best.
+    _Layer(_ATTENTION, 0.5, 0.75, 1.0, is_product=True),
+    _Layer(_BATCH_NORM, 0.27, 0.4, 1.0),
+    _Layer(_ACTIVATION, 0.6, 0.75, 1.0),
+)
+_CHANNELS_LAST = (
+    _Layer(_MAX_POOL, 0.19, 0.27, 0.4),
+    # 0.48 to 0.6, and 1.05 beyond the cache.
+    _Layer(_BATCH_NORM, 0.47, 0.65, 1.05),
+    # 0.73 to 1.07; fewer channels gain more.
+    _Layer(_CONVOLUTION, 0.8, 0.95, 1.07),
+)
+_CAST_NS = (20_000, 40_000, 70_000)
+"""What autocast adds to each product: casts of its inputs, and their dispatch. A linear layer of 64
+numbers takes 0.09 ms, and 0.20 with autocast, with its backward pass."""
+_CASTS_BYTES_PER_S = 23e9
+_CAST_BYTES_PER_BYTE = 3
+"""A weight is read and half of it written in the forward pass, and its gradient the other way round
+in the backward pass. A layer of 1024 x 4096 weights took 2.2 ms longer than half of its time."""
+
+
+class Form(Struct, frozen=True):
+    """What changes in another form, over the used steps."""
+
+    rows: Int32
+    """Operators that change."""
+    now_ns: Int64
+    """Their own times; shape (n,)."""
+    spans: Intervals
+    """When they run."""
+    low_ns: int
+    """What it saves."""
+    expected_ns: int
+    high_ns: int
+
+
+@memoized
+def in_bfloat16(signals: Signals) -> Form | None:
+    """The layers under autocast; None where that is not known to be faster, or in use."""
+    facts = signals.trace.facts
+    if not any(facts.machine.has(name) for name in _MULTIPLIES_BFLOAT16):
+        return None
+    form = _form(signals, _IN_BFLOAT16)
+    if form is None or not _is_32_bit(signals, form.rows):
+        return None
+    products = _named(signals, [layer for layer in _IN_BFLOAT16 if layer.is_product], form.rows)
+    weights = sum(model.number("parameter_bytes") for model in _models(signals))
+    casts = signals.steps.count * _CAST_BYTES_PER_BYTE * weights / _CASTS_BYTES_PER_S * 1e9
+    least_ns, usual_ns, most_ns = (int(len(products) * each + casts) for each in _CAST_NS)
+    return Form(
+        form.rows,
+        form.now_ns,
+        form.spans,
+        form.low_ns - most_ns,
+        form.expected_ns - usual_ns,
+        form.high_ns - least_ns,
+    )
+
+
+@memoized
+def in_channels_last(signals: Signals) -> Form | None:
+    """The layers of images with channels last; None without convolutions, or if it is in use."""
+    if any(model.facts.get("channels_last") is True for model in _models(signals)):
+        return None
+    form = _form(signals, _CHANNELS_LAST)
+    convolution = [layer for layer in _CHANNELS_LAST if layer.names is _CONVOLUTION]
+    if form is None or not len(_named(signals, convolution, form.rows)):
+        return None
+    return form
+
+
+def _form(signals: Signals, layers: Sequence[_Layer]) -> Form | None:
+    operators, events = host_operators(signals), signals.trace.events
+    if signals.trace.source.framework != "pytorch" or not len(operators.rows):
+        return None
+    left = np.ones((len(operators.names), 3))
+    for index, name in enumerate(operators.names):
+        for layer in layers:
+            if layer.names.match(name):
+                left[index] = layer.least, layer.expected, layer.most
+    changes = (left != 1).any(axis=1)[operators.name]
+    rows, now_ns = operators.rows[changes], operators.self_ns[changes]
+    if not len(rows):
+        return None
+    high, expected, low = (1 - left[operators.name[changes]]).T @ now_ns
+    spans = union(events.start_ns[rows], events.end_ns[rows])
+    return Form(
+        rows,
+        now_ns,
+        intersect(spans, signals.attribution.intervals[Cause.HOST_COMPUTE]),
+        round(low),
+        round(expected),
+        round(high),
+    )
+
+
+def _named(signals: Signals, layers: Sequence[_Layer], rows: Int32) -> Int32:
+    strings, names = signals.trace.strings, signals.trace.events.name[rows]
+    known = [n for n in np.unique(names).tolist() if any(x.names.match(strings[n]) for x in layers)]
+    found: Int32 = rows[is_in(names, known)]
+    return found
+
+
+def _is_32_bit(signals: Signals, rows: Int32) -> bool:
+    """Whether the operators compute in 32 bits; if no types were recorded, whether the model is."""
+    trace = signals.trace
+    types = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
+    widths = [width_of_types(trace.text(each)) for each in types.tolist() if each >= 0]
+    known = [width for width in widths if width is not Precision.UNKNOWN]
+    if known:
+        return known.count(Precision.BITS_32) > 0.9 * len(known)
+    models = [model for model in _models(signals) if model.number("parameters")]
+    casts = [n for n, name in enumerate(trace.strings) if name == "aten::_to_copy"]
+    has_casts = int(is_in(trace.events.name, casts).sum()) > len(rows) // 4
+    return (
+        bool(models)
+        and not has_casts
+        and all(model.facts.get("dtype") == "float32" for model in models)
+    )
+
+
+def _models(signals: Signals) -> tuple[Made, ...]:
+    return signals.trace.facts.program.all_made("model")

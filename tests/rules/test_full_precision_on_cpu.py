@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.machine.facts import Facts, Machine, Made, Program
+from tb_perfadvisor.rules.precision.full_precision_on_cpu import FullPrecisionOnCpu
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import us
+from tb_perfadvisor.trace import Trace
+
+ZEN4 = Machine(instruction_sets=("avx2", "avx512_bf16", "avx512f"))
+PLAIN = Machine(instruction_sets=("avx2", "avx512f"))
+
+
+def program(
+    products_us: Sequence[int],
+    *,
+    dtype: str = "float",
+    name: str = "aten::mm",
+    machine: Machine = ZEN4,
+    weights: int = 0,
+) -> Trace:
+    """Three steps on the CPU: products one after the other, and 1 ms of an optimizer."""
+    length = sum(products_us) + 1000
+    builder = TraceBuilder()
+    for number in range(3):
+        at = number * length
+        builder.step(number, us(at), us(at + length))
+        for product_us in products_us:
+            shapes, types = [[64, 64], [64, 64]], [dtype] * 2
+            until = us(at + product_us)
+            builder.operator(name, us(at), until, shapes=shapes, dtypes=types, launches=False)
+            at += product_us
+        builder.annotation("Optimizer.step#Adam.step", us(at), us(at + 1000))
+        builder.operator("aten::sort", us(at), us(at + 1000), launches=False)
+    made = Made("model", "Net", "train.py", 3, "", {"parameter_bytes": weights})
+    facts = Facts(machine=machine, program=Program(made=(made,)))
+    return replace(builder.build(), facts=facts)
+
+
+def test_saves_what_bfloat16_saves() -> None:
+    # Two products of 4 ms: 52 % of that is left, and each is cast for 40 us.
+    checked = check_rule(
+        FullPrecisionOnCpu,
+        slow=program([4000, 4000]),
+        fixed=program([2120, 2120], dtype="c10::BFloat16"),
+        saves="3760us",
+        scales=False,  # casts stay
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * us(2 * (0.48 * 4000 - 40))
+    assert finding.saving.low_ns == 3 * us(2 * (0.3 * 4000 - 70))
+    assert finding.saving.high_ns == 3 * us(2 * (0.56 * 4000 - 20))
+    assert finding.severity == "medium"  # it costs accuracy
+    assert ("device", "cpu") in finding.remedies[0].values
+
+
+def test_weights_are_cast_in_each_step() -> None:
+    # 23 MB, read and written three times at 23 GB/s: 3 ms of the 3.76 that are gained.
+    assert find(FullPrecisionOnCpu, program([4000, 4000], weights=23_000_000))
+    assert find(FullPrecisionOnCpu, program([4000, 4000], weights=29_000_000)) == ()
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        program([4000, 4000], machine=PLAIN),
+        program([4000, 4000], machine=Machine()),  # unknown
+        program([4000, 4000], dtype="double"),
+        program([4000, 4000], dtype="c10::BFloat16"),
+        program([80] * 100),  # casts cost as much as they bring
+        program([4000, 4000], name="aten::cumsum"),
+    ],
+    ids=["no bfloat16", "unknown machine", "64 bits", "16 bits", "small products", "no product"],
+)
+def test_says_nothing_where_it_would_not_help(trace: Trace) -> None:
+    assert find(FullPrecisionOnCpu, trace) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # 3.76 of 9 ms: 41.8 %.
+    trace = program([4000, 4000])
+    assert find(FullPrecisionOnCpu, trace, settings={"minimum_share": 0.42}) == ()
+    assert find(FullPrecisionOnCpu, trace, settings={"minimum_share": 0.415})
