@@ -56,8 +56,8 @@ class HistoryVerdict:
     """Share of the time before the change."""
     predicted: tuple[float, float, float] | None
     """Low, expected and high share of the first finding that names the cause of the change."""
-    bound: float
-    """The high end of all savings together, as a share."""
+    bound: float | None
+    """The high end of all savings together, as a share; None if the report does not limit it."""
 
     @property
     def is_in_range(self) -> bool:
@@ -67,7 +67,7 @@ class HistoryVerdict:
     @property
     def exceeds_bound(self) -> bool:
         """Whether more was gained than all findings together think possible."""
-        return self.gain > self.bound
+        return self.bound is not None and self.gain > self.bound
 
 
 def judge_profiles(directory: Path, batch: str = "first") -> list[ProfileVerdict]:
@@ -145,13 +145,13 @@ def first_causes(report: Report, names: dict[str, list[str]]) -> tuple[str, froz
 
 def predicted_shares(
     report: Report, change: str, names: dict[str, list[str]]
-) -> tuple[tuple[float, float, float] | None, float]:
+) -> tuple[tuple[float, float, float] | None, float | None]:
     """Low, expected and high share for a change, and the high share of everything together."""
     if not report:
-        return None, 0.0
+        return None, None
     window_ns = report["overview"]["step_time_ns"] or report["overview"]["window_ns"]
     combined = report["combined_saving"]
-    bound = (combined or {}).get("high_ns", 0) / window_ns
+    bound = combined["high_ns"] / window_ns if combined else None
     for finding in report["findings"]:
         saving = finding["saving"]
         has_range = saving and saving["share_high"] is not None

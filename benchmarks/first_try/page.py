@@ -112,9 +112,10 @@ def _history_table(rows: Sequence[HistoryVerdict]) -> Iterator[str]:
         predicted = " – ".join(map(_percent, row.predicted)) if row.predicted else "not named"
         outside = f"no: {why.get(row.history.name, 'not looked into yet')}"
         inside = "yes" if row.is_in_range else outside
+        bound = "unknown" if row.bound is None else _percent(row.bound)
         yield (
             f"| {row.history.name} | {row.history.half} | {_percent(row.gain)} | {predicted}"
-            f" | {_percent(row.bound)} | {inside if row.counts else 'not counted: ' + row.reason} |"
+            f" | {bound} | {inside if row.counts else 'not counted: ' + row.reason} |"
         )
 
 

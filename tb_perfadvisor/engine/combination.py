@@ -96,8 +96,9 @@ class Combination:
         # findings without a simulated fix have taken.
         fresh, whole = _untaken(saving, self._not_simulated)
         costs_ns = saving.recording_ns + saving.elsewhere_ns
-        added_ns = max(self._saved_by_fixes - before - costs_ns, 0)
-        marginal = min(added_ns, saving.claimed_ns) * fresh // whole
+        realized_ns = int(saving.realized_share * (self._saved_by_fixes - before))
+        added_ns = max(realized_ns - costs_ns, 0)
+        marginal = min(added_ns, total_ns(saving.expected_from)) * fresh // whole
         unclaimed, _ = _untaken(saving, self._taken)
         marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)

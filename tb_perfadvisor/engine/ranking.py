@@ -116,7 +116,7 @@ def rank(
 
     Returns:
         The findings to show, best first, each followed by those that refine it; and their combined
-        saving, None when no finding has a saving.
+        saving, None when no finding has a saving or bounds: then its high end is unknown.
     """
     while True:
         ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns, once)
@@ -154,8 +154,8 @@ def _rank_all(
             for r, f in sorted(nested, key=_sort_key)
             if r.refines == rule.id
         )
-    has_saving = any(finding.saving is not None for _, finding in found)
-    return _with_groups(ranked), union.combined if has_saving else None
+    has_limits = any(limits_of(finding) is not None for _, finding in found)
+    return _with_groups(ranked), union.combined if has_limits else None
 
 
 def _best_by_rule(found: Sequence[tuple[Rule, Finding]]) -> dict[str, Finding]:

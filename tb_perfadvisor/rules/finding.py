@@ -108,6 +108,8 @@ class Saving(Struct, frozen=True):
     recording_ns: int = 0
     """The cost of recording, which a replay of `fix` saves and the change does not. The engine sets
     it, and subtracts it from `expected_ns`."""
+    realized_share: float = 1.0
+    """The part that programs realize of what a replay of `fix` saves."""
     elsewhere_ns: int = 0
     """Time that the change saves and costs elsewhere, which a replay of `fix` does not show. It is
     subtracted from `expected_ns`: by the rule, and by the engine from what the replay saves."""

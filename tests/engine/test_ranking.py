@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tb_perfadvisor.advice import Remedy
-from tb_perfadvisor.engine.analysis import RankedFinding
+from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
 from tb_perfadvisor.engine.ranking import first_finding, rank, severity_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
@@ -126,7 +126,7 @@ def test_a_finding_without_a_price_ranks_by_the_middle_of_its_bounds(
 def test_without_a_price_the_bounds_decide_the_severity(high_ns: int, severity: Severity) -> None:
     ranked, combined = rank([(rule("a"), unpriced(high_ns, 0, 1000))], 1000)
     assert [entry.severity for entry in ranked] == [severity]
-    assert combined is None
+    assert combined == CombinedSaving(0, 0, high_ns)
 
 
 def test_a_later_finding_may_take_what_the_first_one_claims_but_does_not_expect() -> None:

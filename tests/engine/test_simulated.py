@@ -82,11 +82,13 @@ def test_a_saving_without_a_fix_is_unchanged(basis: Basis) -> None:
     assert simulated_saving(saving, signals()) == saving
 
 
-def test_a_simulated_saving_never_exceeds_the_high_estimate() -> None:
+def test_no_more_is_expected_than_the_high_estimate() -> None:
     facts = signals()
     saving = Saving(0, 1_000_000, 2_000_000, single(0, 3_000_000), "measured", (fetching(facts),))
     found = simulated_saving(saving, facts)
-    assert (found.low_ns, found.expected_ns, found.high_ns) == (0, 2_000_000, 2_000_000)
+    # The replay saves 8 ms. That is limited by the claimed 3 ms, and by 2 ms of launching that the
+    # host may do ahead.
+    assert (found.low_ns, found.expected_ns, found.high_ns) == (0, 2_000_000, 5_000_000)
 
 
 def test_a_profile_that_cannot_be_simulated_keeps_the_estimate() -> None:

@@ -22,7 +22,8 @@ FIXED = """
 def test_saves_what_the_fix_saves() -> None:
     # Without infeed operations the rule is not applicable.
     checked = check_rule(InfeedWait, slow=SLOW, fixed=FIXED, saves="4ms", fixed_applies=False)
-    assert checked.expected_ns == 4_000_000
+    # Low is half of what overlapping hides, 2 of 4 ms, and the middle is expected.
+    assert checked.expected_ns == 3_000_000
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -23,8 +23,10 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    checked = check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
-    assert checked.expected_ns == 4_000_000
+    # The drawn pipeline keeps up. Whether it will is unknown, so less is expected: overlapping
+    # alone hides 4 ms, of which half counts at least, and 3 ms is the middle.
+    checked = check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms", exactly=False)
+    assert checked.expected_ns == 3_000_000
 
 
 def test_fetches_that_overlap_device_work_cost_nothing() -> None:

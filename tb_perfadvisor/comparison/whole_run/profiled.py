@@ -113,7 +113,9 @@ def _saving(
     shorter, for example without the pauses of others, what they save stays the same.
     """
     combined, mean_ns = report.combined_saving, report.overview.step_time_ns
-    if combined is None or recording.slowdown is None or recording.step_ns is None or not mean_ns:
+    if combined is None or not combined.expected_ns or not mean_ns:
+        return None
+    if recording.slowdown is None or recording.step_ns is None:
         return None
     scale = min(recording.step_ns / mean_ns, 1.0)
     expected_ns = round(combined.expected_ns * scale)

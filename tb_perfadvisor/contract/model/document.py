@@ -42,6 +42,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingInfo]
     """Best first."""
     combined_saving: CombinedSaving | None
+    """Nothing is expected of findings without a price, but they have a high end. None if no finding
+    says what it may save at most: then that is unknown, not zero."""
     outcomes: list[Outcome]
     missing_signals: list[Missing]
     """What outcomes name as missing, each once."""

@@ -10,9 +10,13 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.host.closable_idle import closable_idle
+from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.whatif import (
+    Async,
     Fix,
     NotReplayable,
+    Remove,
     Simulation,
     host_decides,
     most_saved_ns,
@@ -65,8 +69,9 @@ def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Replace the saving of each finding whose fix can be simulated by the simulated one.
 
     A saving that keeps its fix was simulated. A measured saving becomes simulated; a modeled one
-    stays modeled, and the simulation tells how much of it reaches the step. The result never
-    exceeds the rule's high estimate, beyond which the profile is no evidence. If recording slowed
+    stays modeled, and the simulation tells how much of it reaches the step. No more is expected
+    than the rule's high estimate. If a host that runs ahead closes more idle time later, that is
+    the new high end. If recording slowed
     the host down for much of the steps, a model of a faster device is expected to save half of
     what the simulation rules out. With several ranks, the expected saving ends where the next
     rank becomes the slowest.
@@ -103,8 +108,12 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
     steps = simulation_for(signals, *saving.fix)
     if not isinstance(steps, Simulation):
         return replace(saving, fix=())
-    saved_ns = max(steps.saved_ns(*saving.fix) - saving.elsewhere_ns, 0)
+    realized_ns = int(saving.realized_share * steps.saved_ns(*saving.fix))
+    saved_ns = max(realized_ns - saving.elsewhere_ns, 0)
+    beyond_ns = saved_ns - saving.high_ns
     saved_ns = min(saved_ns, saving.high_ns)
+    if beyond_ns > 0 and any(isinstance(fix, Async | Remove) for fix in saving.fix):
+        saving = _closing_later_idle(saving, beyond_ns, signals)
     unproven_ns = 0
     if steps.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
         # Without a profiler, the host may be fast enough to keep the device busy. Then the model
@@ -116,4 +125,15 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
         expected_ns=saved_ns + unproven_ns,
         unproven_ns=unproven_ns,
         basis="simulated" if saving.basis == "measured" else saving.basis,
+    )
+
+
+def _closing_later_idle(saving: Saving, beyond_ns: int, signals: Signals) -> Saving:
+    """A saving whose high end includes idle time that it is not about, as a replay shows."""
+    claims = join(saving.claims, closable_idle(signals))
+    return replace(
+        saving,
+        high_ns=min(saving.high_ns + beyond_ns, total_ns(claims)),
+        claims=claims,
+        priced=saving.expected_from,
     )

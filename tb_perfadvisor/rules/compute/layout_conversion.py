@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -35,9 +33,10 @@ class LayoutConversion(Rule):
 
     How it is measured
     ------------------
-    The time in which nothing else runs on the device. High and expected are all of it; where the
-    profile allows it, expected comes from replaying the steps without it. Low is half, because
-    operators that support only one layout still need a conversion on either side.
+    The time in which nothing else runs on the device. High is all of it. Low is half,
+    because operators that support only one layout still need a conversion on either side. Which
+    ones do is unknown, so the middle of both is expected; where the profile allows it, the steps
+    are replayed with it.
 
     When to ignore
     --------------
@@ -70,9 +69,10 @@ class LayoutConversion(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when conversions take a good part of the device's time."""
         rows = layout_conversions(signals)
-        best_ns = np.zeros(len(rows), dtype=np.int64)
         worst_ns = signals.trace.events.duration_ns[rows] // 2
-        saving = faster_device_work(signals, rows, best_ns, basis="measured", most_then_ns=worst_ns)
+        saving = faster_device_work(
+            signals, rows, worst_ns // 2, basis="modeled", most_then_ns=worst_ns
+        )
         exposed_ns, busy_ns = saving.claimed_ns, signals.attribution.total_ns(*BUSY)
         if self.is_minor(exposed_ns, signals) or exposed_ns < self.minimum_busy_share * busy_ns:
             return

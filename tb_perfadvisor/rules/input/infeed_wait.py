@@ -8,7 +8,8 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, costliest
+from tb_perfadvisor.rules.savings.loading import pipeline_saving
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -28,8 +29,9 @@ class InfeedWait(Rule):
 
     How it is measured
     ------------------
-    The time attributed to *input* inside infeed and outfeed operations of the core. High and
-    expected are all of it; low is what could overlap the rest of the step.
+    The time attributed to *input* inside infeed and outfeed operations of the core. High is all of
+    it. Low is half of what could overlap the rest of the step, since programs realize a part of
+    that. How fast the host can get is unknown, so the middle of both is expected.
 
     When to ignore
     --------------
@@ -74,12 +76,8 @@ class InfeedWait(Rule):
                 f"The TPU core waits {per_step(waited_ns, signals)} in infeed or outfeed"
                 " operations."
             ),
-            saving=Saving(
-                min(waited_ns, window.window_ns - waited_ns),
-                waited_ns,
-                waited_ns,
-                claims,
-                "measured",
+            saving=pipeline_saving(
+                claims, min(waited_ns, window.window_ns - waited_ns), is_parallel=False
             ),
             evidence=(
                 costliest("Longest waits", signals.worker, rows, idle),

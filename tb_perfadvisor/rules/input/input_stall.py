@@ -41,12 +41,15 @@ class InputStall(Rule):
     How it is measured
     ------------------
     The time of the steps that is attributed to *input* alone. Fetches that overlap device work
-    cost nothing and are ignored. Expected is what the steps save in a replay without the fetches,
-    or the whole stall if the profile cannot be replayed. High is the whole stall. Low is what
-    overlapping input and step alone would hide: the smaller of the stall and the rest of the step.
-    If loading already overlaps the step, low is half of what an input pipeline of twice the rate
-    would save. In a program on the CPU whose training thread loads, the prices are those of
-    loader-in-main-process: worker processes would share the step's cores.
+    cost nothing and are ignored. High is the whole stall. What overlapping input and step alone
+    would hide is the smaller of the stall and the rest of the step. If loading already overlaps
+    the step, it is what an input pipeline of twice the rate would save.
+
+    Where the training thread loads, the prices are those of loader-in-main-process. Any other
+    pipeline is expected to save the middle between half of that, which is low, and the whole stall:
+    nothing tells how much faster it can get. On the CPU, expected is the whole stall, and low all
+    that overlapping hides. Where the profile allows it, a replay of the steps without the waits
+    refines what is expected.
 
     A stall of 3 % is reported if it occurs in more than one step. Unless the training process
     loads the data itself, the time that it takes to hand over a finished batch is subtracted
@@ -125,7 +128,8 @@ class InputStall(Rule):
             if not self._is_large_or_recurs(claims, hand_over_ns, signals):
                 return
         low_ns = min(stall_ns, attribution.window_ns - stall_ns)
-        if has_workers or ends_in_prefetch(signals):
+        is_parallel = has_workers or ends_in_prefetch(signals)
+        if is_parallel:
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
         prices = host_loading(signals) if loads_itself else None
         # A recorder's totals do not say where the step waits.
@@ -138,7 +142,7 @@ class InputStall(Rule):
         yield Finding(
             instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
-            saving=stall_saving(signals, claims, low_ns, prices),
+            saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)

@@ -9,7 +9,10 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import MINIMUM_SHARE, iterator_table, stalls_of
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
-from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
+from tb_perfadvisor.rules.savings.input_rate import (
+    bet_on_rate_ns,
+    saving_of_doubled_input_rate_ns,
+)
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import python_functions
@@ -69,6 +72,7 @@ class PythonFedInput(Rule):
         claimed_ns = total_ns(claims)
         if self.is_minor(claimed_ns, signals):
             return
+        low_ns = saving_of_doubled_input_rate_ns(claimed_ns, signals.attribution.window_ns)
         is_used = signals.steps.owner[rows] >= 0
         source = "a generator" if "Generator" in pipelines.kind else "Python code in a map"
         yield Finding(
@@ -79,8 +83,8 @@ class PythonFedInput(Rule):
                 " a time."
             ),
             saving=Saving(
-                saving_of_doubled_input_rate_ns(claimed_ns, signals.attribution.window_ns),
-                claimed_ns,
+                low_ns,
+                claimed_ns if signals.device.is_host_only else bet_on_rate_ns(claimed_ns, low_ns),
                 claimed_ns,
                 claims,
                 "measured",

@@ -45,10 +45,11 @@ class StepGap(Rule):
     work of a step and before the next fetch or forward pass; with Keras and JAX also everything
     outside the step events. Waiting for input is not counted.
 
-    Expected is what the steps save in a replay without the gaps, or all of the gaps if there is no
-    replay. Low is the larger of two amounts: the part of the gaps in which the profile shows what
-    the host was doing, and what would be hidden if that work overlapped the rest of the step,
-    minus ordinary bookkeeping.
+    Expected is what the steps save in a replay without the gaps. If there is no replay, it is the
+    part of the gaps in which the profile shows what the host was doing, and half of the rest; on
+    the CPU, all of the gaps. Low is the larger of two amounts: the part of the gaps in which the
+    profile shows what the host was doing, and what would be hidden if that work overlapped the rest
+    of the step, minus ordinary bookkeeping.
 
     On the CPU, operators also compute between steps. Those in named ranges, and those from the
     first to the last matrix product without a backward node, are expected to go as well, because
@@ -101,7 +102,8 @@ class StepGap(Rule):
         claimed = join(claims, work)
         window_ns = signals.attribution.window_ns
         bookkeeping_ns = round(self.minimum_share * window_ns)
-        low_ns = max(total_ns(activity.covered), min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
+        shown_ns = total_ns(activity.covered)
+        low_ns = max(shown_ns, min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
@@ -114,7 +116,7 @@ class StepGap(Rule):
             ),
             saving=Saving(
                 low_ns,
-                gap_ns + evaluating_ns,
+                gap_ns + evaluating_ns if on_cpu else max((shown_ns + gap_ns) // 2, low_ns),
                 total_ns(claimed),
                 claimed,
                 "measured",

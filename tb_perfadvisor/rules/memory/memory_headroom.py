@@ -113,6 +113,8 @@ class MemoryHeadroom(Rule):
         if factor == 1:
             return
         grown = before + 2 * held
+        activations = batch_room(signals)
+        most = factor if activations is None else max(factor, activations.high)
         holders = alive_by_operator(signals, use, use.peak)
         yield Finding(
             instance=f"{format_bytes(memory.capacity_bytes - before - held)} is free",
@@ -122,7 +124,7 @@ class MemoryHeadroom(Rule):
                 f" {format_bytes(memory.capacity_bytes)} of device memory is in use: a batch of"
                 f" twice the size fits and halves the launches per sample.{_range(signals)}"
             ),
-            saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modeled"),
+            saving=Saving(0, idle_ns // 2, round(idle_ns * (1 - 1 / most)), idle, "modeled"),
             evidence=(
                 Table(
                     "Device memory",

@@ -20,3 +20,16 @@ def saving_of_doubled_input_rate_ns(stall_ns: int, window_ns: int) -> int:
         window_ns: How long the steps take.
     """
     return int(REALIZED_SHARE * min(stall_ns, window_ns // 2))
+
+
+def bet_on_rate_ns(stall_ns: int, low_ns: int) -> int:
+    """What a faster pipeline is expected to save of a stall.
+
+    How much faster it gets is unknown: from twice the rate, of which programs realize a part, to
+    one that always keeps up. Of equally plausible rates, the middle is expected.
+
+    Args:
+        stall_ns: How long the steps wait for input.
+        low_ns: What is saved at least.
+    """
+    return (min(low_ns, stall_ns) + stall_ns) // 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Saving
-from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
+from tb_perfadvisor.signals.host.closable_idle import closable_idle
 from tb_perfadvisor.signals.host.wait_prices import Mask, wait_prices
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, total_ns, union
@@ -31,7 +32,7 @@ def saving_without_waits(signals: Signals, chosen: Mask) -> Saving:
     if not signals.device.is_host_only:
         prices = wait_prices(signals, chosen)
         expected_ns, if_free_ns = int(prices.expected_ns.sum()), int(prices.if_free_ns.sum())
-        claims, replayed_ns = _closable_idle(signals), _replayed_ns(signals, chosen)
+        claims, replayed_ns = closable_idle(signals), _replayed_ns(signals, chosen)
         most_ns = total_ns(induced) if replayed_ns is None else replayed_ns
         if replayed_ns is None and expected_ns > low_ns:
             # What else holds the host up is unknown, so the model may hold or not.
@@ -58,18 +59,12 @@ def _replayed_ns(signals: Signals, chosen: Mask) -> int | None:
     if not isinstance(replay, Simulation):
         return None
     saved_ns = replay.saved_ns(Async(signals.synchronizations.row[chosen]))
-    return saved_ns if saved_ns <= total_ns(_closable_idle(signals)) else None
+    return saved_ns if saved_ns <= total_ns(closable_idle(signals)) else None
 
 
 def most_saved_ns(signals: Signals) -> int:
     """An upper bound on what `saving_without_waits` expects, known without a replay."""
-    return total_ns(_closable_idle(signals)) if len(signals.synchronizations) else 0
-
-
-def _closable_idle(signals: Signals) -> Intervals:
-    # Without the waits the host runs ahead, which may close any idle that it causes later.
-    idle = signals.attribution.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
-    return minus(idle, first_calls(signals).idle)
+    return total_ns(closable_idle(signals)) if len(signals.synchronizations) else 0
 
 
 def _inside(signals: Signals, chosen: Mask) -> Intervals:

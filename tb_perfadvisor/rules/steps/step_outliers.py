@@ -39,9 +39,10 @@ class StepOutliers(Rule):
 
     How it is measured
     ------------------
-    By the modified z-score: 3.5 median absolute deviations of the step times. Expected is by how
+    By the modified z-score: 3.5 median absolute deviations of the step times. High is by how
     much the part that grew exceeds the median step, spread over the recorded steps. Low is 0,
-    because it may never happen again. If computing, queued time or communication grew, there is no
+    because it may never happen again. A few steps do not tell how often it will, so expected is
+    half. If computing, queued time or communication grew, there is no
     saving: it may be more work. If gaps between steps grew, step-gap reports them.
 
     When to ignore
@@ -86,12 +87,12 @@ class StepOutliers(Rule):
         if part == Cause.BETWEEN_STEPS.label and has_gaps:
             return
         claims = in_steps(signals, part, outliers)
-        expected_ns = min(int(excess.sum()), total_ns(claims))
+        excess_ns = min(int(excess.sum()), total_ns(claims))
         median_ns = float(np.median(variation.duration_ns))
         slowest = int(outliers[variation.duration_ns[outliers].argmax()])
         number, slowest_ns = int(signals.steps.number[slowest]), int(variation.duration_ns[slowest])
         is_lost = part in OF_THE_HOST
-        name = dominant_event(signals, claims, expected_ns)[0] if is_lost else ""
+        name = dominant_event(signals, claims, excess_ns)[0] if is_lost else ""
         yield Finding(
             instance=(
                 f"step {number} takes {format_duration(slowest_ns)},"
@@ -107,8 +108,8 @@ class StepOutliers(Rule):
             saving=(
                 Saving(
                     0,
-                    expected_ns,
-                    expected_ns,
+                    excess_ns // 2,
+                    excess_ns,
                     claims,
                     "heuristic" if len(outliers) == 1 else "measured",
                 )

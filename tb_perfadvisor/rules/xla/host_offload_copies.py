@@ -12,9 +12,11 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.signals.tpu.host_offload import (
     copied_bytes,
+    host_bytes,
     is_to_host,
     offload_copies,
     offload_rows,
@@ -41,8 +43,10 @@ class HostOffloadCopies(Rule):
     How it is measured
     ------------------
     Exposed copy time that lies in such copies and in the operations that wait for them
-    (`copy-done`, `dynamic-slice-done`). High and expected are all of it, which is what keeping the
-    arrays on the device saves. Low is what overlap alone could hide: at most the rest of the step.
+    (`copy-done`, `dynamic-slice-done`). High is all of it, which is what keeping the arrays on the
+    device saves. Low is what overlap alone could hide: at most the rest of the step. Expected is
+    high if the arrays fit beside the most that the device holds now; otherwise it is unknown how
+    many can stay, and the middle is expected.
 
     When to ignore
     --------------
@@ -73,7 +77,7 @@ class HostOffloadCopies(Rule):
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):
             return
-        rows = offload_rows(signals)
+        low_ns, rows = min(waited_ns, window_ns - waited_ns), offload_rows(signals)
         cost_ns = time_within(signals, rows, claims)
         is_waiting = cost_ns > 0
         copies = executions(
@@ -88,7 +92,11 @@ class HostOffloadCopies(Rule):
                 f" mostly for {table.rows[0][0]}, {table.rows[0][1]}."
             ),
             saving=Saving(
-                min(waited_ns, window_ns - waited_ns), waited_ns, waited_ns, claims, "measured"
+                low_ns,
+                waited_ns if _would_fit(signals) else (low_ns + waited_ns) // 2,
+                waited_ns,
+                claims,
+                "measured",
             ),
             evidence=(
                 table,
@@ -96,6 +104,15 @@ class HostOffloadCopies(Rule):
             ),
             remedies=advise("less-offloading", "offload-by-name", "overlapped-offloading"),
         )
+
+
+def _would_fit(signals: Signals) -> bool:
+    """Whether the device has room for all arrays in host memory, as far as the profile tells."""
+    memory = signals.memory
+    if memory is None or memory.peak_allocated_bytes is None or memory.capacity_bytes is None:
+        return False
+    room_bytes = ROOM_SHARE * memory.capacity_bytes - memory.peak_allocated_bytes
+    return host_bytes(signals) <= room_bytes
 
 
 def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:

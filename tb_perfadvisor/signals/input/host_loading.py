@@ -35,7 +35,7 @@ _SLOWER_SHARE = 0.13
 _UNKNOWN_CORES = 2
 """The least of machines that train; of unknown machines, the low end counts on it."""
 
-_IN_MEMORY = (0.5, 0.85, 1.0)
+IN_MEMORY = (0.5, 0.85, 1.0)
 """What is left out of a fetch that takes prepared samples from memory: indexing and stacking stay.
 Five loops over images as bytes took 0.05 to 0.5 ms per batch then, of 1.3 to 3.5 ms."""
 _AUGMENTED = (0.0, 0.35, 0.8)
@@ -154,7 +154,7 @@ def _certain_wait_ns(signals: Signals, fetch_ns: int, cores: float) -> int:
 
 
 def _memory(fetch_ns: int, is_augmented: bool, is_sized: bool) -> Gain:
-    low, expected, high = _AUGMENTED if is_augmented else _IN_MEMORY
+    low, expected, high = _AUGMENTED if is_augmented else IN_MEMORY
     low = low if is_sized else min(low, _UNKNOWN_SIZE_LOW)
     return Gain(int(low * fetch_ns), int(expected * fetch_ns), int(high * fetch_ns))
 

@@ -7,6 +7,7 @@ and pinned under its interpreter's lock, and they compete for caches, memory and
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
@@ -59,9 +60,10 @@ class LoadingApart(Struct, frozen=True):
 def loading_apart(signals: Signals) -> LoadingApart | None:
     """The used window if workers load; None if they do already, or if there is no device.
 
-    It lasts as long as the slowest of three: the device's work, the host's work beside the workers,
-    and loading by as many workers as are advised. In the worst case there is one of them. Where
-    the device waits for the host already, what slows the host is added to the step in full.
+    It lasts as long as the slowest of three: the device's work and its waits for batches that are
+    handed over, the host's work beside the workers, and loading by as many workers as are advised.
+    In the worst case there is one of them. Where the device waits for the host already, what slows
+    the host is added to the step in full.
     """
     rows = fetches_without_workers(signals)
     window_ns = signals.attribution.window_ns
@@ -79,6 +81,12 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
     host_ns = total_ns(minus(minus(window, fetches), waiting))
     handing_over_ns = _HAND_OVER_NS * len(rows)
     best_ns = max(window_ns - stall_ns, total_ns(intersect(signals.device.busy, window)))
+    # The device waits while it is handed a batch, unless it works for that long during the fetch.
+    waited_ns = overlap_ns(
+        signals.attribution.intervals[Cause.INPUT], events.start_ns[rows], events.end_ns[rows]
+    )
+    hidden_ns = events.duration_ns[rows] - waited_ns
+    waiting_ns = int(np.clip(_HAND_OVER_NS - hidden_ns, 0, waited_ns).sum())
 
     # Where the device waits for the host already, whatever slows the host delays the device.
     idle_ns = signals.attribution.total_ns(*HOST_CAUSED)
@@ -89,7 +97,7 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
         if keeps_pace:
             by_host_ns = best_ns + round(host_ns * slower_share) + handing_over_ns
         # Nothing that happens elsewhere makes it longer than it is.
-        return min(max(best_ns, by_host_ns, loading_ns // workers), window_ns)
+        return min(max(best_ns + waiting_ns, by_host_ns, loading_ns // workers), window_ns)
 
     return LoadingApart(
         best_ns,

@@ -54,6 +54,19 @@ def copied_bytes(operation: XlaOperation) -> int:
     return min(shape.padded_bytes for shape in arrays)
 
 
+def host_bytes(signals: Signals) -> int:
+    """Bytes of the arrays in host memory, at most: each copy to the host has one of its own.
+
+    Where the program only reads such arrays, each copy to the device has.
+    """
+    copies = [each for each in offload_copies(signals) if not each.opcode.endswith("-done")]
+    to_host = [copy for copy in copies if is_to_host(copy)]
+    return sum(
+        max(shape.padded_bytes for shape in copied_arrays(copy) if shape.is_on_host)
+        for copy in to_host or copies
+    )
+
+
 @memoized
 def offload_rows(signals: Signals) -> Int32:
     """Executions of these copies in the used window."""
