@@ -22,7 +22,7 @@ def program_of(name: str, role: Role) -> Program:
         name: The pair's name.
         role: Which of the two.
     """
-    module, _, function = pair_named(name).program.partition(".")
+    module, _, function = pair_named(name).program.rpartition(".")
     program: Program = getattr(import_module(f"compiled_pairs.{module}"), function)(role)
     return program
 
@@ -46,7 +46,8 @@ class Lowering:
 
     def lower(self, *arguments: Any) -> Any:
         """Lower the function; what it returns compiles without further options."""
-        return _Lowered(self._jitted.lower(*arguments), self._options)
+        with self._mesh:
+            return _Lowered(self._jitted.lower(*arguments), self._options)
 
     def _place(self, array: Array) -> Any:
         spec: PartitionSpec = array.spec

@@ -11,10 +11,11 @@ program that revealed a bug, which was then fixed, is marked and no longer count
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["cause", "trap", "healthy"]
+from compiled_pairs.families.catalog import FAMILY_PAIRS, generation_of
+from compiled_pairs.pair import CompiledPair, Kind
+
 Split = Literal["tune", "test"]
 
 GENERATIONS = ("v5e", "v6e", "tpu7x")
@@ -22,37 +23,16 @@ LEAST_GAIN = 0.03
 """Rules leave smaller gains out."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledPair:
-    """A program with one performance problem, and the same program without it."""
-
-    name: str
-    program: str
-    """`module.function` beside this file, which builds it."""
-    kind: Kind
-    cause: str
-    """What makes it slow; what is changed in the fixed one."""
-    first: tuple[str, ...] = ()
-    """Rules of which one should rank first, the most specific one first."""
-    samples: tuple[int, int] = (1, 1)
-    """Samples per step, slow and fixed, where the fix processes more of them."""
-    still_true: tuple[str, ...] = ()
-    """Rules that are right about the fixed one, too: what its change leaves to do. What four chips
-    reduce or gather for a small layer stays exposed."""
-    has_shown_a_bug: bool = False
-    """A test program on which something was fixed."""
-
-
 def _cause(name: str, program: str, cause: str, *first: str, **others: object) -> CompiledPair:
     return CompiledPair(name, program, "cause", cause, first, **others)  # type: ignore[arg-type]
 
 
-def _trap(name: str, program: str, cause: str) -> CompiledPair:
-    return CompiledPair(name, program, "trap", cause)
+def _trap(name: str, program: str, cause: str, chips: int = 1) -> CompiledPair:
+    return CompiledPair(name, program, "trap", cause, chips=chips)
 
 
-def _healthy(name: str, program: str, cause: str) -> CompiledPair:
-    return CompiledPair(name, program, "healthy", cause)
+def _healthy(name: str, program: str, cause: str, chips: int = 1) -> CompiledPair:
+    return CompiledPair(name, program, "healthy", cause, chips=chips)
 
 
 _SHUFFLING = ("data-shuffling",)
@@ -275,6 +255,7 @@ DRAWN_PAIRS = (
         *_EXPOSED,
         "full-precision-gradients",
         still_true=_EXPOSED,
+        chips=4,
     ),
     _cause(
         "reduce-each-micro-batch",
@@ -283,6 +264,7 @@ DRAWN_PAIRS = (
         "redundant-all-reduce",
         *_EXPOSED,
         still_true=_EXPOSED,
+        chips=4,
     ),
     _cause(
         "gathered-weights",
@@ -290,6 +272,7 @@ DRAWN_PAIRS = (
         "weights are gathered when they are needed; fixed: ahead of time",
         *_EXPOSED,
         still_true=_EXPOSED,
+        chips=4,
     ),
     _cause(
         "tensor-parallel-in-32-bits",
@@ -298,6 +281,7 @@ DRAWN_PAIRS = (
         *_EXPOSED,
         "full-precision-gradients",
         still_true=_EXPOSED,
+        chips=4,
     ),
     _healthy(
         "transformer-block",
@@ -318,6 +302,7 @@ DRAWN_PAIRS = (
         "sharded-training",
         "sharded.sharded_training",
         "training on four chips with a batch that hides the reduction",
+        chips=4,
     ),
     _trap("product-n-130", "products.product_n_130", "a product with 130 columns; fixed: 128"),
     _trap("product-k-130", "products.product_k_130", "a product that contracts 130; fixed: 128"),
@@ -519,17 +504,20 @@ TUNED_PAIRS = (
         "layers that are split by what they contract; fixed: by their hidden features",
         "early-reduction",
         "repeated-products",
+        chips=4,
     ),
     _cause(
         "whole-batch-on-each-chip",
         "partitioned.whole_batch_on_each_chip",
         "each chip computes all of a batch; fixed: its part",
         "repeated-products",
+        chips=4,
     ),
     _trap(
         "gradients-in-16-bits",
         "partitioned.gradients_in_16_bits",
         "gradients are reduced in 32 bits behind other work; fixed: in 16",
+        chips=4,
     ),
     _cause(
         "all-logits",
@@ -596,6 +584,8 @@ _TESTS = _tests_by_lot("cause") | _tests_by_lot("trap") | _tests_by_lot("healthy
 
 def generations_of(pair: CompiledPair) -> tuple[str, ...]:
     """The generations in the order in which a pair is compiled for them, by lot."""
+    if pair.family:
+        return (generation_of(pair),)
     if pair in TUNED_PAIRS:
         return GENERATIONS
     names = sorted(pair.name for pair in DRAWN_PAIRS)
@@ -611,4 +601,4 @@ def split_of(pair: CompiledPair) -> Split:
 
 def pair_named(name: str) -> CompiledPair:
     """A pair by name; raises KeyError for an unknown name."""
-    return {pair.name: pair for pair in PAIRS}[name]
+    return {pair.name: pair for pair in (*PAIRS, *FAMILY_PAIRS)}[name]

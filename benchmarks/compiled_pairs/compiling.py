@@ -12,7 +12,10 @@ from pathlib import Path
 import msgspec
 from compiled_tpu import generation_named, schedule_of
 
-from compiled_pairs.catalog import GENERATIONS, PAIRS, CompiledPair, generations_of, pair_named
+from compiled_pairs.catalog import GENERATIONS, PAIRS, generations_of, pair_named
+from compiled_pairs.families.catalog import FAMILY_PAIRS
+from compiled_pairs.families.catalog import GENERATIONS as FAMILY_GENERATIONS
+from compiled_pairs.pair import CompiledPair
 from tb_perfadvisor.testing.compiled import write_compiled
 from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
@@ -24,7 +27,8 @@ _SESSION = "2026_01_01_00_00_00"
 _TIME_LIMIT_S = 1800
 _AT_ONCE = 8
 """Programs of one process. A program takes the compiler seconds to minutes."""
-_ON_FOUR_CHIPS = ("sharded.", "partitioned.")
+_EIGHT_CHIPS = {"v5e": "v5e:2x4", "v5p": "v5p:2x2x2", "v6e": "v6e:2x4", "tpu7x": "tpu7x:2x2x1"}
+"""Slices of eight devices: both cores of a TPU7x are devices of their own."""
 _FACTS, _PROGRAM = "step.json", "program.json.gz"
 _SOURCE = """
 import sys
@@ -47,8 +51,9 @@ def main() -> None:
     parser.add_argument("--python", type=Path, required=True, help="with jax and libtpu")
     parser.add_argument("--only", action="append", metavar="TEXT", help="only pairs named so")
     parser.add_argument("--time-limit", type=int, default=_TIME_LIMIT_S, metavar="S")
+    parser.add_argument("--patience", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--at-once", type=int, default=_AT_ONCE, metavar="N")
-    parser.add_argument("--generation", choices=GENERATIONS, action="append")
+    parser.add_argument("--generation", choices=FAMILY_GENERATIONS, action="append")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -67,23 +72,28 @@ def main() -> None:
             generation = generation_named(program.generation)
             kernels = kernels_of(parse_module(program.hlo_text), bundles, generation)
             program = msgspec.structs.replace(program, kernels=kernels)
-            write(path.parent, path.parts[-3], path.parts[-4], program)
+            write(path.parent, pair_named(path.parts[-3]), path.parts[-4], program)
         return
-    pairs = [pair for pair in PAIRS if any(text in pair.name for text in given.only or [""])]
+    pairs = [
+        pair
+        for pair in (*PAIRS, *FAMILY_PAIRS)
+        if any(text in pair.name for text in given.only or [""])
+    ]
     refused = 0
     for number in range(given.rounds):
-        for generation in given.generation or GENERATIONS:
+        for generation in given.generation or FAMILY_GENERATIONS:
             missing = [
                 (pair, role)
                 for pair in pairs
-                if generations_of(pair)[number] == generation
+                if generations_of(pair)[number : number + 1] == (generation,)
                 for role in roles_of(pair)
                 if not (folder_of(given.directory, pair, generation) / role / _FACTS).exists()
             ]
-            for begin in range(0, len(missing), given.at_once):
-                part = missing[begin : begin + given.at_once]
-                limit_s = given.time_limit
-                refused += compile_part(given.directory, generation, part, given.python, limit_s)
+            for is_large in (False, True):
+                programs = [(pair, role) for pair, role in missing if (pair.chips > 4) == is_large]
+                for begin in range(0, len(programs), given.at_once):
+                    part = programs[begin : begin + given.at_once]
+                    refused += compile_part(given, generation, part)
     sys.exit(refused)
 
 
@@ -98,31 +108,32 @@ def folder_of(directory: Path, pair: CompiledPair, generation: str) -> Path:
 
 
 def compile_part(
-    directory: Path,
-    generation: str,
-    part: Sequence[tuple[CompiledPair, str]],
-    python: Path,
-    time_limit_s: int,
+    given: argparse.Namespace, generation: str, part: Sequence[tuple[CompiledPair, str]]
 ) -> int:
-    """Compile programs in one process; returns how many were refused."""
+    """Compile programs for slices of one size in one process; returns how many were refused."""
     scripts = str(Path(__file__).resolve().parents[1])
-    sources = [Source(_SOURCE.format(folder=scripts, name=p.name, role=role)) for p, role in part]
-    target = generation_named(generation)
-    answers = compile_for_tpu(target, sources, time_limit_s=time_limit_s, python=python)
+    answers = compile_for_tpu(
+        generation_named(generation),
+        [Source(_SOURCE.format(folder=scripts, name=p.name, role=role)) for p, role in part],
+        time_limit_s=given.time_limit,
+        patience_s=given.patience,
+        python=given.python,
+        topology=_EIGHT_CHIPS[generation] if part[0][0].chips > 4 else "",
+    )
     refused = 0
     for (pair, role), answer in zip(part, answers, strict=True):
         if isinstance(answer, CompiledProgram):
-            write(folder_of(directory, pair, generation) / role, pair.name, generation, answer)
+            folder = folder_of(given.directory, pair, generation) / role
+            write(folder, pair, generation, answer)
         else:
             refused += 1
             print(f"{pair.name}, {role}, {generation}: {answer.reason}", file=sys.stderr)
     return refused
 
 
-def write(path: Path, name: str, generation: str, program: CompiledProgram) -> None:
+def write(path: Path, pair: CompiledPair, generation: str, program: CompiledProgram) -> None:
     """Write a program's profile, its text, and how long a step takes."""
-    chips = 4 if pair_named(name).program.startswith(_ON_FOUR_CHIPS) else 1
-    schedule = schedule_of(program, generation_named(generation), chips)
+    schedule = schedule_of(program, generation_named(generation), pair.chips)
     session = path / "plugins" / "profile" / _SESSION
     session.mkdir(parents=True, exist_ok=True)
     (session / "host0.xplane.pb").write_bytes(write_compiled(schedule))
