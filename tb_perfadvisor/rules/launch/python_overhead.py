@@ -34,6 +34,7 @@ from tb_perfadvisor.signals.host.idle_owners import (
 )
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
+from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -73,7 +74,8 @@ class PythonOverhead(Rule):
     ------------------
     The idle time attributed to *Python*, *framework* and *unexplained* in gaps that are too long
     for slow launching. Idle time that other rules report (calls that lost their core,
-    synchronizations, garbage collection, Python callbacks, slow launches of one kernel) and
+    synchronizations, garbage collection, Python callbacks, slow launches of one kernel), what XLA
+    does to dispatch a program, and
     collectives on the host are left out, and so are waiting for input, the time between steps, and
     gaps in which the host compiles for longer than it runs other code. Low and expected are the
     recorded Python and framework code without the estimated cost of recording it; high adds
@@ -131,7 +133,7 @@ class PythonOverhead(Rule):
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
             idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH),
         )
-        stalls = minus(stalls, dispatching_on_host(signals))
+        stalls = minus(stalls, join(dispatching_on_host(signals), dispatching(signals)))
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         compiling = attribution.intervals[Cause.COMPILING]

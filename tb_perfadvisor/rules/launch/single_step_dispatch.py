@@ -21,6 +21,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -46,9 +47,9 @@ class SingleStepDispatch(Rule):
 
     What it finds
     -------------
-    Idle time between the runs of compiled programs, in gaps of up to two milliseconds, while the
-    host dispatches the next one: a single step in each call, as in Keras's `fit` with small
-    batches, or several small jitted functions in each step.
+    Idle time between the runs of compiled programs, in gaps of up to two milliseconds or inside of
+    XLA's dispatch, while the host dispatches the next one: a single step in each call, as in
+    Keras's `fit` with small batches, or several small jitted functions in each step.
 
     Why it matters
     --------------
@@ -167,7 +168,8 @@ def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
         IdleOwner.EAGER_CALLS,
         IdleOwner.HOST_CALLBACK,
     )
-    gaps = intersect(available, union(idle.start_ns[is_short], idle.end_ns[is_short]))
+    short = union(idle.start_ns[is_short], idle.end_ns[is_short])
+    gaps = intersect(available, join(short, dispatching(signals)))
     return minus(gaps, runs.spans)
 
 

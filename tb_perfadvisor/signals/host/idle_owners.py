@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.launch.device_graphs import graph_captures, replay_p
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
+from tb_perfadvisor.signals.launch.runtime_calls import argument_transfers
 from tb_perfadvisor.signals.launch.slow_launches import SlowLaunch, find_slow_launches
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -32,6 +33,7 @@ class IdleOwner(Enum):
     PREEMPTION = "preemption"
     GRAPH_CAPTURE = "graph-capture"
     FIRST_CALL = "first-call"
+    ARGUMENT_TRANSFER = "argument-transfer"
     SYNCHRONIZATION = "synchronization"
     BUFFER_BROADCAST = "buffer-broadcast"
     OPTIMIZER_LOOP = "optimizer-loop"
@@ -50,6 +52,7 @@ OVERRIDING = (
     IdleOwner.PREEMPTION,
     IdleOwner.GRAPH_CAPTURE,
     IdleOwner.FIRST_CALL,
+    IdleOwner.ARGUMENT_TRANSFER,
     IdleOwner.SYNCHRONIZATION,
     IdleOwner.BUFFER_BROADCAST,
 )
@@ -93,6 +96,7 @@ def _owned_by_kind(signals: Signals) -> Mapping[IdleOwner, Intervals]:
         IdleOwner.PREEMPTION: preempted_calls(signals).idle,
         IdleOwner.GRAPH_CAPTURE: graph_captures(signals).setting_up,
         IdleOwner.FIRST_CALL: first_calls(signals).idle,
+        IdleOwner.ARGUMENT_TRANSFER: argument_transfers(signals).idle,
         IdleOwner.SYNCHRONIZATION: signals.synchronizations.induced,
         IdleOwner.BUFFER_BROADCAST: buffer_broadcasts(signals).idle,
         IdleOwner.OPTIMIZER_LOOP: optimizer_loop(signals).idle,

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tb_perfadvisor.rules.input.host_arguments import HostArguments
+from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, host
+from tb_perfadvisor.trace import EventKind
+
+# Names that JAX 0.10 records on the CPU.
+ON_CPU: Mapping[str, Symbol] = {
+    "j": host("PjitFunction(step)"),
+    "d": host("DevicePut"),
+    "t": host("H2D Dispatch"),
+    "p": host("$train.py:37 run", EventKind.PYTHON),
+    "o": Symbol(EventKind.OPERATOR, "dot.3"),
+}
+SLOW = """
+    cell 1ms
+    step |..........|..........|
+    main |jjj.......|jjj.......|
+    main |.dd.......|.dd.......|
+    pool |...ttttooo|...ttttooo|
+"""
+FIXED = """
+    cell 1ms
+    step |....|....|
+    main |j...|j...|
+    pool |.ooo|.ooo|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        HostArguments, slow=SLOW, fixed=FIXED, saves="6ms", legend=ON_CPU, framework="jax"
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # Two milliseconds of `DevicePut` and four of its copy, in each of two steps.
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (6_000_000, 12_000_000)
+
+
+def test_batches_that_are_put_before_the_call_are_no_arguments() -> None:
+    ahead = """
+        cell 1ms
+        step |..........|..........|
+        main |.dd...j...|.dd...j...|
+        pool |...tttt.oo|...tttt.oo|
+    """
+    assert find(HostArguments, ahead, legend=ON_CPU, framework="jax") == ()
+
+
+def test_python_is_not_blamed_for_the_dispatch_of_a_program() -> None:
+    legend = {**ON_CPU, "d": host("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice")}
+    dispatch = """
+        cell 1ms
+        step |..........|..........|..........|
+        main |pppppppppp|pppppppppp|pppppppppp|
+        main |ddddddd...|ddddddd...|ddddddd...|
+        pool |.......ooo|.......ooo|.......ooo|
+    """
+    assert find(PythonOverhead, dispatch, legend=legend, framework="jax") == ()
