@@ -15,12 +15,12 @@ from pathlib import Path
 from advice_cases import Case, Gain
 from advice_verdicts import Estimate, Verdict, judge_report, score
 from compiled_pairs.catalog import (
-    GENERATIONS,
     LEAST_GAIN,
     PAIRS,
-    CompiledPair,
+    generations_of,
     split_of,
 )
+from compiled_pairs.pair import CompiledPair
 from tb_perfadvisor import analyze
 from tb_perfadvisor.report.report import Report
 
@@ -53,10 +53,10 @@ class Promise:
     expected_share: float
 
 
-def cases(directory: Path) -> Iterator[CompiledCase]:
+def cases(directory: Path, pairs: Sequence[CompiledPair] = PAIRS) -> Iterator[CompiledCase]:
     """The compiled programs below a directory: each slow one with its gain, and each fixed one."""
-    for pair in PAIRS:
-        for generation in GENERATIONS:
+    for pair in pairs:
+        for generation in sorted(generations_of(pair)):
             folder = directory / generation / pair.name
             steps_ns = {role: _step_ns(folder / role) for role in ("slow", "fixed")}
             slow_ns, fixed_ns = steps_ns["slow"], steps_ns["fixed"]

@@ -22,7 +22,7 @@ def _model(*sizes: int, **compiling: Any) -> Any:
     return model
 
 
-class _Computed(keras.utils.PyDataset):
+class _Computed(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches that are computed when they are asked for."""
 
     def __init__(self, steps: int) -> None:

@@ -67,7 +67,7 @@ def metrics_outside(is_slow: bool) -> Run:
         keras.metrics.RootMeanSquaredError(),
     ]
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def train() -> Any:
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)

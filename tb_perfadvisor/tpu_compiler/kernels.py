@@ -9,7 +9,7 @@ takes at least its bytes divided by the bandwidth, and at least its FLOP divided
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from msgspec import Struct
@@ -84,10 +84,10 @@ def _kernel(
     bundles = bundle_cycles.get(instruction.name)
     figures = [cycles for cycles in (instruction.estimated_cycles, bundles) if cycles]
     scheduled = float(min(figures, default=0))
-    if instruction.opcode.startswith(_COLLECTIVES):
-        moved = _collective_cycles(instruction, generation)
-    else:
-        moved = hbm_bytes / generation.hbm_bytes_per_cycle
+    exchanges = list(_collectives(module, instruction))
+    moved = sum(_collective_cycles(exchange, generation) for exchange in exchanges)
+    if exchanges != [instruction]:
+        moved = max(moved, hbm_bytes / generation.hbm_bytes_per_cycle)
     return Kernel(
         name=instruction.name,
         opcode=instruction.opcode,
@@ -100,6 +100,19 @@ def _kernel(
         hbm_bytes=hbm_bytes,
         is_asynchronous=instruction.opcode.endswith("-start"),
     )
+
+
+def _collectives(module: HloModule, instruction: HloInstruction) -> Iterator[HloInstruction]:
+    """The collectives that an instruction is or contains.
+
+    Of a collective that runs beside several fusions, each contains a part, which costs nothing by
+    itself.
+    """
+    if instruction.opcode.startswith(_COLLECTIVES):
+        yield instruction
+    elif instruction.opcode == "fusion" and "async" not in instruction.name:
+        for member in module.computations.get(instruction.called, ()):
+            yield from _collectives(module, member)
 
 
 def _collective_cycles(instruction: HloInstruction, generation: Generation) -> float:

@@ -50,3 +50,25 @@ def test_a_kernel_takes_at_least_its_bytes() -> None:
 )
 def test_group_sizes(attributes: str, size: int) -> None:
     assert group_size(attributes) == size
+
+
+def test_a_collective_inside_a_fusion_takes_its_time_on_the_links() -> None:
+    module = parse_module("""\
+HloModule m
+
+%fused (x: f32[4096,1024]) -> f32[1024,1024] {
+  %x = f32[4096,1024]{1,0:T(8,128)} parameter(0)
+  ROOT %sum = f32[1024,1024]{1,0:T(8,128)} reduce-scatter(%x), replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+ENTRY %main (x: f32[4096,1024]) -> f32[1024,1024] {
+  %x = f32[4096,1024]{1,0:T(8,128)} parameter(0)
+  ROOT %all-reduce-scatter = f32[1024,1024]{1,0:T(8,128)} fusion(%x), kind=kCustom, calls=%fused
+}
+""")
+    (kernel,) = kernels_of(module, {}, V5E)
+    # Three quarters of 16 MiB, half in each direction of a ring whose links carry 50 GB/s each.
+    assert kernel.cycles == pytest.approx(
+        16 * 2**20 * 3 / 4 / 2 / V5E.link_bytes_per_cycle, rel=1e-6
+    )
+    assert kernel.cycles > 16 * 2**20 / V5E.hbm_bytes_per_cycle

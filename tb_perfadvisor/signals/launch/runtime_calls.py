@@ -64,9 +64,11 @@ def argument_transfers(signals: Signals) -> ArgumentTransfers:
 def _rows(signals: Signals, pattern: re.Pattern[str]) -> Int32:
     """Events of the host with a name of some form, in order of start."""
     rows = signals.trace.rows(*_KINDS)
-    return rows[named(signals.trace, rows, pattern)]
+    found: Int32 = rows[named(signals.trace, rows, pattern)]
+    return found
 
 
 def _on_step_thread(signals: Signals, pattern: re.Pattern[str]) -> Int32:
     rows = _rows(signals, pattern)
-    return rows[signals.trace.events.track[rows] == signals.step_track]
+    found: Int32 = rows[signals.trace.events.track[rows] == signals.step_track]
+    return found
