@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.instrument.user_code import shown_path
 from tb_perfadvisor.machine.facts import (
     SUFFIX,
@@ -60,7 +61,11 @@ class LoadMeter:
 
 
 def write_facts(
-    files: Iterable[Path], recording: Recording, load: Load | None, parts: Parts | None
+    files: Iterable[Path],
+    recording: Recording,
+    load: Load | None,
+    parts: Parts | None,
+    samples: StackSamples | None,
 ) -> tuple[Path, ...]:
     """Store facts beside each capture among some files.
 
@@ -69,6 +74,7 @@ def write_facts(
         recording: How.
         load: On the machine meanwhile.
         parts: Of the program, if they were watched.
+        samples: Of its lines, likewise.
 
     Returns:
         The files that were written.
@@ -81,6 +87,7 @@ def write_facts(
         threads=_threads(),
         load=load,
         program=_program(parts),
+        lines=samples.lines if samples is not None else None,
         recording=recording,
     )
     data = msgspec.json.encode(facts)
@@ -91,6 +98,16 @@ def write_facts(
             target.write_bytes(data)
             written.append(target)
     return tuple(written)
+
+
+def add_lines(files: Iterable[Path], samples: StackSamples) -> None:
+    """Store what has been seen up to now beside captures that were written before."""
+    lines = samples.lines
+    for file in files:
+        if file.name.endswith(SUFFIX):
+            with suppress(OSError, msgspec.MsgspecError):
+                facts = msgspec.json.decode(file.read_bytes(), type=Facts)
+                file.write_bytes(msgspec.json.encode(replace(facts, lines=lines)))
 
 
 @cache

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.capture_facts import LoadMeter, write_facts
+from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_lines, write_facts
 from tb_perfadvisor.instrument.continuous.recordings import (
     EARLY,
     RICH,
@@ -24,6 +24,7 @@ from tb_perfadvisor.instrument.continuous.recordings import (
     files_below,
 )
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
 
 _LOOK_EVERY_S: Final = 0.02
@@ -56,6 +57,7 @@ class JaxWindows:
         self._tell = tell
         self._recordings = Recordings(keep_last=5, keep_slowest=0)
         self._load = LoadMeter()
+        self._samples = StackSamples()
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._directory: Path | None = None
@@ -83,12 +85,16 @@ class JaxWindows:
     def close(self) -> None:
         """The program ends: keep what is being recorded."""
         self._ends.set()
+        self._samples.stop()
         with suppress(Exception):
             self._end()
+        for recording in self._recordings.kept:
+            add_lines(recording.files, self._samples)
 
     def discard(self) -> None:
         """Delete what was recorded: the program has steps that are seen otherwise."""
         self._ends.set()
+        self._samples.stop()
         with suppress(Exception):
             self._end()
         self._recordings.clear()
@@ -151,6 +157,8 @@ class JaxWindows:
 
         began_s = time.monotonic()
         self._load.begin()
+        self._samples.step()
+        self._samples.pause()
         main = sys._current_frames().get(threading.main_thread().ident or 0)
         self._parts.add_step("loop", main)
         self._is_rich, self._compiled_before = is_rich, self._compilations
@@ -177,9 +185,10 @@ class JaxWindows:
             is_clean = self._compilations == self._compiled_before
             reason = "periodic" if is_clean else EARLY
             jax.profiler.stop_trace()
+            self._samples.go_on()
             files = tuple(sorted(files_below(directory)))
             recording = Recording("run", self._is_rich, reason)
-            files += write_facts(files, recording, self._load.end(), self._parts)
+            files += write_facts(files, recording, self._load.end(), self._parts, self._samples)
             stored = StoredRecording(
                 self._number, reason, self._is_rich, ended_s - self._began_s, files
             )

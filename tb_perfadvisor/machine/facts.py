@@ -21,6 +21,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Value = bool | Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] | float | Text
 
 What = Literal["loader", "dataset", "optimizer", "model", "step loop"]
+SideWork = Literal["figures", "images", "checkpoints", "summaries"]
+"""What a program writes for people to look at, or to go on from."""
 
 
 class Machine(Struct, frozen=True):
@@ -127,6 +129,30 @@ class Program(Struct, frozen=True):
         return tuple(made for made in self.made if made.what == what)
 
 
+class Line(Struct, frozen=True):
+    """A line of the user's code, and what it was seen to call."""
+
+    path: Text
+    """As in `Made`."""
+    line: Annotated[int, Meta(ge=1, le=10**8)]
+    share: Share
+    """Of the time of all looks."""
+    function: Text = ""
+    calls: Text = ""
+    """The function that it calls, with its module; empty if it calls none that is in Python."""
+    side_work: SideWork | None = None
+
+
+class Lines(Struct, frozen=True):
+    """Where the main thread was from the first to the last step, but not while recording."""
+
+    seconds: Annotated[float, Meta(gt=0)]
+    looks: Annotated[int, Meta(ge=1, le=10**9)]
+    """How many looks that makes."""
+    lines: Annotated[tuple[Line, ...], Meta(max_length=256)] = ()
+    """Those with most time; none twice."""
+
+
 class Recording(Struct, frozen=True):
     """How the capture was recorded."""
 
@@ -149,6 +175,7 @@ class Facts(Struct, frozen=True):
     threads: Threads = Threads()
     load: Load | None = None
     program: Program = Program()
+    lines: Lines | None = None
     recording: Recording = Recording()
 
 

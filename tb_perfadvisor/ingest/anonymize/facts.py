@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.recorded_facts import decode_facts
-from tb_perfadvisor.machine.facts import Made, Value
+from tb_perfadvisor.machine.facts import Line, Made, Value
 
 
 def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
@@ -35,7 +35,19 @@ def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
         start_method=names.as_written(facts.program.start_method),
         made=tuple(_made(made, names) for made in facts.program.made),
     )
-    return msgspec.json.encode(replace(facts, program=program))
+    lines = facts.lines
+    if lines is not None:
+        lines = replace(lines, lines=tuple(_line(line, names) for line in lines.lines))
+    return msgspec.json.encode(replace(facts, program=program, lines=lines))
+
+
+def _line(line: Line, names: Names) -> Line:
+    return replace(
+        line,
+        path=names.frame(line.path),
+        function=names.marker(line.function),
+        calls=names.marker(line.calls),
+    )
 
 
 def _made(made: Made, names: Names) -> Made:

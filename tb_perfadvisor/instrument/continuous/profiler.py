@@ -15,7 +15,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.instrument.capture_facts import LoadMeter, write_facts
+from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_lines, write_facts
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
 from tb_perfadvisor.instrument.continuous.recordings import (
@@ -26,6 +26,7 @@ from tb_perfadvisor.instrument.continuous.recordings import (
 )
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
 
@@ -118,6 +119,7 @@ class ContinuousProfiler:
         self.recorded_by: Literal["run", "continuous"] = "continuous"
         self.parts: Parts | None = None
         """What the program was seen to make; None if nobody watches it."""
+        self.samples = StackSamples()
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
@@ -160,6 +162,7 @@ class ContinuousProfiler:
         duration_s = None if self._ended_s is None else now_s - self._ended_s
         self._number += 1
         try:
+            self.samples.step()
             if self._start is None:
                 self._between(duration_s, now_s)
             else:
@@ -178,6 +181,7 @@ class ContinuousProfiler:
                 with suppress(OSError):
                     file.unlink()
         self._recordings.clear()
+        self.samples.stop()
         self._is_active = False
         return self._number
 
@@ -199,6 +203,9 @@ class ContinuousProfiler:
                 self._write()
             except Exception as error:
                 self._give_up(error)
+        self.samples.stop()
+        for recording in self._recordings.kept:
+            add_lines(recording.files, self.samples)
         if self._advisor is not None:
             self._advisor.close()
         if self._number and self.logs_summary:
@@ -265,6 +272,7 @@ class ContinuousProfiler:
         self._files_before = files_below(directory)
         plan = self._schedule.plan
         self._load.begin()
+        self.samples.pause()
         self._recorder.start(directory, self._number, plan.steps, is_rich=start.is_rich)
         self._start = start
         self._ended_s = self._recorded_from_s = self._clock()
@@ -283,6 +291,7 @@ class ContinuousProfiler:
         assert start is not None
         mean_s = (began_s - self._recorded_from_s) / max(self._number - self._first_step, 1)
         self._recorder.stop()
+        self.samples.go_on()
         directory = self._directory(start)
         prefix = self._recorder.file_prefix
         written = files_below(directory) - self._files_before
@@ -307,7 +316,7 @@ class ContinuousProfiler:
             first_step=self._first_step,
             step_ns=None if usual_s is None else round(usual_s * 1e9),
         )
-        return write_facts(files, recording, self._load.end(), self.parts)
+        return write_facts(files, recording, self._load.end(), self.parts, self.samples)
 
     def _directory(self, start: Start) -> Path:
         return self._logdir / f"step_{self._first_step:08}{RICH if start.is_rich else ''}"

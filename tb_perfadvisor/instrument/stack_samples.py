@@ -1,0 +1,163 @@
+"""Looks now and then where the program is, over its whole run.
+
+A figure that is drawn every hundredth step is in no recording of a few steps, and may still take
+most of the time. Each look costs some ten microseconds.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from types import FrameType
+from typing import Final, NamedTuple
+
+from tb_perfadvisor.instrument.user_code import shown_path, user_frames
+from tb_perfadvisor.machine.facts import Line, Lines, SideWork
+
+_EVERY_S: Final = 0.04
+_MOST_S: Final = 1.0
+"""A look that comes later than that found the machine asleep, not the program busy."""
+_MOST_LINES: Final = 50
+_TEXT: Final = 200
+
+_SIDE_WORK: Final[tuple[tuple[str, SideWork], ...]] = (
+    ("matplotlib", "figures"),
+    ("seaborn", "figures"),
+    ("plotly", "figures"),
+    ("imageio", "images"),
+    ("PIL.Image", "images"),
+    ("torchvision.utils", "images"),
+    ("torch.serialization", "checkpoints"),
+    ("h5py", "checkpoints"),
+    ("keras.src.saving", "checkpoints"),
+    ("keras.src.callbacks.model_checkpoint", "checkpoints"),
+    ("tensorflow.python.checkpoint", "checkpoints"),
+    ("orbax", "checkpoints"),
+    ("flax.training.checkpoints", "checkpoints"),
+    ("pickle", "checkpoints"),
+    ("torch.utils.tensorboard", "summaries"),
+    ("tensorboardX", "summaries"),
+    ("tensorboard", "summaries"),
+    ("tensorflow.python.ops.summary_ops_v2", "summaries"),
+    ("keras.src.callbacks.tensorboard", "summaries"),
+    ("wandb", "summaries"),
+    ("mlflow", "summaries"),
+)
+"""What the functions of a module are for, where a program can do with less of it."""
+# Reading what these wrote is input.
+_READS: Final = frozenset({"load", "loads", "open", "_load", "torch_load", "restore", "read"})
+
+
+class _Place(NamedTuple):
+    """Where the main thread is."""
+
+    path: str
+    line: int
+    function: str
+    calls: str
+    side_work: SideWork | None
+
+
+class StackSamples:
+    """Counts the time of the main thread's lines while the program makes steps."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._is_paused = self._is_stopped = False
+        self._lock = threading.Lock()
+        self._whole: Counter[_Place | None] = Counter()
+        self._of_step: Counter[_Place | None] = Counter()
+        self._number = 0
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> None:
+        """A step ended."""
+        self._steps += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
+            self._thread.start()
+
+    def pause(self) -> None:
+        """A recording begins, in which everything takes longer."""
+        self._is_paused = True
+
+    def go_on(self) -> None:
+        """It has ended."""
+        self._is_paused = False
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._is_stopped = True
+
+    @property
+    def lines(self) -> Lines | None:
+        """What was seen during whole steps; None if that is too little to tell."""
+        with self._lock:
+            seconds = sum(self._whole.values())
+            places = [(place, s) for place, s in self._whole.most_common() if place is not None]
+        if not seconds:
+            return None
+        return Lines(
+            seconds=round(seconds, 3),
+            looks=max(round(seconds / _EVERY_S), 1),
+            lines=tuple(
+                Line(
+                    path=place.path,
+                    line=place.line,
+                    function=place.function,
+                    calls=place.calls[:_TEXT],
+                    side_work=place.side_work,
+                    share=s / seconds,
+                )
+                for place, s in places[:_MOST_LINES]
+            ),
+        )
+
+    def _run(self) -> None:
+        main = threading.main_thread()
+        before_s = time.monotonic()
+        while not self._is_stopped:
+            # At random, so that no loop is in the same place each time.
+            time.sleep(_EVERY_S * random.uniform(0.5, 1.5))
+            now_s = time.monotonic()
+            passed_s, before_s = now_s - before_s, now_s
+            if self._is_paused or passed_s > _MOST_S:
+                continue
+            with suppress(Exception):
+                place = _place(sys._current_frames().get(main.ident or 0))
+                with self._lock:
+                    if self._number != self._steps:
+                        # What was seen after the last step is no part of the loop.
+                        self._whole.update(self._of_step)
+                        self._of_step.clear()
+                        self._number = self._steps
+                    self._of_step[place] += passed_s  # type: ignore[assignment]
+
+
+def _place(frame: FrameType | None) -> _Place | None:
+    """The innermost line of the user's code on a stack, and what it calls."""
+    user = next(user_frames(frame), None)
+    if user is None:
+        return None
+    callee, side_work = "", None
+    while frame is not None and frame is not user:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith("tb_perfadvisor."):
+            callee = f"{module}.{frame.f_code.co_name}"
+        if side_work is None and frame.f_code.co_name not in _READS:
+            side_work = _side_work(module)
+        frame = frame.f_back
+    code = user.f_code
+    function = "" if code.co_name == "<module>" else code.co_name
+    return _Place(shown_path(code.co_filename), user.f_lineno or 1, function, callee, side_work)
+
+
+def _side_work(module: str) -> SideWork | None:
+    for prefix, kind in _SIDE_WORK:
+        if module == prefix or module.startswith(f"{prefix}."):
+            return kind
+    return None

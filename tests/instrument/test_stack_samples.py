@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import time
+import types
+
+import pytest
+
+from tb_perfadvisor.instrument.stack_samples import StackSamples
+
+DRAWING = types.ModuleType("matplotlib.pyplot")
+# Like code of a package that is installed.
+exec(compile("import time\ndef pause(s): time.sleep(s)\ndef load(s): time.sleep(s)",
+             "/x/site-packages/matplotlib/pyplot.py", "exec"), vars(DRAWING))  # fmt: skip
+
+
+def test_shares_of_lines_between_the_first_and_the_last_step() -> None:
+    samples = StackSamples()
+    samples.step()
+    for _ in range(10):
+        DRAWING.pause(0.15)
+        time.sleep(0.05)
+        samples.step()
+    DRAWING.load(0.3)  # after the last step
+    samples.stop()
+    lines = samples.lines
+    assert lines is not None
+    assert lines.seconds == pytest.approx(2.0, abs=0.4)
+    (drawn,) = [line for line in lines.lines if line.side_work == "figures"]
+    assert drawn.calls == "matplotlib.pyplot.pause"
+    assert drawn.path.endswith("test_stack_samples.py")
+    assert drawn.share == pytest.approx(0.75, abs=0.2)
+    assert sum(line.share for line in lines.lines) <= 1.0001
+
+
+def test_what_is_read_is_no_side_work_and_recordings_are_left_out() -> None:
+    samples = StackSamples()
+    samples.step()
+    DRAWING.load(0.3)
+    samples.pause()
+    DRAWING.pause(0.5)
+    samples.go_on()
+    samples.step()
+    time.sleep(0.2)
+    samples.stop()
+    lines = samples.lines
+    assert lines is not None
+    assert lines.seconds == pytest.approx(0.3, abs=0.2)
+    assert {line.side_work for line in lines.lines} == {None}
+
+
+def test_nothing_before_the_first_step_and_after_it_has_stopped() -> None:
+    samples = StackSamples()
+    assert samples.lines is None
+    samples.stop()
+    samples.step()
+    time.sleep(0.1)
+    samples.step()
+    assert samples.lines is None

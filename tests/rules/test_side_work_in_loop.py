@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
+from tb_perfadvisor.rules.launch.side_work_in_loop import SideWorkInLoop
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.trace import Trace
+
+STEP = Line("train.py", 41, 0.2, "train", "torch.nn.modules.module._call_impl")
+
+
+def program(*lines: Line, looks: int = 1000, step_ms: float = 10) -> Trace:
+    """Three steps on the CPU, of a run in which some lines were seen."""
+    builder = TraceBuilder()
+    for number in range(3):
+        start, end = ms(number * step_ms), ms((number + 1) * step_ms)
+        builder.step(number, start, end)
+        builder.operator("aten::mm", start, end, launches=False)
+    return replace(builder.build(), facts=Facts(lines=Lines(looks * 0.04, looks, lines)))
+
+
+def figures(share: float) -> Line:
+    return Line("train.py", 52, share, "train", "matplotlib.pyplot.pause", "figures")
+
+
+def test_saves_nine_tenths_of_the_share() -> None:
+    checked = check_rule(
+        SideWorkInLoop,
+        slow=program(figures(0.5), STEP),
+        fixed=program(figures(0.01), STEP, step_ms=5.5),
+        saves="4500us",  # 0.9 x 50 % of 10 ms
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # The standard error of 50 % of 1,000 looks is 1.58 points.
+    assert finding.saving.low_ns == pytest.approx(ms(30) * (0.35 - 2 * 0.0158), rel=0.001)
+    assert finding.saving.high_ns == pytest.approx(ms(30) * 0.5158, rel=0.001)
+    assert "train.py:52, which calls matplotlib.pyplot.pause" in finding.summary
+
+
+def test_names_all_kinds_and_adds_them_up() -> None:
+    saves = Line("train.py", 60, 0.1, "", "torch.serialization.save", "checkpoints")
+    (finding,) = find(SideWorkInLoop, program(figures(0.2), STEP, saves))
+    assert finding.instance == "drawing figures and saving checkpoints takes 30.0 % of the run"
+
+
+def test_nothing_without_enough_looks_or_without_such_work() -> None:
+    assert find(SideWorkInLoop, program(figures(0.5), looks=19)) == ()
+    assert find(SideWorkInLoop, program(figures(0.5), looks=20))
+    # 2 of 20 may be chance: the standard error is 6.7 points.
+    assert find(SideWorkInLoop, program(figures(0.1), looks=20)) == ()
+    assert find(SideWorkInLoop, program(STEP)) == ()
+    assert find(SideWorkInLoop, replace(program(STEP), facts=Facts())) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(SideWorkInLoop, program(figures(0.049), STEP)) == ()
+    assert find(SideWorkInLoop, program(figures(0.051), STEP))
