@@ -193,6 +193,7 @@ export interface Overview {
   tokens_per_s: number | null;
   throughput_source: string;
   serving?: ServingInfo | null;
+  next_doubling?: NextDoublingInfo | null;
 }
 /**
  * One cause's part of the used window. The parts sum exactly to `window_ns`.
@@ -310,6 +311,20 @@ export interface ServingInfo {
   decode_device_ns: number;
   decode_floor_ns: number | null;
   generated_per_s: number | null;
+}
+/**
+ * What a step would take on twice the devices: a model, no measurement.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "NextDoublingInfo".
+ */
+export interface NextDoublingInfo {
+  ranks: number;
+  low_step_ns: number;
+  high_step_ns: number;
+  low_efficiency: number;
+  high_efficiency: number;
+  assumptions: string[];
 }
 /**
  * A number for the top of a report. Numbers that do not apply to a program are not listed.

@@ -225,7 +225,8 @@ def _with_groups(ranked: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
 def _speaker(ranked: Sequence[RankedFinding], index: int) -> int | None:
     """The best finding that refines one, if it would save nearly as much; else None."""
     general = ranked[index]
-    if general.finding.saving is None:
+    worth_ns = _worth_ns(general.finding)
+    if worth_ns is None:
         return None
     for place in range(index + 1, len(ranked)):
         saving = ranked[place].finding.saving
@@ -234,9 +235,16 @@ def _speaker(ranked: Sequence[RankedFinding], index: int) -> int | None:
         if ranked[place].finding.is_lossy and not general.finding.is_lossy:
             continue
         if saving is not None and ranked[place].finding.remedies:
-            enough_ns = SPEAKS_FOR_SHARE * general.finding.saving.expected_ns
+            enough_ns = SPEAKS_FOR_SHARE * worth_ns
             return place if saving.expected_ns >= enough_ns else None
     return None
+
+
+def _worth_ns(finding: Finding) -> int | None:
+    """What a finding ranks by: what it is expected to save, or the middle of its bounds."""
+    if finding.saving is not None:
+        return finding.saving.expected_ns
+    return None if finding.bounds is None else finding.bounds.high_ns // 2
 
 
 def first_finding(findings: Sequence[RankedFinding]) -> int | None:

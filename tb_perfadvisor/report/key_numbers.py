@@ -30,6 +30,7 @@ def key_numbers(
         *_on_serving(overview.serving),
         *(_on_device(overview, of) if on_device else _on_host(overview)),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
+        *_on_scaling(overview.next_doubling),
         *_on_memory(overview, on_device=on_device),
         *_on_program_memory(overview.program_memory),
     ]
@@ -243,6 +244,23 @@ def _on_waiting(
             definition="Share of the time in which no work runs between the end of one step's own "
             "code and the start of the next: logging, checkpoints, evaluation.",
         )
+
+
+def _on_scaling(doubled: model.NextDoublingInfo | None) -> Iterator[model.KeyNumber]:
+    if doubled is None:
+        return
+    most = format_share(doubled.high_efficiency)
+    yield model.KeyNumber(
+        id="next-doubling",
+        label="Efficiency if doubled",
+        value=doubled.low_efficiency,
+        unit="share",
+        of="",
+        share=None,
+        notes=[f"to {most} on {2 * doubled.ranks:,} ranks, modeled"],
+        definition="Throughput per device on twice the devices, as a share of today's: a range by a"
+        f" model of latency and bandwidth. {' '.join(doubled.assumptions)}",
+    )
 
 
 def _on_memory(overview: model.Overview, *, on_device: bool) -> Iterator[model.KeyNumber]:

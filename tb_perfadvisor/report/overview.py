@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.device.program_memory import program_memory
 from tb_perfadvisor.signals.efficiency.throughput import throughput
 from tb_perfadvisor.signals.efficiency.utilization import utilization
 from tb_perfadvisor.signals.host.host_operators import host_operators
+from tb_perfadvisor.signals.ranks.next_doubling import next_doubling
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
     shows_copies,
@@ -119,6 +120,23 @@ def make_overview(signals: Signals) -> model.Overview:
         tokens_per_s=_per_second(flow.tokens_per_step, signals),
         throughput_source=flow.source,
         serving=_serving(signals),
+        next_doubling=_next_doubling(signals),
+    )
+
+
+def _next_doubling(signals: Signals) -> model.NextDoublingInfo | None:
+    found, steps = next_doubling(signals), len(signals.steps)
+    if found is None or not steps:
+        return None
+    window_ns = signals.attribution.window_ns
+    low, high = found.efficiency(window_ns)
+    return model.NextDoublingInfo(
+        ranks=signals.trace.source.world_size or len(signals.run.traces),
+        low_step_ns=round((window_ns + found.low_ns) / steps),
+        high_step_ns=round((window_ns + found.high_ns) / steps),
+        low_efficiency=low,
+        high_efficiency=high,
+        assumptions=list(found.assumptions),
     )
 
 

@@ -65,3 +65,21 @@ def test_unknown_point_to_point_calls_do_not_count() -> None:
     legend = {"R": collective(NAME, "send-recv"), "T": collective(NAME, "send-recv")}
     trace = draw(EVEN, legend=legend, rank=1, world_size=4, backend="nccl")
     assert find(PipelineBubble, trace) == ()
+
+
+def test_stages_on_the_cpu_have_bubbles_too() -> None:
+    """Gloo has no kernels: its calls wait on the host."""
+    legend = {
+        "R": collective("gloo:recv", "recv", on_host=True),
+        "T": collective("gloo:send", "send", on_host=True),
+    }
+    stages = """
+        cell 1ms
+        step   |............|............|............|
+        main   |RRRROOR'OOT'|RRRROOR'OOT'|RRRROOR'OOT'|
+    """
+    trace = draw(stages, legend=legend, rank=1, world_size=4, backend="gloo")
+    (finding,) = find(PipelineBubble, trace) or ()
+    # Messages of 4, 1 and 1 ms in each of three steps: half of 3 ms.
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * 1_500_000

@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { fetchView } from "../state/api";
 import { Below, useChosenRow } from "../state/linked";
 import { formatCell, formatDuration, formatPlural, formatShare } from "../format";
-import type { DimensionInfo, GroupInfo, ParallelismView, Report } from "../report";
+import type { DimensionInfo, GroupInfo, NextDoublingInfo, ParallelismView, Report } from "../report";
 import { describePeriod, rankNames } from "../text";
 import { LongName } from "../widgets/name";
 import { Prose } from "../widgets/prose";
@@ -117,7 +117,34 @@ function ParallelismOf({ view, report }: { view: ParallelismView; report: Report
           <Details dimension={chosen} report={report} />
         </Below>
       )}
+      {report.overview.next_doubling && <NextDoubling doubled={report.overview.next_doubling} />}
     </>
+  );
+}
+
+/** `31.2 ms to 45.0 ms`, or one of them where they are equal as shown. */
+export function describeRange(low: string, high: string): string {
+  return low === high ? low : `${low} to ${high}`;
+}
+
+function NextDoubling({ doubled }: { doubled: NextDoublingInfo }): JSX.Element {
+  const step = describeRange(formatDuration(doubled.low_step_ns), formatDuration(doubled.high_step_ns));
+  const efficiency = describeRange(formatShare(doubled.low_efficiency), formatShare(doubled.high_efficiency));
+  return (
+    <section aria-labelledby="next-doubling">
+      <div class="section-head">
+        <h2 id="next-doubling">On twice the devices</h2>
+        <span class="muted">a model, not a measurement</span>
+      </div>
+      <p>
+        With {formatPlural(2 * doubled.ranks, "rank")}, a step would take {step}: {efficiency} of today’s throughput per device.
+      </p>
+      <ul class="muted">
+        {doubled.assumptions.map((assumption) => (
+          <li key={assumption}>{assumption}</li>
+        ))}
+      </ul>
+    </section>
   );
 }
 

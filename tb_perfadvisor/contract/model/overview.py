@@ -159,6 +159,19 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that decoding generates per second, over all steps."""
 
 
+class NextDoublingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step would take on twice the devices: a model, no measurement."""
+
+    ranks: int
+    """Today."""
+    low_step_ns: int
+    high_step_ns: int
+    low_efficiency: float
+    """Throughput per device as a share of today's."""
+    high_efficiency: float
+    assumptions: list[str]
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The key numbers of the reference worker."""
 
@@ -210,6 +223,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens or samples are known, or why neither is."""
     serving: ServingInfo | None = None
     """None if the program annotates no steps that decode."""
+    next_doubling: NextDoublingInfo | None = None
+    """None without data-parallel collectives of known sizes."""
 
     @property
     def sixteen_bit_share(self) -> float | None:

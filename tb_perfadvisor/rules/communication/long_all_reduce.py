@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.ranks.collective_costs import (
     hops,
     link_of_group,
     quickest_ns,
+    slow_messages,
     wire_bytes,
     wire_time_ns,
 )
@@ -155,10 +156,11 @@ class LongAllReduce(Rule):
 
 
 def _changes(signals: Signals, chosen: Mask) -> tuple[str, ...]:
-    """Fewer bytes help only where all of them are 32-bit gradients."""
+    """Fewer bytes help only where all of them are 32-bit gradients, and a slow link comes first."""
     is_wide = collectives_of(signals).is_32_bit & has_role(signals, Role.GRADIENTS)
     narrow = ("narrow-gradients",) if is_wide[chosen].all() else ()
-    return (*narrow, "link-path", "link-test")
+    link = ("link-path", "link-test")
+    return (*link, *narrow) if slow_messages(signals) is not None else (*narrow, *link)
 
 
 def _by_size(

@@ -61,7 +61,7 @@ class PipelineBubble(Rule):
     title = "Shrink the pipeline bubble"
     category = "communication"
     refines = "exposed-communication"
-    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
+    needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS)
 
     minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of a few percent.")
 

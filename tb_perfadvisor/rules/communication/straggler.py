@@ -25,6 +25,7 @@ from tb_perfadvisor.rules.finding import (
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.ranks.excess import Excess, excess_by_cause, preempted_more_ns
+from tb_perfadvisor.signals.ranks.expert_load import saved_by_equal_loads_ns
 from tb_perfadvisor.signals.ranks.stragglers import Lateness, lateness
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 
@@ -62,7 +63,8 @@ class Straggler(Rule):
     there; instead, a rank is also reported if it consistently spends that much more on anything
     else. Where shapes were recorded, the matrix products show whether a rank computes longer
     because it has more work. That counts on any host, and expected is what an equal share of all
-    ranks' work would save.
+    ranks' work would save. The same holds for a rank that is late because its experts have the most
+    tokens.
 
     The reason is what the late rank spends most extra time on. If half of it passes while host
     calls had lost their core (see `host-preempted`), that is the reason.
@@ -139,6 +141,7 @@ def _saving(signals: Signals, delays: Lateness, excess: Sequence[Excess]) -> tup
     attribution, count = signals.attribution, signals.steps.count
     explained_ns = round(count * sum(item.own_ns - item.others_ns for item in excess))
     evened_ns = round(count * sum(item.own_ns - item.even_ns for item in excess))
+    evened_ns = min(evened_ns, saved_by_equal_loads_ns(signals, delays) or evened_ns)
     if signals.worker in delays.late:
         claims = attribution.of(*(item.cause for item in excess)) if excess else EMPTY
         waited = [int(waits.sum()) for waits in (delays.own_low_ns, delays.own_middle_ns)]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
-from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
+from tb_perfadvisor.signals.ranks.stragglers import Lateness, steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, union
@@ -94,6 +94,17 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
         own_wait_ns=np.where(is_last, 0, waits[of_worker]),
         own_compute=_before(signals, own_row[is_last]),
     )
+
+
+def saved_by_equal_loads_ns(signals: Signals, delays: Lateness) -> int | None:
+    """What equal loads would save; None if the late ranks are not late for their experts' tokens.
+
+    Tokens have to be processed somewhere: equal loads make the other ranks slower.
+    """
+    load, late = expert_load(signals), list(delays.late)
+    if load is None or 2 * load.times_last[late].sum() < delays.times_late[late].sum():
+        return None
+    return load.mean_wait_ns
 
 
 def _for_something_else(signals: Signals) -> Int32:

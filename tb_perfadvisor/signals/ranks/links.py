@@ -21,6 +21,13 @@ def link_bandwidth_bytes_per_s(signals: Signals) -> float | None:
     return facts.link_bandwidth_bytes_per_s
 
 
+def is_within_a_node(signals: Signals) -> bool:
+    """Whether the ranks are GPUs of one node, as far as the profile tells."""
+    facts = signals.device_facts
+    is_given = signals.options.link_bandwidth_bytes_per_s is not None
+    return facts is not None and facts.kind == "gpu" and not is_given and not _spans_nodes(signals)
+
+
 def _spans_nodes(signals: Signals) -> bool:
     hosts = {source.host for source in signals.run.sources if source.host}
     ranks = signals.trace.source.world_size or len(signals.run.traces)
