@@ -1,8 +1,9 @@
 """What a step would take on twice the devices, as a range.
 
-Every device keeps its work, and the data-parallel groups double. A collective takes a latency and
-its bytes ÷ the bandwidth; both grow in known ways. What is unknown makes the range: the network
-between nodes, how much of the growth compute hides, and how long more ranks wait for the latest.
+Every device keeps its work, and the data-parallel groups double, as do those of all ranks. A
+collective takes a latency and its bytes ÷ the bandwidth; both grow in known ways. What is unknown
+makes the range: the network between nodes, how much of the growth compute hides, and how long more
+ranks wait for the latest.
 """
 
 from __future__ import annotations
@@ -32,14 +33,20 @@ from tb_perfadvisor.units import NS_PER_S, format_rate
 NETWORK_BYTES_PER_S: Final = (12.5e9, 50e9)
 """Between nodes, per device and direction: 100 to 400 Gbit/s. A DGX H100 has a port of 400 Gbit/s
 for each GPU (NVIDIA, "DGX H100/H200 User Guide"); AWS p4d has 400 Gbit/s for eight."""
-_GROWING: Final = (Role.GRADIENTS, Role.SHARDS, Role.BUFFERS, Role.STATISTICS)
+_GROWING: Final = (
+    Role.GRADIENTS,
+    Role.SHARDS,
+    Role.BUFFERS,
+    Role.STATISTICS,
+    Role.EMBEDDINGS,  # tables are divided among all ranks
+)
 
 
 class NextDoubling(Struct, frozen=True):
-    """Twice the data-parallel ranks with the same work each."""
+    """Twice the ranks with the same work each."""
 
     group: int
-    """Ranks of a data-parallel group now; the median."""
+    """Ranks of a group that grows, now; the median."""
     low_ns: int
     """By how much the used steps get longer at least; total."""
     high_ns: int
@@ -56,8 +63,8 @@ class NextDoubling(Struct, frozen=True):
         low, high = (format_rate(rate, "B/s") for rate in NETWORK_BYTES_PER_S)
         return (
             "Each device does the same work as now.",
-            f"Data-parallel groups grow from {self.group} to {2 * self.group} ranks; other groups"
-            " stay as they are.",
+            f"Groups of data-parallel ranks, and of all ranks, grow from {self.group} to"
+            f" {2 * self.group}; other groups stay as they are.",
             f"Messages that stay in a node now cross a network of {low} to {high} per device."
             if self.leaves_node
             else "The link is as fast as now.",
@@ -73,10 +80,13 @@ def next_doubling(signals: Signals) -> NextDoubling | None:
     collectives = collectives_of(signals)
     if signals.trace.totals is not None or collectives.is_start.any():
         return None
-    growing = has_role(signals, *_GROWING)
+    duration = collectives.duration_ns.astype(np.float64)
+    growing, unknown = has_role(signals, *_GROWING), has_role(signals, Role.UNKNOWN)
+    growing |= unknown & (collectives.group_size == signals.trace.source.world_size)
+    if duration[unknown & ~growing].sum() > (1 - KNOWN_SHARE) * duration.sum():
+        return None
     known = growing & np.isfinite(wire_bytes(signals)) & (collectives.group_size >= 2)
     known &= collectives.duration_ns > 0
-    duration = collectives.duration_ns.astype(np.float64)
     if not known.any() or duration[known].sum() < KNOWN_SHARE * duration[growing].sum():
         return None
     ranks = collectives.group_size[known].astype(np.float64)

@@ -119,3 +119,13 @@ def test_only_data_parallel_groups_grow() -> None:
 
 def test_unknown_sizes_tell_nothing() -> None:
     assert next_doubling(Signals(ranks(*[EXPOSED] * 4, size_bytes=-1), 0, LINK)) is None
+
+
+def test_a_group_of_some_ranks_for_an_unknown_purpose_tells_nothing() -> None:
+    def told(world: int) -> bool:
+        unknown = {"N": collective(RING, group_size=4, size_bytes=1_000_000)}
+        trace = draw(EXPOSED, legend=unknown, rank=0, world_size=world, backend="nccl")
+        return next_doubling(Signals(run_of(trace), 0, LINK)) is not None
+
+    assert told(4)  # of all ranks: it grows, whatever it is for
+    assert not told(8)
