@@ -113,3 +113,40 @@ def test_casts_of_tensorflow(corpus: Path) -> None:
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(3.76e6, rel=0.02)
     assert "(295 kernels per step)" in finding.summary
+
+
+# bitsandbytes 0.41: the kernel that unpacks 4-bit weights (transformer_nuggets, A100).
+UNPACK = "void kDequantizeBlockwise<__half, 512, 64, 8, 2>(float*, unsigned char*, float*, __half*>"
+PRODUCT = "ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_64x3_tn"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu_kernel>"
+
+
+def unpacks(reader: str, family: KernelFamily) -> dict[str, Symbol]:
+    return legend(TO_BF16) | {
+        "u": kernel(UNPACK, family=KernelFamily.OTHER),
+        "m": kernel(reader, family=family),
+    }
+
+
+@pytest.mark.parametrize(
+    ("reader", "family", "expected_ms"),
+    [
+        # Half of 6 ms of unpacking, and all of 3 ms of the cast.
+        (PRODUCT, KernelFamily.MATMUL, 6),
+        # Only half of the cast: what is unpacked for other work does not count.
+        (RELU, KernelFamily.ELEMENTWISE, 1.5),
+    ],
+)
+def test_weights_are_unpacked_for_products(
+    reader: str, family: KernelFamily, expected_ms: float
+) -> None:
+    text = """
+        cell 1ms
+        step   |..........|..........|
+        main   |ovoSSSSSSS|ovoSSSSSSS|
+        gpu 7  |uuuuuucccm|uuuuuucccm|
+    """
+    (finding,) = find(CastOverhead, text, legend=unpacks(reader, family)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * expected_ms * 1_000_000
+    assert ("Unpacking weights" in finding.summary) == (reader == PRODUCT)

@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
+from tb_perfadvisor.rules.compute.unfused_operators import UnfusedOperators
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
-from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.testing.symbols import kernel, operator, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
 
@@ -17,6 +18,10 @@ COPY = (
     "const::{lambda()#7}::operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, "
     "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() "
     "const::{lambda()#7}::operator()() const::{lambda(float)#1} const&)::{lambda(int)#1}>"
+)
+MULTIPLY = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, "
+    "float, at::native::binary_internal::MulFunctor<float> >, at::detail::Array<char*, 3> >"
 )
 LEGEND = {
     "f": operator("aten::scaled_dot_product_attention", launches=False),
@@ -141,3 +146,39 @@ def test_fires_only_above_the_limit() -> None:
         return len(find(RedundantCopies, SLOW, settings=settings, legend=LEGEND) or ())
 
     assert (count_with(0.39), count_with(0.41)) == (1, 0)
+
+
+@pytest.mark.parametrize(("reader", "claims"), [("aten::mul", False), ("aten::mm", True)])
+def test_a_copy_that_fusion_removes_belongs_to_fusion(reader: str, claims: bool) -> None:
+    # Elementwise work can read what the copy reads. A matrix product needs the copy.
+    shape = [4096, 4096]
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3")
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.operator("aten::clone", at, at + us(40), shapes=[shape, []], dtypes=["float", ""])
+        builder.operator(
+            "aten::copy_",
+            at,
+            at + us(20),
+            shapes=[shape, shape],
+            dtypes=["float"] * 2,
+            key=f"c{step}",
+        )
+        builder.kernel(COPY, at, at + ms(2), launched_by=f"c{step}", family=KernelFamily.COPY)
+        builder.operator(
+            reader,
+            at + us(40),
+            at + us(60),
+            shapes=[shape] * 2,
+            dtypes=["float"] * 2,
+            key=f"r{step}",
+        )
+        is_product = reader == "aten::mm"
+        family = KernelFamily.MATMUL if is_product else KernelFamily.ELEMENTWISE
+        name = "ampere_sgemm_128x128_nn" if is_product else MULTIPLY
+        builder.kernel(name, at + ms(2), at + ms(5), launched_by=f"r{step}", family=family)
+        builder.synchronize(at + us(60), at + ms(10))
+    trace = builder.build()
+    assert bool(find(RedundantCopies, trace)) == claims
+    assert bool(find(UnfusedOperators, trace)) != claims

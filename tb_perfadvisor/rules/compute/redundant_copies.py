@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
 from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments
+from tb_perfadvisor.signals.work.fusible_work import fusible_work
 from tb_perfadvisor.trace.integer_groups import is_in
 
 
@@ -23,7 +24,8 @@ class RedundantCopies(Rule):
     -------------
     Copies within the device by call site: `clone`, `contiguous`, `reshape` where no view is
     possible, `repeat`; in XLA programs, kernels that only copy. Casts, concatenations and writes
-    into an existing buffer do not count.
+    into an existing buffer do not count, nor do copies that disappear when they are fused with what
+    reads them: those belong to unfused-operators.
 
     Why it matters
     --------------
@@ -65,14 +67,15 @@ class RedundantCopies(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when copies take a good part of the step."""
         copies = tensor_copies(signals)
-        rows = copies.rows
+        is_apart = ~is_in(copies.rows, fusible_work(signals).rows)
+        rows, operators = copies.rows[is_apart], copies.operators[is_apart]
         then_ns = signals.trace.events.duration_ns[rows] // 2
         then_ns[is_in(rows, copied_arguments(signals))] = 0
         saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        table, longest = costly_work("copies", signals, rows, saving.claims, copies.operators)
+        table, longest = costly_work("copies", signals, rows, saving.claims, operators)
         what, caller = str(table.rows[0][0]), str(table.rows[0][1])
         yield Finding(
             summary=(

@@ -301,13 +301,11 @@ def _estimated(name: str, family: KernelFamily, duration_ns: int) -> Operands | 
     if not reads + stored + writes:
         return None
     extent = Extent(max(duration_ns // (reads + stored + writes), 1), 1)
-    is_complete = family is KernelFamily.NORMALIZATION and re.search("bn_|batch_?norm", name)
     return Operands(
         (extent,) * reads,
         (extent,) * stored,
         (extent,) * writes,
         fusible=True,
-        complete=bool(is_complete),
         copies=family is KernelFamily.COPY and not re.search("float16_copy|WithCast", name),
     )
 

@@ -51,7 +51,8 @@ class Operands(NamedTuple):
     """Whether nothing of its result is known before all of its input was read, such as of a sum
     over all rows: what follows is another kernel, which reads its inputs from memory."""
     passes: int = 1
-    """How often it reads its inputs."""
+    """How often it reads its inputs. A normalization that first takes statistics of all of them is
+    elementwise work in its last pass, which other operators can be a part of."""
     copies: bool = False
     """Whether it only moves elements. Programs do not copy what they have just copied."""
 
@@ -165,19 +166,19 @@ def _row_wise(operator: str, inputs: Inputs, extents: tuple[Extent, ...]) -> Ope
     is_long = inputs.tensor(0).shape[-1] > _LONGEST_ROW
     if operator in _ROWS:
         passes = 2 if is_long else 1
-        return Operands(extents[:1], extents[1:], extents[:1], True, is_long, passes)
+        return Operands(extents[:1], extents[1:], extents[:1], fusible=True, passes=passes)
     # The gradients of weights are sums over rows: another pass.
     passes = 2 if is_long or "norm" in operator else 1
-    return Operands(extents[:1], extents[1:2], extents[:1], True, is_long, passes)
+    return Operands(extents[:1], extents[1:2], extents[:1], fusible=True, passes=passes)
 
 
 def _statistics(operator: str, inputs: Inputs, extents: tuple[Extent, ...]) -> Operands:
     if operator in _WHOLE_BACKWARD:
-        return Operands(extents[:1], extents[1:2], extents[:1], True, True, 2)
+        return Operands(extents[:1], extents[1:2], extents[:1], fusible=True, passes=2)
     is_applied = operator in _IS_TRAINING and inputs.value(_IS_TRAINING[operator]) == "False"
     if is_applied:
         return Operands(extents[:1], extents[1:], extents[:1], fusible=True)
-    return Operands(extents[:1], extents[1:], extents[:1], True, True, 2)
+    return Operands(extents[:1], extents[1:], extents[:1], fusible=True, passes=2)
 
 
 def _reduced(shape: Shape, dims: str) -> tuple[int, bool]:

@@ -88,6 +88,16 @@ def test_a_sum_over_all_rows_ends_a_kernel() -> None:
     assert traffic.fused_bytes.tolist() == [12_000, 8000]
 
 
+def test_what_follows_a_normalization_joins_its_last_pass() -> None:
+    # Batch norm, then an activation and a residual connection: x for the statistics and again to
+    # normalize it, the residual, the result.
+    norm = Operands((X,), (), (X,), fusible=True, passes=2)
+    traffic = fused_traffic([norm, work(X), work(X, OTHER)])
+    assert traffic.kernel.tolist() == [0, 0, 0]
+    assert traffic.launches.tolist() == [2]
+    assert traffic.fused_bytes.tolist() == [4000 + 4000 + OTHER.size_bytes + 4000]
+
+
 def test_unknown_operators_read_everything() -> None:
     assert fused_traffic([work(X), None, work(X)]).kernel.tolist() == [0, -1, 1]
 
