@@ -61,7 +61,7 @@ function makeWindow(query, report) {
   const column = (value) => events.map(value);
   const none = column(() => -1);
   return {
-    worker: 0, from_ns: from, to_ns: to, window_ns: [0, 10 * stepNs], whole_ns: 10 * stepNs, bin_ns: 1, left_out: 0,
+    worker: 0, from_ns: from, to_ns: to, window_ns: [0, 10 * stepNs], whole_ns: 10 * stepNs, bin_ns: 1, left_out: 0, ranks_left_out: 0,
     tracks, kinds, texts,
     boxes: {
       row: column(({ row }) => row),

@@ -118,6 +118,22 @@ def change_operators(tab: Any) -> None:
     zoom(tab)
 
 
+def change_calls(tab: Any) -> None:
+    tree = tab.get_by_role("treegrid")
+    tree.get_by_role("row").nth(2).click()
+    tree.press("ArrowLeft")
+    tab.get_by_role("button", name="Flame graph").click()
+    tab.get_by_role("application").press("Enter")
+    tab.get_by_role("searchbox", name="Find calls").fill("conv")
+
+
+def change_inverted_calls(tab: Any) -> None:
+    tab.get_by_role("button", name="Inverted").click()
+    tree = tab.get_by_role("treegrid")
+    tree.get_by_role("row").nth(2).click()
+    tree.press("ArrowRight")
+
+
 def change_memory(tab: Any) -> None:
     sort(tab, "Allocated at the peak", "Memory")
 
@@ -219,6 +235,8 @@ STATES = (
         change_operators,
         ("by.chosen=aten::", "by.chosen.zoom=", "operators.find=aten"),
     ),
+    State("calls", "pytorch_input_slow", change_calls, ("find=conv", "as=flames", "root=")),
+    State("calls", "pytorch_input_slow", change_inverted_calls, ("inverted=1", "toggled=")),
     State("memory", "tensorflow_input_slow", change_memory, ("allocated-at-the-peak.sort=bytes",)),
     State("ranks", "pytorch_ddp_straggler", change_ranks, ("difference=0", "all-ranks.sort=")),
     State("parallelism", "synthetic_gpu_allreduce_8rank", change_parallelism, ("dimension=",)),

@@ -129,6 +129,8 @@ export interface EventWindow {
   bin_ns: number;
   /** Events that are not stored. */
   left_out: number;
+  /** Ranks that have too many events to be there. */
+  ranks_left_out: number;
   tracks: Track[];
   kinds: string[];
   texts: string[];

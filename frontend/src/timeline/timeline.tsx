@@ -145,6 +145,7 @@ export function Timeline(props: Props): JSX.Element {
           {pictures.problem ? `${pictures.problem}.` : range && `${formatDuration(range.toNs - range.fromNs)}${focus ? ` around ${around}` : ""}`}
           {!pictures.problem && findings.length > 0 && fine && fine.answer.claims.some(({ finding }) => findings.includes(finding)) && "; shaded: affected time"}
           {fine && fine.answer.left_out > 0 && `; ${formatPlural(fine.answer.left_out, "shorter event")} not stored`}
+          {fine && fine.answer.ranks_left_out > 0 && `; ${formatPlural(fine.answer.ranks_left_out, "rank")} with too many events not included`}
           {isCoarse && "; in an exported page, short neighbors share a box"}
         </span>
         <span class="button-row">

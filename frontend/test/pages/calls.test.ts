@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { layOutFlames } from "../../src/pages/calls/flame-graph";
 import { headline } from "../../src/pages/calls/page";
+import { countCalls } from "../../src/pages/calls/tree-grid";
 import { type CallNode, findCalls, growTree, heaviestPath, invertTree, nodeOf, pathTo } from "../../src/pages/calls/tree";
 import type { CallTree } from "../../src/report";
 
@@ -84,4 +85,12 @@ test("flames are as wide as their time, below what is around the root", () => {
 
 test("the headline names what takes the most time itself", () => {
   assert.equal(headline(TREE, 1, "in the recording"), "sleep takes 60 ns in the recording, 60.0 % of main thread");
+});
+
+test("calls are counted per step, like times, and in all where steps do without them", () => {
+  const [main] = growTree(TREE).inside;
+  const [fetch] = main?.inside ?? [];
+  assert.equal(main && countCalls(main, 2), "1 in all");
+  assert.equal(fetch && countCalls(fetch, 2), "1");
+  assert.equal(fetch && countCalls(fetch, 1), "2");
 });

@@ -7,7 +7,7 @@ export type Box = [row: number, name: string, startNs: number, endNs: number, co
 export function windowOf(fromNs: number, toNs: number, boxes: Box[]): EventWindow {
   const texts = [...new Set(boxes.map(([, name]) => name))];
   return {
-    worker: 0, from_ns: fromNs, to_ns: toNs, window_ns: [fromNs, toNs], whole_ns: toNs, bin_ns: 1, left_out: 0,
+    worker: 0, from_ns: fromNs, to_ns: toNs, window_ns: [fromNs, toNs], whole_ns: toNs, bin_ns: 1, left_out: 0, ranks_left_out: 0,
     tracks: [
       { label: "main", process: "", kind: "host", device: null, worker: 0, row: 0, rows: 2 },
       { label: "stream 7", process: "", kind: "device", device: 0, worker: 0, row: 2, rows: 1 },

@@ -150,9 +150,10 @@ class _Walk:
 
     def _leads_out(self, entry: os.DirEntry[str], directory: str) -> bool:
         # On Windows, a directory may lead elsewhere without being a symbolic link.
-        is_link = entry.is_symlink() or os.name == "nt"
+        if not self._boundary or not (entry.is_symlink() or os.name == "nt"):
+            return False
         path = os.path.join(directory, entry.name)  # noqa: PTH118 - pathlib is slow
-        return bool(self._boundary) and is_link and leads_out(path, self._boundary)
+        return leads_out(path, self._boundary)
 
     def _refuse(self, name: str, prefix: str) -> None:
         """Note a link that leads out, whatever is there."""
@@ -182,7 +183,7 @@ class _Walk:
             return False
         try:
             # `DirEntry.stat` has no inode number on Windows.
-            identity = _identity(Path(path).stat(), path)
+            identity = _identity(os.stat(path), path)  # noqa: PTH116 - pathlib is slow
         except OSError:
             return False
         if identity in self._seen:

@@ -51,7 +51,8 @@ def has_foreign_marks(data: bytes) -> bool:
 
 def is_ascend_profile(data: bytes) -> bool:
     """Whether JSON was written by Ascend's own profiler."""
-    return _ASCEND[0].search(data) is not None
+    # Traces have thousands of names, so look for this one before the pattern around it.
+    return ASCEND_PROCESS.encode() in data and _ASCEND[0].search(data) is not None
 
 
 def ascend_error(where: str) -> UnreadableProfileError:

@@ -108,6 +108,7 @@ def collect_events(
         end_ns_of_window=signals.attribution.window_end_ns,
         whole_ns=int((joined["start_ns"] + joined["duration_ns"]).max(initial=0)),
         left_out=sum(events.left_out for _, _, events in workers),
+        ranks_left_out=len(signals.run.traces) - len(workers),
         **joined,
         track_first_row=np.append(0, np.cumsum(np.concatenate(lanes))).astype(np.int32),
         track_is_device=np.array(

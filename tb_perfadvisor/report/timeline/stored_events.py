@@ -16,7 +16,14 @@ from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
 _TEXTS = ("texts", "track_label", "track_process", "causes")
-_SCALARS = ("worker", "start_ns_of_window", "end_ns_of_window", "whole_ns", "left_out")
+_SCALARS = (
+    "worker",
+    "start_ns_of_window",
+    "end_ns_of_window",
+    "whole_ns",
+    "left_out",
+    "ranks_left_out",
+)
 
 
 class TimelineEvents(Struct, frozen=True):
@@ -34,7 +41,9 @@ class TimelineEvents(Struct, frozen=True):
     whole_ns: int
     """End of the last event."""
     left_out: int
-    """How many events are not stored."""
+    """How many events of the ranks that are there are not stored."""
+    ranks_left_out: int
+    """How many ranks have too many events to be there."""
     start_ns: Int64
     duration_ns: Int64
     row: Int32

@@ -60,10 +60,10 @@ def select_window(
 
     Returns:
         `worker`, `from_ns`, `to_ns`, `whole_ns` (the end of the last event), `bin_ns`, `left_out`
-        (events that were never stored), and columns: `tracks`; `boxes`, each one event, or `count`
-        events of which the `event` is the longest and which take `busy_ns` together; `texts`, which
-        names, modules and lines index; `causes`, with their time in each bin; `claims` of each
-        finding, at most as detailed as a bin; `steps`.
+        (events that were never stored), `ranks_left_out` (ranks without any), and columns:
+        `tracks`; `boxes`, each one event, or `count` events of which the `event` is the longest and
+        which take `busy_ns` together; `texts`, which names, modules and lines index; `causes`, with
+        their time in each bin; `claims` of each finding, at most as detailed as a bin; `steps`.
     """
     worker = stored.worker if worker is None else worker
     shift_ns = int(stored.worker_shift_ns[worker])
@@ -78,6 +78,7 @@ def select_window(
         "whole_ns": stored.whole_ns - shift_ns,
         "bin_ns": boxes.bin_ns,
         "left_out": stored.left_out,
+        "ranks_left_out": stored.ranks_left_out,
         "tracks": _tracks(stored, worker),
         "kinds": [kind.name.lower() for kind in EventKind],
         "texts": texts,

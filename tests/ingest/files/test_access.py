@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,16 +197,16 @@ def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.Monk
     put(tmp_path, *(f"{a}/{b}/{i}.bin" for a in range(3) for b in range(3) for i in range(20)))
     put(tmp_path, "0/0/w.json")
     asked = []
-    stat = Path.stat
+    stat = os.stat
 
-    def counted(self: Path, **options: bool) -> os.stat_result:
-        asked.append(self)
-        return stat(self, **options)
+    def counted(path: Any, **options: Any) -> os.stat_result:
+        asked.append(os.fspath(path))
+        return stat(path, **options)
 
-    monkeypatch.setattr(Path, "stat", counted)
+    monkeypatch.setattr(os, "stat", counted)
     tree = list_tree(tmp_path, lambda path: path.endswith(".json"))
     assert (tree.scanned_files, listed(tree)) == (181, ["0/0/w.json"])
-    assert len([path for path in asked if path != tmp_path]) == 3 + 9
+    assert len([path for path in asked if path.startswith(f"{tmp_path}{os.sep}")]) == 3 + 9
 
 
 def test_reading_tells_the_share_of_the_file(tmp_path: Path) -> None:

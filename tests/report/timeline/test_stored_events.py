@@ -121,6 +121,7 @@ def test_other_ranks_follow_on_the_clock_of_the_reference() -> None:
     begin_ns = ranks_of(signals).clocks.begin_ns
     assert stored.worker_shift_ns.tolist() == (begin_ns - begin_ns[0]).tolist()
     assert len(stored.start_ns) == len(first.events) + len(second.events)
+    assert stored.ranks_left_out == 0
 
 
 def test_ranks_with_too_many_events_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +133,7 @@ def test_ranks_with_too_many_events_are_not_read_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(collecting, "MAX_EVENTS_OF_OTHERS", len(trace.events) - 1)
     stored = collect_events(Signals(run_of(trace, trace)))
     assert set(stored.track_worker.tolist()) == {0}
+    assert stored.ranks_left_out == 1
 
 
 def test_round_trip() -> None:

@@ -63,6 +63,7 @@ function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Ele
                 ? "Work of the device by module, operator and kernel"
                 : "Work of the device by operator and kernel; the profile names no modules"
               : "Python functions, modules, operators and runtime calls"}
+            {view.steps > 1 && "; times and calls are per step"}
           </span>
         </p>
       </header>
@@ -134,7 +135,7 @@ function Tree({ tree, steps, label }: { tree: CallTree; steps: number; label: st
         )}
       </div>
       {look === "tree" ? (
-        <Below name="inverted">
+        <Below key={isInverted} name="inverted">
           <TreeGrid {...shared} />
         </Below>
       ) : (
@@ -148,7 +149,7 @@ function Tree({ tree, steps, label }: { tree: CallTree; steps: number; label: st
                 <Name of={chosen.name} />
               </strong>
               <span>{describe(chosen, top, steps)}</span>
-              {chosen.count > 0 && <span>{formatPlural(chosen.count, "call")}</span>}
+              {chosen.count > 0 && <span>{formatPlural(chosen.count, "call")}{steps > 1 && ` in ${formatPlural(steps, "step")}`}</span>}
             </div>
             {chosen.first && (
               <PageLink to={{ ...pageLink("timeline"), zoom: formatRange(rangeAround({ ...chosen.first, name: "" }, 0.5)) }}>

@@ -24,6 +24,12 @@ interface Row {
   isOpen: boolean;
 }
 
+/** Like times, calls are those of a step; what is called in fewer than all steps is counted. */
+export function countCalls({ count }: CallNode, steps: number): string {
+  if (count === 0) return "–";
+  return count < steps ? `${formatCount(count)} in all` : formatCount(count / steps);
+}
+
 /** Rows that are rendered at most; a search finds the others. */
 const MAX_ROWS = 400;
 const INDENT_PX = 14;
@@ -125,7 +131,7 @@ export function TreeGrid({ top, label, found, steps, chosen, choose }: Props): J
               <td class="number">{formatDuration(node.totalNs / steps)}</td>
               <td class="number">{formatShare(top.totalNs ? node.totalNs / top.totalNs : null)}</td>
               <td class="number">{formatDuration(node.selfNs / steps)}</td>
-              <td class="number">{node.count ? formatCount(node.count) : "–"}</td>
+              <td class="number">{countCalls(node, steps)}</td>
             </tr>
           ))}
         </tbody>
