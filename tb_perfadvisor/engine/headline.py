@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.engine.analysis import BlindSpot, CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.combination import limits_of
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.instance import short_annotation
 from tb_perfadvisor.rules.evidence.queued_waits import wait_in_short
@@ -107,11 +108,11 @@ def _said(
     if signals.device.is_missing:
         return "This profile contains no device events, so the device's time is unknown"
     waits = _launched_work_waits(signals, whole)
+    notable = [ranked for ranked in findings if ranked.severity != "low"]
+    if notable and (not waits or _may_save(notable[0]) > queued_waits(signals).total_ns):
+        return notable[0].title
     if waits:
         return waits
-    notable = [ranked for ranked in findings if ranked.severity != "low"]
-    if notable:
-        return notable[0].title
     return _where_time_goes(signals, whole, blind_spot)
 
 
@@ -139,6 +140,12 @@ def _saved_of(combined: CombinedSaving, whole: str, steps: int) -> str:
         return f"{expected} of {whole}"
     most = format_duration(combined.high_ns / steps)
     return f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
+
+
+def _may_save(ranked: RankedFinding) -> int:
+    """The most that a finding may save, in nanoseconds of the window."""
+    limits = limits_of(ranked.finding)
+    return 0 if limits is None else limits.high_ns
 
 
 def _launched_work_waits(signals: Signals, whole: str) -> str:

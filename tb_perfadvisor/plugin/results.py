@@ -73,8 +73,11 @@ class Results:
         return None if stored is None else stored.row
 
     def pace(self, entry: Entry) -> Pace | None:
-        """How long the steps of a capture take; None without a result, or without steps."""
-        stored = self._stored_row(entry)
+        """How long the steps of a capture take; None without a result, or without steps.
+
+        What was read once is known even after the cache has dropped the result.
+        """
+        stored = self._rows.get(entry.key) or self._stored_row(entry)
         return None if stored is None else stored.pace
 
     def mark(self, base: Entry, target: Entry) -> Mark | None:

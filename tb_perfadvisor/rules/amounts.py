@@ -15,9 +15,14 @@ def share_of_window(total_ns: int, signals: Signals) -> float:
 def per_step(total_ns: int, signals: Signals) -> str:
     """A total in words: `12.0 ms of each step (8.1 %)`; without steps, of the profile."""
     share = format_share(share_of_window(total_ns, signals))
+    return f"{time_of_each(total_ns, signals)} ({share})"
+
+
+def time_of_each(total_ns: int, signals: Signals) -> str:
+    """A total in words, where its share is known already: `12.0 ms of each step`."""
     if len(signals.steps) == 0:
-        return f"{format_duration(total_ns)} of the profile ({share})"
-    return f"{format_duration(total_ns / len(signals.steps))} of each step ({share})"
+        return f"{format_duration(total_ns)} of the profile"
+    return f"{format_duration(total_ns / len(signals.steps))} of each step"
 
 
 def share_of_each(total_ns: int, signals: Signals) -> str:

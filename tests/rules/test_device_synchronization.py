@@ -77,7 +77,7 @@ def test_waits_that_starve_the_device_cost_what_a_program_without_them_saves() -
     slow, fast = items(1_000_000), items(1_000_000, waits=False)
     (finding,) = find(DeviceSynchronization, slow.trace) or ()
     assert finding.saving is not None
-    assert "200 waits per step" in finding.summary
+    assert "200 waits per step" in finding.instance
     saved = slow.finished_ns[-1] - slow.finished_ns[4] - fast.finished_ns[-1] + fast.finished_ns[4]
     assert saved == 5 * 1_600_000  # each wait is 8 µs longer than the launch of its copy
     # Nothing comes after the last wait of the profile.
@@ -224,9 +224,11 @@ def test_a_fetch_in_each_step_of_jax_on_the_cpu() -> None:
     assert saving.high_ns == ms(3 * 1.6)
     assert saving.expected_ns == ms(3 * (0.5 + 1.1 / 2))
     assert saving.low_ns == 0
+    assert finding.instance == (
+        "0.8 waits per step, mostly reading results (float(), jax.device_get(), np.asarray())"
+    )
     assert finding.summary == (
-        "Waiting for results costs 788 µs of each step (8.2 %), because the host cannot run ahead"
-        " (0.8 waits per step, mostly reading results (float(), jax.device_get(), np.asarray()));"
+        "Waiting for results costs 788 µs of each step (8.2 %), because the host cannot run ahead;"
         " up to 1.20 ms of each step (12.5 %) if the host code after them does not need what they"
         " copy."
     )
@@ -297,5 +299,5 @@ def test_synchronous_dispatch_on_a_tpu() -> None:
     (finding,) = find(DeviceSynchronization, dispatched(waits=True)) or ()
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(5 * ms(1.0), rel=0.05)
-    assert "mostly block_until_ready()" in finding.summary
+    assert "mostly block_until_ready()" in finding.instance
     assert find(DeviceSynchronization, dispatched(waits=False)) == ()

@@ -79,7 +79,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving.high_ns == pytest.approx(high_ns, rel=1e-3)
     assert finding.saving.expected_ns == pytest.approx(high_ns / 2, rel=1e-3)
     assert (finding.saving.low_ns, finding.saving.basis) == (0, "heuristic")
-    assert "8.00 ms of each step (100.0 %)" in finding.summary
+    assert "take 8.00 ms of each step." in finding.summary
     assert "2.0 times as fast in fp8 (1,979 TFLOP/s)" in finding.summary
 
 

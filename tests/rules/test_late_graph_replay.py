@@ -33,10 +33,10 @@ def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
         LateGraphReplay, slow=SLOW, fixed=FIXED, saves="60us", legend=LEGEND, scales=False
     )
-    summary = checked.findings[0].summary
+    (finding,) = checked.findings
     # 60 of 140 µs.
-    assert "60.0 µs of each step (42.9 %)" in summary
-    assert "launches 2 kernels and copies before each replay" in summary
+    assert "60.0 µs of each step (42.9 %)" in finding.instance
+    assert "launches 2 kernels and copies before each replay" in finding.summary
 
 
 def test_the_preparation_is_not_launch_bound() -> None:
@@ -86,7 +86,9 @@ def test_many_launches_are_a_part_of_the_step_outside_of_the_graph() -> None:
     (found,) = find(LaunchBound, trace, legend=LEGEND) or ()
     # Launches are counted, not the kernels of a graph.
     assert "100.0 % of launches" in found.summary
-    assert "half of 3 kernels per step outside of graphs take less than 10.0 µs" in found.summary
+    assert (
+        "half of the 3 kernels per step outside of graphs take less than 10.0 µs" in found.summary
+    )
 
 
 def test_just_below_and_just_above_the_limit() -> None:

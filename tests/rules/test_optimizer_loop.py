@@ -46,7 +46,7 @@ def test_saves_what_the_fused_form_saves() -> None:
     own_us = 2000 - 101 * 0.6
     assert finding.saving.expected_ns == int(0.75 * 2 * us(1) * own_us)
     assert finding.saving.high_ns == int(0.9 * 2 * us(2000))
-    assert "calls 100 operators" in finding.summary
+    assert "goes into 100 operators" in finding.summary
     assert "fused=True" in finding.remedies[0].snippet
 
 

@@ -82,6 +82,10 @@ class Tab:
             (staged / name.replace("__", ".")).write_bytes(content)
         self.cache.commit(staged, entry.key)
 
+    def drop(self, capture_id: str) -> None:
+        """Remove a result, as the cache does to make room."""
+        self.cache.remove(self.plugin.backend.catalog.snapshot.entries[capture_id].key)
+
 
 def error_of(response: TestResponse) -> dict[str, str]:
     body = response.json

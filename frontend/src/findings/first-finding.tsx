@@ -7,7 +7,7 @@ import { Prose } from "../widgets/prose";
 import { findingIds } from "../finding-ids";
 import { nestFindings } from "./list";
 
-export function FirstFinding({ report: { first, findings } }: { report: Report }): JSX.Element | null {
+export function FirstFinding({ report: { first, findings, headline } }: { report: Report }): JSX.Element | null {
   const finding = first && findings[first.index];
   if (!finding) return null;
   const id = findingIds(findings)[first.index] ?? "";
@@ -20,10 +20,12 @@ export function FirstFinding({ report: { first, findings } }: { report: Report }
   };
   return (
     <p class="first-finding">
-      <strong>
-        {nestFindings(findings).length > 1 && "First: "}
-        <Prose text={finding.title} />.
-      </strong>{" "}
+      {!headline.endsWith(finding.title) && (
+        <strong>
+          {nestFindings(findings).length > 1 && "First: "}
+          <Prose text={finding.title} />.{" "}
+        </strong>
+      )}
       <Prose text={finding.summary} />{" "}
       <button type="button" class="link-button" onClick={show}>
         Show how <ArrowIcon />

@@ -46,46 +46,47 @@ export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
   );
   if (possible.length < 2) return null;
   return (
-    <section class={`card what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
-      <div class="what-if-head">
-        <h3 id="what-if">What if</h3>
-        <span class="muted">
-          {ticked.length === 0 ? "Tick changes to see where they lead together." : `with ${formatPlural(ticked.length, "change")}`}
-        </span>
-        <span class="button-row">
-          {ticked.length < possible.length && (
-            <button type="button" class="link-button" onClick={() => tickAll(possible)}>
-              Tick all
-            </button>
-          )}
-          {ticked.length > 0 && (
-            <button type="button" class="link-button" onClick={() => tickAll([])}>
-              Clear
-            </button>
-          )}
-        </span>
-      </div>
-      {ticked.length > 0 && (
-        <div aria-live="polite" aria-busy={load.state !== "ready"}>
-          {load.state === "failed" ? (
-            <p>{load.error.message}</p>
-          ) : load.state === "ready" ? (
-            <Outcome saving={load.value} ticked={ticked} report={report} />
-          ) : (
-            <p class="muted">Replaying …</p>
-          )}
+    <>
+      <section class={`card what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
+        <div class="what-if-head">
+          <h3 id="what-if">What if</h3>
+          <span class="muted">
+            {ticked.length === 0 ? "Tick changes to see where they lead together." : `with ${formatPlural(ticked.length, "change")}`}
+          </span>
+          <span class="button-row">
+            {ticked.length < possible.length && (
+              <button type="button" class="link-button" onClick={() => tickAll(possible)}>
+                Tick all
+              </button>
+            )}
+            {ticked.length > 0 && (
+              <button type="button" class="link-button" onClick={() => tickAll([])}>
+                Clear
+              </button>
+            )}
+          </span>
         </div>
-      )}
-    </section>
+        {ticked.length > 0 && (
+          <div aria-live="polite" aria-busy={load.state !== "ready"}>
+            {load.state === "failed" ? (
+              <p>{load.error.message}</p>
+            ) : load.state === "ready" ? (
+              <Outcome saving={load.value} report={report} />
+            ) : (
+              <p class="muted">Replaying …</p>
+            )}
+          </div>
+        )}
+      </section>
+      {ticked.length > 0 && load.state === "ready" && <Remarks saving={load.value} ticked={ticked} />}
+    </>
   );
 }
 
-function Outcome({ saving, ticked, report }: { saving: CombinedSaving; ticked: FindingInfo[]; report: Report }): JSX.Element {
+function Outcome({ saving, report }: { saving: CombinedSaving; report: Report }): JSX.Element {
   const { overview, steps } = report;
   const whole = overview.step_time_ns ?? overview.window_ns;
   const at = (ns: number): string => `${whole > 0 ? Math.min(Math.max(ns / whole, 0), 1) * 100 : 0}%`;
-  const shared = describeOverlap(saving, ticked);
-  const tried = ticked.filter(({ proof }) => proof);
   return (
     <>
       <p class="what-if-outcome">
@@ -102,13 +103,24 @@ function Outcome({ saving, ticked, report }: { saving: CombinedSaving; ticked: F
         <span class="range-low" style={{ width: at(whole - saving.high_ns) }} />
         <span class="range-tick" style={{ left: at(whole - saving.expected_ns) }} />
       </span>
-      {shared && <p class="muted">{shared}</p>}
+    </>
+  );
+}
+
+/** Below the panel, which stays in view and so must be small. */
+function Remarks({ saving, ticked }: { saving: CombinedSaving; ticked: FindingInfo[] }): JSX.Element | null {
+  const shared = describeOverlap(saving, ticked);
+  const tried = ticked.filter(({ proof }) => proof);
+  if (!shared && tried.length === 0) return null;
+  return (
+    <div class="what-if-remarks muted" role="status">
+      {shared && <p>{shared}</p>}
       {tried.map((finding) => (
-        <p key={finding.rule_id} class="muted">
+        <p key={finding.rule_id}>
           <Prose text={finding.heading ?? finding.title} />: {finding.proof?.text}. That counts, not what was predicted.
         </p>
       ))}
-    </>
+    </div>
   );
 }
 

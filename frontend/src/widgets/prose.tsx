@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { Highlighted } from "./highlighted";
 
 /** Keeps a number and its unit on one line. */
-const keepUnits = (text: string): string =>
+export const keepUnits = (text: string): string =>
   text.replace(/(\d) (?=(?:%|[nµm]?s|[KMGTP]iB|[kMGTP]?(?:B(?:\/s)?|FLOP\/s))(?![\w/]))/g, "$1\u00a0");
 
 /** A sentence, with `code` in backticks. */

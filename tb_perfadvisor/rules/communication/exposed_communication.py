@@ -8,7 +8,13 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
+from tb_perfadvisor.rules.amounts import (
+    count_per_step,
+    per_step,
+    share_of_each,
+    share_of_window,
+    time_of_each,
+)
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import (
     collectives_by_operation,
@@ -129,10 +135,11 @@ class ExposedCommunication(Rule):
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals)
+        in_words = per_step if title else time_of_each
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for it",
             summary=(
-                f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
+                f"{in_words(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
                 f" {on_waiting(signals, split, wire_ns)}{longest}{_awaited(signals)}"
             ),

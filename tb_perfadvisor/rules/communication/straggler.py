@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step, share_of_each
+from tb_perfadvisor.rules.amounts import share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.lateness_causes import (
     calls_without_core,
@@ -111,8 +111,8 @@ class Straggler(Rule):
         times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
         yield Finding(
             summary=(
-                f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in {times}"
-                f" collectives{why}."
+                f"{names[0].upper()}{names[1:]} {'is' if len(delays.late) == 1 else 'are'} late in"
+                f" {times} collectives, which costs {time_of_each(waited_ns, signals)}{why}."
             ),
             title=(
                 f"Speed up {names}: the others wait {share_of_each(waited_ns, signals)} for"

@@ -89,8 +89,9 @@ def idle_by_launching_operator(signals: Signals, intervals: Intervals) -> Table:
 def launched_kernels(signals: Signals, rows: Int32) -> str:
     """How many kernels are launched, and how short they are where that is the point."""
     where = " outside of graphs" if runs_graphs(signals) else ""
-    kernels = f"{count_per_step(len(rows), 'kernel', signals)}{where}"
+    count = count_per_step(len(rows), "kernel", signals).removesuffix(" in all")
+    kernels = f"{count}{where}"
     median_ns = float(np.median(signals.trace.events.duration_ns[rows])) if len(rows) else 0.0
     if 0 < median_ns <= _SHORT_KERNEL_NS:
-        return f"half of {kernels} take less than {format_duration(median_ns)}"
+        return f"half of the {kernels} take less than {format_duration(median_ns)}"
     return f"it launches {kernels}"

@@ -121,14 +121,13 @@ class HostPreprocessing(Rule):
         if idle_ns < self.dominating_share * stall_ns:
             return
         calls = _calls(signals.trace, stages, worst)
-        most = f", mostly in {calls.rows[0][0]}" if calls.rows else ""
         least, share, _ = IN_MEMORY
         waiting = "the step's operators" if signals.device.is_host_only else "the device"
         yield Finding(
             instance=short_name(f"{calls.rows[0][0]}") if calls.rows else "",
             summary=(
                 f"{_VERBS[worst]} makes {waiting} wait {per_step(idle_ns, signals)}:"
-                f" {format_share(idle_ns / stall_ns)} of the wait for input{most}."
+                f" {format_share(idle_ns / stall_ns)} of the wait for input."
             ),
             saving=Saving(
                 min(round(least * idle_ns), window.window_ns - stall_ns),

@@ -72,10 +72,7 @@ class InfeedWait(Rule):
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
             instance=f"the core waits {per_step(waited_ns, signals)}",
-            summary=(
-                f"The TPU core waits {per_step(waited_ns, signals)} in infeed or outfeed"
-                " operations."
-            ),
+            summary="The core does nothing else while it is in infeed and outfeed operations.",
             saving=pipeline_saving(
                 claims, min(waited_ns, window.window_ns - waited_ns), is_parallel=False
             ),

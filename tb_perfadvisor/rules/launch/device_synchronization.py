@@ -120,9 +120,7 @@ class DeviceSynchronization(Rule):
             instance=f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)}",
             summary=(
                 f"{subject} costs {per_step(saving.expected_ns, signals)}, because the"
-                " host cannot run ahead"
-                f" ({count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)})"
-                f"{if_not_needed(saving, signals)}."
+                f" host cannot run ahead{if_not_needed(saving, signals)}."
             ),
             saving=saving,
             evidence=(

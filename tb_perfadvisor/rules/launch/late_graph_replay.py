@@ -85,8 +85,8 @@ class LateGraphReplay(Rule):
         yield Finding(
             instance=f"the device waits {per_step(total, signals)}",
             summary=(
-                f"The device idles {per_step(total, signals)} before it replays a graph, while the"
-                f" host prepares the inputs. {_launches(preparation)}"
+                "The host prepares the inputs of a graph while the device has nothing to do."
+                f" {_launches(preparation)}"
             ),
             saving=Saving(
                 0, _expected_ns(preparation, total - recording), total, claims, "heuristic"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step, share_of_each
+from tb_perfadvisor.rules.amounts import per_step, share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.launches import (
     idle_by_host_state,
@@ -160,8 +160,8 @@ class LaunchBound(Rule):
         yield Finding(
             instance=f"the device idles {share_of_each(total, signals)}",
             summary=(
-                f"The device idles {per_step(total, signals)} because the host launches work too"
-                f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
+                f"The host launches work too slowly, which costs {time_of_each(total, signals)}:"
+                f" {format_share(queue.empty_share)} of launches find an empty queue, and"
                 f" {launched_kernels(signals, rows)}.{_UNKNOWN if is_nameless else ''}"
             ),
             saving=Saving(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name
@@ -109,8 +109,8 @@ def _finding(signals: Signals, updates: HostUpdates, saving: Saving) -> Finding:
     return Finding(
         instance=f"{updates.name}.step takes {usual}",
         summary=(
-            f"{per_step(total_ns(updates.steps), signals)} goes into {updates.name}.step, which"
-            f" calls {count:,} operators, parameter by parameter. One fused operator updates all of"
+            f"{share_of_each(total_ns(updates.steps), signals)} goes into {count:,} operators that"
+            f" {updates.name} calls, parameter by parameter. One fused operator updates all of"
             " them."
         ),
         saving=saving,

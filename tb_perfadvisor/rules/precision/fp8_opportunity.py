@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.rules.amounts import per_step, share_of_each
+from tb_perfadvisor.rules.amounts import share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
 from tb_perfadvisor.rules.finding import Finding, costliest
@@ -124,7 +124,7 @@ class Fp8Opportunity(Rule):
         yield Finding(
             instance=f"they take {share_of_each(saving.claimed_ns, signals)}",
             summary=(
-                f"16-bit matrix products take {per_step(saving.claimed_ns, signals)}."
+                f"16-bit matrix products take {time_of_each(saving.claimed_ns, signals)}."
                 f" {_gain(signals, facts.name, fp8, fp8 / bf16)} Fp8 costs accuracy, which a"
                 " profile does not show."
             ),

@@ -11,6 +11,7 @@ import { formatRange, rangeAround } from "../../timeline/range";
 import { Fetched, Nothing } from "../../widgets/fetched";
 import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
+import { keepUnits } from "../../widgets/prose";
 import { Segments } from "../../widgets/segments";
 import { FlameGraph, describe } from "./flame-graph";
 import { type CallNode, REST, findCalls, growTree, invertTree, nodeOf } from "./tree";
@@ -54,7 +55,7 @@ function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Ele
     <>
       <header class="headline">
         <h1>
-          <Name of={headline(tree, view.steps, describePeriod(report))} />
+          <Name of={keepUnits(headline(tree, view.steps, describePeriod(report)))} />
         </h1>
         <p class="subline">
           <span>
