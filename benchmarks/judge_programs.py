@@ -27,7 +27,7 @@ from typing import Any
 from first_programs.data import GENERATORS
 from first_programs.page import section
 from first_programs.recipes import FOLDER, Recipe, programs, recipes
-from first_programs.side_by_side import gains
+from first_programs.side_by_side import environment, gains
 
 _ACCURACY = FOLDER.parents[1] / "docs" / "accuracy.md"
 _LIMIT_S = 60
@@ -73,7 +73,15 @@ def _gains(given: argparse.Namespace) -> list[float]:
         changed = ["git", "apply", str(given.patch.resolve())]
         subprocess.run(changed, cwd=copies[1] / recipe.directory, check=True)
         before, after = (copy / recipe.directory for copy in copies)
-        return gains(before, after, recipe.command, core=given.core, seconds=given.seconds, pairs=2)
+        return gains(
+            before,
+            after,
+            recipe.command,
+            marker=recipe.marker,
+            core=given.core,
+            seconds=given.seconds,
+            pairs=2,
+        )
 
 
 def _judge(recipe: Recipe, given: argparse.Namespace) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def _advisor(folder: Path, *arguments: object) -> tuple[int, str, str]:
     with subprocess.Popen(
         [sys.executable, "-m", "tb_perfadvisor", *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "MPLBACKEND": "Agg"},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -88,7 +88,7 @@ def fashion_mnist(folder: Path) -> None:
     mnist(folder, "FashionMNIST")
 
 
-def _keras(folder: Path, name: str, **arrays: NDArray[Any]) -> None:
+def _keras(folder: Path, name: str, **arrays: Any) -> None:
     """Arrays where Keras looks for a data set, if KERAS_HOME is the folder."""
     (folder / "datasets").mkdir(parents=True, exist_ok=True)
     np.savez(folder / "datasets" / name, **arrays)

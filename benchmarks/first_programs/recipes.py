@@ -76,6 +76,8 @@ class Recipe:
     command: tuple[str, ...]
     data: dict[str, str]
     """Where the files of each generator go, relative to the directory."""
+    marker: str
+    """What ends a step."""
 
     def folder(self, clones: Path) -> Path:
         """Where the program is started."""
@@ -132,6 +134,7 @@ def recipes(batch: str) -> list[Recipe]:
             directory=row["directory"],
             command=tuple(row["command"].split()),
             data=row.get("data", {}),
+            marker=row["marker"],
         )
         for collection in _table(f"{batch}.toml")["collection"]
         for row in collection["program"]

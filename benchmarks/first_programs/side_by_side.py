@@ -25,7 +25,14 @@ _END_S = 15.0
 
 
 def gains(
-    before: Path, after: Path, command: Sequence[str], *, core: int, seconds: float, pairs: int
+    before: Path,
+    after: Path,
+    command: Sequence[str],
+    *,
+    marker: str,
+    core: int,
+    seconds: float,
+    pairs: int,
 ) -> list[float]:
     """The shares of the step that a change saved, one for each pair of runs.
 
@@ -33,6 +40,7 @@ def gains(
         before: Where the original is started.
         after: Where the changed program is started.
         command: The program; `python` is this interpreter.
+        marker: What ends a step.
         core: The core that both share.
         seconds: How long both run; less if one of them ends.
         pairs: How many pairs to run.
@@ -45,7 +53,7 @@ def gains(
         with tempfile.TemporaryDirectory() as folder:
             logs = [Path(folder, "before"), Path(folder, "after")]
             runs = [
-                _start(where, command, core, log)
+                _start(where, command, marker, core, log)
                 for where, log in zip((before, after), logs, strict=True)
             ]
             _wait(runs, seconds)
@@ -54,17 +62,30 @@ def gains(
     return found
 
 
-def _start(folder: Path, command: Sequence[str], core: int, log: Path) -> subprocess.Popen[bytes]:
+def environment() -> dict[str, str]:
+    """What programs of the lists run with."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH", "")))),
+        "MPLBACKEND": "Agg",
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "KERAS_HOME": "keras-home",
+        "PERFADVISOR_MADE_UP_DATA": "1",
+    }
+
+
+def _start(
+    folder: Path, command: Sequence[str], marker: str, core: int, log: Path
+) -> subprocess.Popen[bytes]:
     words = [sys.executable, *command[1:]] if command[0] == "python" else list(command)
-    path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH", ""))))
     process = subprocess.Popen(
         words,
         cwd=folder,
         env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "MPLBACKEND": "Agg",
+            **environment(),
             "OMP_NUM_THREADS": "1",
+            "PERFADVISOR_MARKER": marker,
             "PERFADVISOR_STEPS": str(log),
         },
         stdout=subprocess.DEVNULL,

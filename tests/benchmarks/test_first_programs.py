@@ -12,12 +12,13 @@ from first_programs.page import section
 from first_programs.recipes import Program, Truth, Verdict, programs, recipes
 
 
-def test_the_list_names_what_it_needs() -> None:
-    listed = recipes("pytorch")
+@pytest.mark.parametrize("batch", ["pytorch", "tensorflow_jax"])
+def test_the_list_names_what_it_needs(batch: str) -> None:
+    listed = recipes(batch)
     assert len({recipe.name for recipe in listed}) == len(listed) >= 20
     assert {name for recipe in listed for name in recipe.data} <= set(data.GENERATORS)
     known = {recipe.name for recipe in listed}
-    assert known == {program.name for program in programs("pytorch")}
+    assert known == {program.name for program in programs(batch)}
 
 
 def test_made_up_images_have_the_format_of_the_real_ones(tmp_path: Path) -> None:

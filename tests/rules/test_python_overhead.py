@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.finding import Column
@@ -88,6 +90,28 @@ def test_an_annotation_of_the_program_names_a_stretch(annotated: str, *, is_name
     (finding,) = find(PythonOverhead, trace) or ()
     assert (finding.title == "") == is_named
     assert (finding.remedies[0].change != "record-host-code") == is_named
+
+
+def test_looks_over_the_whole_run_tell_what_no_event_names() -> None:
+    lines = Lines(
+        40.0,
+        1000,
+        (
+            Line("train.py", 9, 0.5, "", "torch._tensor.backward"),
+            Line("train.py", 12, 0.3, "main", "scipy.ndimage.zoom"),
+        ),
+    )
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |o.......o.|o.......o.|o.......o.|
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """)
+    (finding,) = find(PythonOverhead, replace(trace, facts=Facts(lines=lines))) or ()
+    assert finding.summary.endswith(
+        "Over its whole run, the program was 30.0 % of the time in train.py:12 main, which calls"
+        " scipy.ndimage.zoom."
+    )
 
 
 def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:

@@ -37,7 +37,10 @@ def test_saves_nine_tenths_of_the_share() -> None:
     # The standard error of 50 % of 1,000 looks is 1.58 points.
     assert finding.saving.low_ns == pytest.approx(ms(30) * (0.35 - 2 * 0.0158), rel=0.001)
     assert finding.saving.high_ns == pytest.approx(ms(30) * 0.5158, rel=0.001)
-    assert "train.py:52, which calls matplotlib.pyplot.pause" in finding.summary
+    assert (
+        "50.0 % of the time in train.py:52 train, which calls matplotlib.pyplot.pause"
+        in finding.summary
+    )
 
 
 def test_names_all_kinds_and_adds_them_up() -> None:

@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.evidence.host_code import (
     longest_stretch,
 )
 from tb_perfadvisor.rules.evidence.instance import short_name
+from tb_perfadvisor.rules.evidence.source_lines import seen_most
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -153,19 +154,19 @@ class PythonOverhead(Rule):
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
         is_in_wrapper = _is_mostly_wrapper(host_code, total)
-        what = (
-            f", mostly in {short_name(host_code.names[0])}" if is_known and host_code.names else ""
-        )
+        name = short_name(host_code.names[0]) if is_known and host_code.names else ""
+        what = f", mostly in {name}" if name else ""
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
+        seen = seen_most(signals.trace.facts.lines)
         unnamed = nameless(signals, minus(claims, recorded))
         is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
-        what = "; nothing in the profile tells what that code is" if is_nameless else what
+        what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
         first = _IN_WRAPPER if is_in_wrapper else ()
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
             title=_NAMELESS if is_nameless else _OF_WRAPPER if is_in_wrapper else "",
-            instance=short_name(host_code.names[0]) if is_known and host_code.names else "",
+            instance=name,
             summary=(
                 f"{subject} for {per_step(total, signals)} during long stretches of host code that"
                 f" launch nothing{what}."

@@ -10,7 +10,7 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, SideWork
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.source_lines import lines_table
+from tb_perfadvisor.rules.evidence.source_lines import described, lines_tables
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, clip, union
@@ -86,14 +86,12 @@ class SideWorkInLoop(Rule):
             return
         low, expected, high = 0.7 * share - _SURE * error, share * (1 - 1 / _RARER), share + error
         window_ns = signals.attribution.window_ns
-        first = found[0]
-        place = f"{first.path}:{first.line}"
         yield Finding(
             instance=f"{_doing(found)} takes {format_share(share)} of the run",
             summary=(
                 f"{format_share(share)} of the {format_duration(lines.seconds * 1e9)} between the"
-                f" first and the last step went into {_doing(found)}, most of it in {place}, which"
-                f" calls {first.calls}. The steps wait for it."
+                f" first and the last step went into {_doing(found)}, and the steps wait for it."
+                f" The program was {described(found[0])}."
             ),
             saving=Saving(
                 int(low * window_ns),
@@ -102,7 +100,7 @@ class SideWorkInLoop(Rule):
                 _equal_part(signals, min(high, 1.0)),
                 "measured",
             ),
-            evidence=(lines_table(lines),),
+            evidence=lines_tables(lines),
             remedies=advise("side-work-rarely"),
         )
 
