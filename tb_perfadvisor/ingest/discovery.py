@@ -131,7 +131,7 @@ def _add_sniffed(
             found = other_recorders.by_name(file.entry.path) or found
         if found.format is not None:
             files[found.format].append(
-                FoundFile(file.entry, file.session, found.rank, file.is_only_file)
+                FoundFile(file.entry, file.session, found.rank, found.run, file.is_only_file)
             )
         elif found.is_profile or file.entry in claims:
             rejected.append(Rejected(file.entry.path, found.reason))

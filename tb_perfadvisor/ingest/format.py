@@ -32,6 +32,16 @@ Reader = Callable[[Mapping[str, Opener], "Source"], "Trace"]
 """Reads one worker from its files: what opens each, by path. Completes the source."""
 
 
+class RunOfRank(Struct, frozen=True):
+    """What a file says of the run that it is a rank of."""
+
+    world_size: int
+    group: str
+    """The group of all ranks, as the file describes it: the same in all of them."""
+    start_ns: int
+    """When the first event began, on the wall clock."""
+
+
 class Sniffed(Struct, frozen=True):
     """What the beginning of a file shows of it."""
 
@@ -40,6 +50,7 @@ class Sniffed(Struct, frozen=True):
     reason: str = ""
     """Why no format can read it."""
     rank: int | None = None
+    run: RunOfRank | None = None
     is_certain: bool = True
     """False if other formats may be tried first."""
     is_profile: bool = True
@@ -53,6 +64,7 @@ class FoundFile(Struct, frozen=True):
     session: tuple[str, str] | None = None
     """Run and session of a file in `RUN/plugins/profile/SESSION/`."""
     rank: int | None = None
+    run: RunOfRank | None = None
     is_only_file: bool = False
     """The user named this very file."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from tb_perfadvisor.ingest.format import (
     FoundFile,
     Grouped,
     Reader,
+    RunOfRank,
     Sniffed,
     reader_of_one_file,
 )
@@ -26,6 +27,7 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
     has_kineto_marks,
     is_ascend_profile,
 )
+from tb_perfadvisor.ingest.kineto.rank_directories import RankRecording, join_directories
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, session_label
 
 # Ranks write their traces when the same step ends; large ones take a while, and clocks of hosts
@@ -35,6 +37,10 @@ _MAX_SPAN_NS = 600 * 10**9
 _TRACE = re.compile(r"trace\.json(?:\.gz)?$")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _INFO = re.compile(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
+_WORLD = re.compile(rb'"world_size"\s*:\s*(\d{1,7})')
+_FIRST_GROUP = re.compile(rb'"pg_config"\s*:\s*\[\s*\{([^{}]*)\}')  # it has all ranks
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
+_TIME = re.compile(rb'"ts"\s*:\s*"?(\d{1,19}(?:\.\d{1,9})?)')
 _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,7})')
 
 
@@ -48,7 +54,23 @@ def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
     # Finding the word first takes a tenth of the time, and many files do not have it.
     info = _INFO.search(head) if b'"distributedInfo"' in head else None
     rank = _RANK.search(info[1]) if info else None
-    return Sniffed("kineto", rank=int(rank[1]) if rank else None, is_certain=is_certain)
+    return Sniffed(
+        "kineto",
+        rank=int(rank[1]) if rank else None,
+        run=_run_of(head, info[1]) if info else None,
+        is_certain=is_certain,
+    )
+
+
+def _run_of(head: bytes, info: bytes) -> RunOfRank | None:
+    """The run that a file is a rank of; None if it does not say so or has a single rank."""
+    world, groups, begin = _WORLD.search(info), _FIRST_GROUP.search(head), _TIME.search(head)
+    if world is None or int(world[1]) < 2 or begin is None:
+        return None
+    base = _BASE.search(head)
+    start_ns = round(float(begin[1]) * 1_000) + (int(base[1]) if base else 0)
+    group = groups[1].decode(errors="replace") if groups else ""
+    return RunOfRank(int(world[1]), group, start_ns)
 
 
 def _is_long(head: bytes) -> bool:
@@ -62,6 +84,7 @@ class _Trace(Struct, frozen=True):
     entry: FileEntry
     name: TraceName
     rank: int | None
+    run: RunOfRank | None
 
 
 def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
@@ -70,7 +93,8 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     recordings: list[list[_Trace]] = []
     for file in files:
         name = parse_trace_name(file.entry.path)
-        trace = _Trace(file.entry, name, file.rank if file.rank is not None else name.rank)
+        rank = file.rank if file.rank is not None else name.rank
+        trace = _Trace(file.entry, name, rank, file.run if file.rank is not None else None)
         if trace.rank is None:
             recordings.append([trace])
         else:
@@ -78,7 +102,33 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
             groups[directory_of(file.entry.path), family].append(trace)
     for group in groups.values():
         recordings += _recordings(group)
-    return replace(earlier, captures=(*earlier.captures, *map(_capture, recordings)))
+    captures = [*_joined(recordings)]
+    return replace(earlier, captures=(*earlier.captures, *captures))
+
+
+def _joined(recordings: Sequence[list[_Trace]]) -> Iterator[Capture]:
+    """The captures of recordings: those of ranks with a directory each are one."""
+    parts = [part for recording in recordings for part in _part_of_run(recording)]
+    is_joined: set[FileEntry] = set()
+    for directory, joined in join_directories(parts):
+        traces = [trace for part in joined for trace in part.traces]
+        is_joined.update(trace.entry for trace in traces)
+        yield _capture(traces, "/".join(directory) or ".")
+    for recording in recordings:
+        if recording[0].entry not in is_joined:
+            yield _capture(recording, directory_of(recording[0].entry.path))
+
+
+def _part_of_run(recording: list[_Trace]) -> Iterator[RankRecording[_Trace]]:
+    """A recording that may be of some ranks of a run; nothing if the files do not say so."""
+    directory = directory_of(recording[0].entry.path)
+    runs = [trace.run for trace in recording if trace.run is not None]
+    ranks = tuple(trace.rank for trace in recording if trace.rank is not None)
+    if directory != "." and len(runs) == len(ranks) == len(recording):
+        first = min(runs, key=lambda run: run.start_ns)
+        if all(run.group == first.group and run.world_size == first.world_size for run in runs):
+            names = tuple(directory.split("/"))
+            yield RankRecording(names, ranks, first, tuple(recording))
 
 
 def _recordings(traces: list[_Trace]) -> list[list[_Trace]]:
@@ -108,14 +158,14 @@ def _is_near(traces: list[_Trace]) -> bool:
     return max(times) - min(times) <= _MAX_SPAN_NS
 
 
-def _capture(traces: list[_Trace]) -> Capture:
+def _capture(traces: list[_Trace], run: str) -> Capture:
     first = min(traces, key=lambda trace: (trace.name.at_ns or 0, trace.entry.path))
     if first.name.at_ns is not None:
         session = session_label(first.name.at_ns)
     else:
         session = first.name.worker if len(traces) == 1 else first.name.family
     files = [profile_file(trace.entry, trace.rank, trace.name.host) for trace in traces]
-    return make_capture(directory_of(first.entry.path), session, "kineto", files)
+    return make_capture(run, session, "kineto", files)
 
 
 def _reader() -> Reader:
