@@ -50,6 +50,8 @@ class WorkerFiles(Struct, frozen=True):
     """What the recorder stored beside them."""
     rich: ProfileFile | None
     """The same worker's rich recording of other steps, from which names are taken."""
+    graphs: tuple[ProfileFile, ...]
+    """The same worker's recordings of the capture of GPU graphs."""
     is_only: bool
     """Whether the capture has no other worker."""
 
@@ -75,13 +77,17 @@ class Capture(Struct, frozen=True, dict=True):
     """What our recorders stored beside the files of the profile, at most one for each."""
     rich: tuple[ProfileFile, ...] = ()
     """A rich recording of the same run: shapes and lines of operators are taken from it."""
+    graphs: tuple[ProfileFile, ...] = ()
+    """Recordings of the same server while it captured GPU graphs: replayed kernels take their
+    operators from these."""
     merges_hosts: bool = False
     """The files of one host are read together, as one worker."""
 
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        return (*self.results, *self.compile_logs, *self.snapshots, *self.facts, *self.rich)
+        beside = (*self.results, *self.compile_logs, *self.snapshots, *self.facts)
+        return (*beside, *self.rich, *self.graphs)
 
     @cached_property
     def workers(self) -> tuple[WorkerFiles, ...]:
@@ -105,6 +111,7 @@ class Capture(Struct, frozen=True, dict=True):
                 else by_rank.get(files[0].rank),
                 facts=facts.get(name_of(files[0].path)),
                 rich=next(iter(self.rich), None) if is_only else rich.get(files[0].rank),
+                graphs=tuple(each for each in self.graphs if is_only or each.rank == files[0].rank),
                 is_only=is_only,
             )
             for files in by_worker.values()

@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.files.tree import Tree, is_url
 from tb_perfadvisor.ingest.format import FoundFile, Grouped
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path
 from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
-from tb_perfadvisor.ingest.recordings import with_rich
+from tb_perfadvisor.ingest.recordings import with_graphs, with_rich
 from tb_perfadvisor.ingest.sniffed_files import sniff_files
 from tb_perfadvisor.plain_text import printable_name
 
@@ -56,7 +56,7 @@ def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
     facts = (entry for entry in tree.entries if is_facts_file(entry.path))
-    captures = with_facts(with_rich(grouped.captures), facts)
+    captures = with_facts(with_graphs(with_rich(grouped.captures)), facts)
     return Listing(
         root=tree.root,
         captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),

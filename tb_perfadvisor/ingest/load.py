@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -20,6 +20,7 @@ from tb_perfadvisor.errors import (
     log_bug,
 )
 from tb_perfadvisor.ingest.attached_logs import read_compile_logs
+from tb_perfadvisor.ingest.captured_graphs import joined_with_captures
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, WorkerFiles
 from tb_perfadvisor.ingest.files.access import ShareRead, open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
@@ -43,6 +44,8 @@ Summarize = Callable[[Trace], RankSummary]
 """Sums up a trace where it is read; must be picklable."""
 
 _MAX_RANKS_NAMED = 8
+_MAX_CAPTURES = 64
+"""A server captures graphs for some fifty batch sizes, and replays few of them at a time."""
 MAX_TRACES_IN_MEMORY = 4
 """If a capture has more workers, only their summaries stay in memory. A trace that is wanted again
 is read again."""
@@ -303,6 +306,7 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
         trace = _with_snapshot(trace, root, recorded.snapshot)
     if recorded.rich is not None:
         trace = _with_names(trace, root, recorded, recorded.rich)
+    trace = _with_captured(trace, root, recorded)
     if recorded.facts is not None:
         facts, notes = read_facts(root, recorded.facts)
         trace = replace(trace, facts=facts, notes=(*trace.notes, *notes))
@@ -330,6 +334,26 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
         note = Note("unsupported-file", "warning", message, error.hint)
         return replace(trace, notes=(*trace.notes, note))
     return replace(trace, snapshot=found.snapshot, notes=(*trace.notes, *found.notes))
+
+
+def _with_captured(trace: Trace, root: str, recorded: WorkerFiles) -> Trace:
+    """A trace whose replayed kernels know their operators; unreadable recordings become notes."""
+    notes: list[Note] = []
+
+    def captures() -> Iterator[Trace]:
+        read = format_of(recorded.format).reader()
+        for file in recorded.graphs[:_MAX_CAPTURES]:
+            source = Source(file.path, recorded.format)
+            try:
+                yield read({file.path: partial(open_file, root, file)}, source)
+            except Exception as raised:
+                error = contained(raised, file.path)
+                log_bug(error)
+                message = f"{file.path} was left out: {error.message}"
+                notes.append(Note("unsupported-file", "warning", message, error.hint))
+
+    joined = joined_with_captures(trace, captures())
+    return replace(joined, notes=(*joined.notes, *notes)) if notes else joined
 
 
 def _with_names(trace: Trace, root: str, recorded: WorkerFiles, file: ProfileFile) -> Trace:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.captures import Capture
+from tb_perfadvisor.ingest.captures import Capture, ProfileFile, directory_of
 
 # Programs that record now and then write each recording into a directory of its own, named after
 # its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
 _STEP = re.compile(r"(?:step|iteration)_(\d{1,15})(?P<rich>_rich)?")
+_OF_GRAPHS = "capture_traces"
+"""Where vLLM (`capture_torch_profiler`) and SGLang (`--enable-profile-cuda-graph`) record how they
+capture GPU graphs, below the directory of their other profiles."""
+_WITH_GRAPHS = ("kineto",)
 _WITH_RICH = ("kineto",)
 """Profiles of XLA name shapes and lines of its operations in any case."""
 
@@ -62,6 +66,32 @@ def with_rich(captures: Sequence[Capture]) -> tuple[Capture, ...]:
         changed |= {each.id: None for each in rich}
     found = (changed.get(capture.id, capture) for capture in captures)
     return tuple(capture for capture in found if capture is not None)
+
+
+def with_graphs(captures: Sequence[Capture]) -> tuple[Capture, ...]:
+    """Captures with the recordings of their graphs, which are none of their own then."""
+    above: dict[str, str] = {}
+    for capture in captures:
+        parent, _, last = f"./{directory_of(capture.files[0].path)}".rpartition("/")
+        if capture.format in _WITH_GRAPHS and last == _OF_GRAPHS:
+            above[capture.id] = parent.removeprefix("./")
+    servers = {
+        directory_of(capture.files[0].path): capture.id
+        for capture in captures
+        if capture.format in _WITH_GRAPHS and capture.id not in above
+    }
+    graphs: dict[str, list[ProfileFile]] = defaultdict(list)
+    joined = set()
+    for capture in captures:
+        server = servers.get(above.get(capture.id, ""))
+        if server is not None and capture.id in above:
+            graphs[server] += capture.files
+            joined.add(capture.id)
+    return tuple(
+        replace(capture, graphs=tuple(graphs[capture.id])) if capture.id in graphs else capture
+        for capture in captures
+        if capture.id not in joined
+    )
 
 
 def _step(capture: Capture) -> int:

@@ -84,7 +84,7 @@ def _with_attributes(trace: Trace, rows: Int32, rich: Trace, matched: Int32) -> 
         name: column(name, rich.by_event(theirs.row, getattr(theirs, name), -1)[matched])
         for name in ("shapes", "dtypes", "values", "module")
     }
-    lines = _lines(rich, matched)
+    lines = lines_of(rich, matched)
     frame = np.full(len(all_rows), -1, np.int32)
     frame[known] = table.frame
     texts = [strings.setdefault(line, len(strings)) if line else -1 for line in lines]
@@ -111,7 +111,7 @@ def _moved(rich: Trace, values: Int32, strings: dict[str, int]) -> Int32:
     return moved[values]
 
 
-def _lines(rich: Trace, rows: Int32) -> list[str]:
+def lines_of(rich: Trace, rows: Int32) -> list[str]:
     """The user's line of each operator: the innermost frame of the user's code around it."""
     events = rich.events
     is_python = events.kind == EventKind.PYTHON

@@ -25,13 +25,13 @@ from tb_perfadvisor.signals.core.placement import Placement, find_placement
 from tb_perfadvisor.signals.core.precision import (
     compute_shares,
     effective_precision,
-    launching_operator,
 )
 from tb_perfadvisor.signals.core.steps.gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.core.steps.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
 from tb_perfadvisor.signals.core.totals import HloTotals, hlo_totals, kernel_totals
 from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
+from tb_perfadvisor.signals.core.work_operators import launching_operator
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals

@@ -17,6 +17,7 @@ from tb_perfadvisor.trace.recorded_totals import (
     Totals,
 )
 from tb_perfadvisor.trace.tables import (
+    CapturedTable,
     CollectiveTable,
     CopyTable,
     EventTable,
@@ -24,6 +25,7 @@ from tb_perfadvisor.trace.tables import (
     HloTable,
     IteratorTable,
     KernelTable,
+    LaunchTable,
     MemoryTable,
     OperatorTable,
     TrackTable,
@@ -34,6 +36,7 @@ __all__ = [
     "BUSY_KINDS",
     "Aspect",
     "Assembler",
+    "CapturedTable",
     "CollectiveTable",
     "CopyDirection",
     "CopyTable",
@@ -47,6 +50,7 @@ __all__ = [
     "KernelFamily",
     "KernelTable",
     "KernelTotal",
+    "LaunchTable",
     "LazyTraces",
     "MemoryTable",
     "OperatorTable",

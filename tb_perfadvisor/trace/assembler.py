@@ -34,6 +34,7 @@ from tb_perfadvisor.trace.tables import (
     Int32,
     IteratorTable,
     KernelTable,
+    LaunchTable,
     MemoryTable,
     OperatorTable,
     Table,
@@ -132,6 +133,10 @@ class Assembler:
     def add_kernels(self, event: ArrayLike, **columns: ArrayLike) -> None:
         """Add attributes of kernels: columns of `KernelTable`; missing ones are unknown."""
         self._add(KernelTable, {"row": event, **columns})
+
+    def add_launches(self, event: ArrayLike, kernel: ArrayLike) -> None:
+        """State the kernel that runtime calls launch, an index from `intern`."""
+        self._add(LaunchTable, {"row": event, "kernel": kernel})
 
     def add_copies(self, event: ArrayLike, **columns: ArrayLike) -> None:
         """Add attributes of copies: columns of `CopyTable`."""
@@ -243,6 +248,7 @@ class Assembler:
             hlo=tables[HloTable],
             hlo_events=tables[HloEventTable],
             iterators=tables[IteratorTable],
+            launches=tables[LaunchTable],
             devices=devices,
             notes=notes,
             totals=totals,
@@ -316,6 +322,7 @@ class Assembler:
 
 _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     KernelTable,
+    LaunchTable,
     CopyTable,
     CollectiveTable,
     MemoryTable,

@@ -38,6 +38,10 @@ class EventKind(IntEnum):
     """A collective that the host carries out (gloo, MPI, CPU rendezvous)."""
     OVERHEAD = 12
     """The profiler's own work."""
+    CAPTURED_OPERATOR = 13
+    """An operator of another recording, which put work into a GPU graph. It takes no time here."""
+    CAPTURED_RANGE = 14
+    """A module's range around such operators."""
 
     KERNEL = 32
     """Device compute: a GPU kernel or an XLA op on a TPU core."""
@@ -64,6 +68,8 @@ class EventKind(IntEnum):
     """An XLA op derived from the kernels beneath it (GPU); never busy."""
 
 
+CAPTURED_KINDS = (EventKind.CAPTURED_OPERATOR, EventKind.CAPTURED_RANGE)
+"""Kinds of events that did not happen in the recording, and take no time."""
 FIRST_DEVICE_KIND = EventKind.KERNEL
 BUSY_KINDS = (
     EventKind.KERNEL,

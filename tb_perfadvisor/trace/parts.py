@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.tables import Table, make_table
+from tb_perfadvisor.trace.tables import CapturedTable, Table, make_table
 from tb_perfadvisor.trace.trace import Trace
 
 _ROWS_OF_EVENTS = ("parent", "launched_by", "forward")
@@ -56,11 +56,18 @@ def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
     return replace(
         trace,
         events=make_table(type(trace.events), events),
-        **{
-            name: _of_events(getattr(trace, name), new_row)
-            for name in ("kernels", "copies", "collectives", "operators", "hlo_events", "iterators")
-        },
+        **{name: _of_events(getattr(trace, name), new_row) for name in _TABLES},
+        captured=_captured(trace.captured, new_row),
     )
+
+
+_TABLES = ["kernels", "launches", "copies", "collectives", "operators", "hlo_events", "iterators"]
+
+
+def _captured(table: CapturedTable, new_row: NDArray[np.int32]) -> CapturedTable:
+    row, operator = new_row[table.row], new_row[table.operator]
+    is_kept = (row >= 0) & (operator >= 0)
+    return make_table(CapturedTable, {"row": row[is_kept], "operator": operator[is_kept]})
 
 
 def _numbered(is_kept: NDArray[np.bool_]) -> NDArray[np.int32]:

@@ -79,6 +79,22 @@ class KernelTable(Struct, frozen=True):
     occupancy_share: Float32
 
 
+class LaunchTable(Struct, frozen=True):
+    """Attributes of `LAUNCH` events, as far as the runtime states them; ROCm's does."""
+
+    row: Int32
+    kernel: Int32
+    """String: the kernel's name."""
+
+
+class CapturedTable(Struct, frozen=True):
+    """Device events of replayed GPU graphs whose capture was recorded."""
+
+    row: Int32
+    operator: Int32
+    """Row of the innermost operator that put this work into the graph."""
+
+
 class CopyTable(Struct, frozen=True):
     """Attributes of `COPY` events."""
 
@@ -258,6 +274,8 @@ Table = TypeVar(
     "Table",
     EventTable,
     KernelTable,
+    LaunchTable,
+    CapturedTable,
     CopyTable,
     CollectiveTable,
     MemoryTable,

@@ -22,6 +22,7 @@ from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
 from tb_perfadvisor.trace.table_lookup import TableLookup
 from tb_perfadvisor.trace.tables import (
+    CapturedTable,
     CollectiveTable,
     CopyTable,
     EventTable,
@@ -30,9 +31,11 @@ from tb_perfadvisor.trace.tables import (
     Int32,
     IteratorTable,
     KernelTable,
+    LaunchTable,
     MemoryTable,
     OperatorTable,
     TrackTable,
+    empty_table,
 )
 
 Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
@@ -110,6 +113,8 @@ class Trace(Struct, frozen=True):
     hlo: HloTable
     hlo_events: HloEventTable
     iterators: IteratorTable
+    launches: LaunchTable = empty_table(LaunchTable)
+    captured: CapturedTable = empty_table(CapturedTable)
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None

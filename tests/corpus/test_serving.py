@@ -6,6 +6,7 @@ by the correlation ids of their launches, the device's busy time as the union of
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.serving.decode_floor import decode_floor
 from tb_perfadvisor.signals.serving.host_phases import Phase, host_phases
 from tb_perfadvisor.signals.serving.server_steps import server_steps
+from tb_perfadvisor.trace import EventKind
 
 DEEPSEEK = (
     "tracelens/partial_fixtures/agent_evals/Analysis/partial_tests/semantic_purity_deepseek_r1"
@@ -66,3 +69,29 @@ def test_the_idle_of_a_decode_step_is_the_preparation_of_its_inputs(corpus: Path
     assert (longest.phase, second.phase) == (Phase.INPUTS, Phase.MODEL)
     # The launch of the graph alone.
     assert second.code[0][0] == "cudaGraphLaunch"
+
+
+def test_replayed_kernels_know_the_operators_of_the_capture(corpus: Path, tmp_path: Path) -> None:
+    """As vLLM lays both recordings out. Each of 24 layers multiplies 32 tokens, padded to the
+    graph's 32, by weights of 2880 x 5120, 4096 x 2880 and 2880 x 32 numbers of 16 bits. Outside of
+    the graph, they are multiplied by those of a vocabulary of 201,088."""
+    folder = tmp_path / "run"
+    (folder / "capture_traces").mkdir(parents=True)
+    names = ("inference_vllm_decode_full", "inference_vllm_decode_full_capture")
+    for name, into in zip(names, (folder, folder / "capture_traces"), strict=True):
+        (file,) = (corpus / "tracelens" / name).rglob("*.json.gz")
+        shutil.copy(file, into)
+    (alone,) = load(corpus / "tracelens" / names[0])
+    (run,) = load(tmp_path)
+    trace, before = run.traces[0], alone.traces[0]
+    assert len(trace.captured.row) == 421
+    kernels = before.rows(EventKind.KERNEL)
+    assert trace.rows(EventKind.KERNEL).tolist() == kernels.tolist()
+    assert (trace.events.duration_ns[kernels] == before.events.duration_ns[kernels]).all()
+    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)
+    products = [row for row in trace.captured.operator.tolist() if trace.name(row) == "aten::addmm"]
+    assert len(products) == 3 * 24
+    assert trace.text(int(shapes[products[0]])) == "[[5120],[32,2880],[2880,5120],[],[]]"
+    floor = decode_floor(reference_worker(run))
+    assert floor is not None
+    assert floor.weight_bytes == 2 * (24 * 2880 * (5120 + 4096 + 32) + 2880 * 201_088)

@@ -133,6 +133,9 @@ def _assemble(
             events["start_ns"][row],
         )
         assembler.link_forward(backward, forward)
+    runtime = collected.runtime
+    is_named = (runtime["kernel"] >= 0) & (kind[runtime["row"]] == EventKind.LAUNCH)
+    assembler.add_launches(runtime["row"][is_named], runtime["kernel"][is_named])
     add_kernels(assembler, collected, kind, texts)
     add_copies(assembler, collected, kind, texts)
     add_collectives(assembler, collected, kind, texts, process_groups_of(envelope))

@@ -18,8 +18,9 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
 from tb_perfadvisor.trace import Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals
+from tb_perfadvisor.trace.kinds import CAPTURED_KINDS
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
 # 33 bytes per event: 66 MB in memory while its timeline is shown, and a few MB in the cache.
@@ -169,10 +170,11 @@ def _events(trace: Trace, signals: Signals | None, texts: _Texts, max_events: in
     """The events of a worker; modules and lines only with its signals."""
     events = trace.events
     lane = find_lanes(events.start_ns, events.end_ns, events.parent, events.track)
-    rows = np.arange(len(events))
+    happened = rows = np.flatnonzero(~is_in(events.kind, CAPTURED_KINDS))
     if rows.size > max_events:
-        longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
-        rows = np.sort(longest)
+        duration_ns = events.duration_ns[rows]
+        longest = np.argpartition(duration_ns, rows.size - max_events)[-max_events:]
+        rows = rows[np.sort(longest)]
     lanes = np.zeros(len(trace.tracks), dtype=np.int64)
     np.maximum.at(lanes, events.track[rows], lane[rows] + 1)
     tracks = _in_order(trace, lanes, -1 if signals is None else signals.step_track)
@@ -198,7 +200,7 @@ def _events(trace: Trace, signals: Signals | None, texts: _Texts, max_events: in
         },
         lanes=lanes[tracks],
         tracks=tracks,
-        left_out=len(events) - rows.size,
+        left_out=happened.size - rows.size,
     )
 
 

@@ -86,7 +86,9 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     for index in _starting(trace, MODULE):
         label = trace.strings[index].removeprefix(MODULE)
         of_name[index] = module_of.setdefault(label, len(module_of))
-    is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
+    is_range = is_in(
+        events.kind, (EventKind.PYTHON, EventKind.ANNOTATION, EventKind.CAPTURED_RANGE)
+    )
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
     is_engine = is_in(events.name, _starting(trace, NODE))
     # If a hook ran in between, the engine's event around a node's function lacks the number.
@@ -105,6 +107,7 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     # The Python frame around a node is at best the call of `backward()`.
     line = np.where(node < 0, host_line, np.where(forward >= 0, host_line[forward], -1))
     host = np.where(events.launched_by >= 0, events.launched_by, np.arange(len(events)))
+    host[trace.captured.row] = trace.captured.operator
     return Origins(
         node=_frozen(node[host]),
         forward=_frozen(forward[host]),

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.core.causes import COMPUTE, OF_PRECISION
+from tb_perfadvisor.signals.core.work_operators import launching_operator, work_operators
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import places_by_value
-from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32
 
 _WIDTHS = {
@@ -48,8 +48,7 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
     precision: NDArray[np.uint8] = named[rows]
     is_unnamed = (precision == Precision.UNKNOWN) & (trace.events.kind[rows] == EventKind.KERNEL)
     if is_unnamed.any() and len(trace.operators.row):
-        operator = launching_operator(trace)[trace.events.launched_by[rows[is_unnamed]]]
-        operator = np.where(trace.events.launched_by[rows[is_unnamed]] >= 0, operator, -1)
+        operator = work_operators(trace, launching_operator(trace), rows[is_unnamed])
         types = np.full(len(trace.events) + 1, -1, dtype=np.int32)
         types[trace.operators.row] = trace.operators.dtypes
         text = types[operator]  # row -1 reads the extra last slot: unknown
@@ -79,11 +78,3 @@ def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision,
     if not compute_ns:
         return None
     return {w: attribution.total_ns(cause) / compute_ns for w, cause in OF_PRECISION.items()}
-
-
-def launching_operator(trace: Trace) -> Int32:
-    """For each event, the innermost operator around it on its thread; shape (events,).
-
-    An operator counts as being inside itself. -1 if no operator encloses the event.
-    """
-    return nearest(trace.events.parent, trace.events.kind == EventKind.OPERATOR)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
@@ -45,9 +46,8 @@ def launchers(signals: Signals) -> Int32:
 
 
 def operators_of(signals: Signals, rows: Int32) -> Int32:
-    """The innermost operator that launched each device event; -1 if unknown."""
-    launch = signals.trace.events.launched_by[rows]
-    return np.where(launch >= 0, signals.launching_operator[launch], np.int32(-1))
+    """The innermost operator whose work each device event does; -1 if unknown."""
+    return work_operators(signals.trace, signals.launching_operator, rows)
 
 
 def operator_around(signals: Signals, operators: Int32) -> Int32:

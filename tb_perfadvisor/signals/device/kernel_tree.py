@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.call_nodes import CallNodes, fold_calls
 from tb_perfadvisor.signals.core.origins import MODULE
+from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -57,8 +58,7 @@ def kernel_tree(signals: Signals) -> KernelTree | None:
     paths = _Paths()
     operation = trace.operations(rows)
     scope = signals.origins.scope[rows]
-    launch = events.launched_by[rows]
-    operator = np.where(launch >= 0, signals.launching_operator[launch], -1)
+    operator = work_operators(trace, signals.launching_operator, rows)
     operator_name = np.where(operator >= 0, events.name[operator], -1)
     # Paths are made once for each kind of origin, not for each kernel.
     keys = np.column_stack((operation, scope, operator_name, events.name[rows]))

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.core.precision import effective_precision
+from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.device.recomputation import recomputation, recomputes
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.signals.work.operator_work import is_product
-from tb_perfadvisor.signals.work.products import outermost_products
+from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.work.roofline import (
     FORMAT_OF_WIDTH,
@@ -58,13 +59,15 @@ def operator_flop(signals: Signals) -> ProductFlop:
     program uses a device, operators that launch nothing compute shapes, or prepare input.
     """
     rows, works = outermost_products(signals)
-    kernels = _product_kernels(signals, rows)
+    replayed = replayed_products(signals)
+    kernels = _product_kernels(signals, np.concatenate((rows, replayed.operator)))
     known_share = kernels.known_share
     if signals.device.index is None:
         known_share = _known_share_of_operators(signals, rows)
     else:
         launches = launches_work(signals, rows)
-        rows, works = rows[launches], works[launches]
+        rows = np.concatenate((rows[launches], replayed.operator))
+        works = np.concatenate((works[launches], replayed.work))
     executed = np.array([work.flop for work in works], dtype=np.float64)
     model = np.array([_model_flop(work) for work in works], dtype=np.float64)
     model[recomputes(signals, rows)] = 0.0
@@ -154,7 +157,7 @@ def _product_kernels(signals: Signals, owners: Int32) -> _Kernels:
     rows = trace.rows(EventKind.KERNEL)
     rows = rows[trace.tracks.kind[events.track[rows]] == TrackKind.DEVICE_STREAM]
     launch = events.launched_by[rows]
-    operator = np.where(launch >= 0, signals.launching_operator[launch], np.int32(-1))
+    operator = work_operators(trace, signals.launching_operator, rows)
     is_owner = row_mask(len(events), owners)
     owner = innermost_marked(events.parent, operator, is_owner)
     is_launched = signals.steps.owner[rows] >= 0

@@ -23,7 +23,7 @@ from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -141,7 +141,7 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
     if is_xla:
         return ""
     program = workload(signals)
-    if program.has(Part.DEVICE_GRAPHS):
+    if program.has(Part.DEVICE_GRAPHS) and not len(signals.trace.captured.row):
         return first_fitting(OUTSIDE_GRAPHS, program)
     if not (signals.trace.operators.shapes >= 0).any():
         return hint_for(Need.SHAPES, program)
@@ -150,6 +150,8 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
             f"{function} launches its products without an operator, as in Transformer Engine 2, "
             "so no profile has their shapes."
         )
+    if any(program.has(part) for part in SERVERS):
+        return "Kernels that the server brings along for its products have no formula."
     return (
         "Kernels that the program brings along, or that torch.compile generates for products, have "
         "no formula. Record some steps with PyTorch's own operators, such as "

@@ -71,12 +71,14 @@ SNAPSHOT = (
 OUTSIDE_GRAPHS = (
     pytorch_hint(
         "Kernels of GPU graphs have no shapes. Record some steps of vllm serve --enforce-eager, "
-        "with --profiler-config.torch_profiler_record_shapes=true.",
+        "with --profiler-config.torch_profiler_record_shapes=true. Or record how graphs are "
+        "captured, with --profiler-config.capture_torch_profiler=true, if your release has it.",
         Part.VLLM,
     ),
     pytorch_hint(
         "Kernels of GPU graphs have no shapes. Record some steps with --disable-cuda-graph, and "
-        'send "record_shapes": true with the request to /start_profile.',
+        'send "record_shapes": true with the request to /start_profile. Or record how graphs are '
+        "captured, with --enable-profile-cuda-graph, if your release has it.",
         Part.SGLANG,
     ),
     pytorch_hint(

@@ -4,10 +4,13 @@ A step that generates one token per request reads all weights and the cache of a
 and computes little with them. The weights follow from the recorded shapes of products: of the
 decode steps themselves, if they run operator by operator, else of steps that read prompts. The
 cache follows from the context that the server states, and from what its operators write for a
-token. Kernels in graphs have no shapes.
+token. Kernels in graphs have shapes only if the capture of the graphs was recorded, too.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 from msgspec import Struct
@@ -20,7 +23,7 @@ from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.key_value_cache import cache_bytes_per_token
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.work.products import outermost_products
+from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import workload
@@ -78,37 +81,45 @@ def decode_floor(signals: Signals) -> DecodeFloor | None:
 
 
 def _why_no_shapes(signals: Signals) -> str:
-    program = workload(signals)
-    if program.has(Part.DEVICE_GRAPHS) and (signals.trace.operators.shapes >= 0).any():
-        return first_fitting(OUTSIDE_GRAPHS, program)
-    if not (signals.trace.operators.shapes >= 0).any():
+    program, trace = workload(signals), signals.trace
+    if not (trace.operators.shapes >= 0).any():
         reason = "The shapes of the operators were not recorded."
         return f"{reason} {hint_for(Need.SHAPES, program)}".strip()
+    if program.has(Part.DEVICE_GRAPHS) and not len(trace.captured.row):
+        return first_fitting(OUTSIDE_GRAPHS, program)
     return "No recorded product multiplies all tokens of a step by weights."
 
 
 def _weight_bytes(signals: Signals, steps: ServerSteps) -> int | None:
     """The weights that a step reads, as far as products show them."""
+    start_ns = signals.trace.events.start_ns
     rows, works = outermost_products(signals)
-    start_ns = signals.trace.events.start_ns[steps.row]
-    step = last_before(start_ns, signals.trace.events.start_ns[rows])
+    step = last_before(start_ns[steps.row], start_ns[rows])
     tokens, requests = steps.tokens, steps.requests
     size = np.zeros(len(steps), dtype=np.int64)
     for place, work in zip(step.tolist(), works.tolist(), strict=True):
         if place >= 0:
-            size[place] += _of_product(work, int(tokens[place]), int(requests[place]))
+            size[place] += _of_product(work, (int(tokens[place]), int(requests[place])))
+    replayed = replayed_products(signals)
+    step = last_before(start_ns[steps.row], start_ns[replayed.launch])
+    # A graph pads the batch to the size that it was captured for.
+    rows_of = Counter(work.matmul.m for work in replayed.work.tolist() if work.matmul is not None)
+    padded = [rows for rows, _ in rows_of.most_common(1)]
+    for place, work in zip(step.tolist(), replayed.work.tolist(), strict=True):
+        if place >= 0:
+            size[place] += _of_product(work, (*padded, int(requests[place])))
     # Every step reads all of them, but a step in graphs shows only some.
     return _most(size, steps.is_kind(StepKind.DECODE)) or None
 
 
-def _of_product(work: Work, tokens: int, requests: int) -> int:
+def _of_product(work: Work, rows: Collection[int]) -> int:
     """The weights of a product of all tokens, or of the last token of each request.
 
     Attention's products are batched. Other ones, such as those of a router, have other rows.
     """
     product = work.matmul
     item_bytes = _BYTES.get(work.number_format, 0)
-    if product is None or product.batch != 1 or product.m not in (tokens, requests):
+    if product is None or product.batch != 1 or product.m not in rows:
         return 0
     return product.k * product.n * item_bytes
 

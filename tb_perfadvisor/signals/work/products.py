@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_work import is_product, work_of_operator
 from tb_perfadvisor.signals.work.work_owners import WorkOwners
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
+from tb_perfadvisor.trace.nesting import with_enclosing
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -22,7 +24,7 @@ def matrix_flop(signals: Signals) -> float | None:
         The mean over the used steps, without operators of unknown shape; None if none are known.
     """
     _, works = outermost_products(signals)
-    flop = sum(work.flop for work in works)
+    flop = sum(work.flop for work in (*works, *replayed_products(signals).work))
     return flop / signals.steps.count if flop else None
 
 
@@ -32,13 +34,49 @@ def outermost_products(signals: Signals) -> tuple[Int32, NDArray[np.object_]]:
 
     An operator inside another one with a known product is part of it, and left out.
     """
+    return _outermost(signals, signals.steps.owner[signals.trace.operators.row] >= 0)
+
+
+class ReplayedProducts(Struct, frozen=True):
+    """Products of replayed GPU graphs, one row for each replay; columns of shape (n,)."""
+
+    launch: Int32
+    """The launch of the graph."""
+    operator: Int32
+    """The operator that put the product into the graph."""
+    work: NDArray[np.object_]
+    """Its `Work`."""
+
+
+@memoized
+def replayed_products(signals: Signals) -> ReplayedProducts:
+    """The products that graphs replay in the used window, as far as their capture was recorded."""
+    trace = signals.trace
+    events, table = trace.events, trace.captured
+    is_used = signals.steps.owner[table.row] >= 0
+    operators = with_enclosing(events.parent, distinct(table.operator[is_used]))
+    rows, works = _outermost(signals, operators[trace.operators.row])
+    place = np.full(len(events) + 1, -1, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    owner = innermost_marked(events.parent, table.operator[is_used], place[:-1] >= 0)
+    launch = events.launched_by[table.row[is_used]]
+    first, _ = group_rows(launch[owner >= 0], owner[owner >= 0])
+    owner, launch = owner[owner >= 0][first], launch[owner >= 0][first]
+    return ReplayedProducts(launch, owner, works[place[owner]])
+
+
+def _outermost(signals: Signals, is_chosen: NDArray[np.bool_]) -> tuple[Int32, NDArray[np.object_]]:
+    """The outermost of some operators with a known product, and the `Work` of each; shape (n,).
+
+    Args:
+        signals: Signals of one rank.
+        is_chosen: Which rows of the table of operators to look at.
+    """
     trace = signals.trace
     table, events = trace.operators, trace.events
     names = events.name[table.row]
     products = [name for name in distinct(names).tolist() if is_product(trace.strings[name])]
-    slot = np.flatnonzero(
-        is_in(names, products) & (table.shapes >= 0) & (signals.steps.owner[table.row] >= 0)
-    )
+    slot = np.flatnonzero(is_in(names, products) & (table.shapes >= 0) & is_chosen)
     rows = table.row[slot]
     if not slot.size:
         return rows, np.empty(0, dtype=object)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.achievable_time import Demand, achievable_times, wave_waste
@@ -23,7 +24,7 @@ from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.signals.work.work_owners import WorkOwners
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
 from tb_perfadvisor.trace.assembler import Interned
-from tb_perfadvisor.trace.integer_groups import group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in, row_mask, unique_inverse
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -318,8 +319,7 @@ def _add_operators(columns: _Columns, signals: Signals) -> None:
     table, events = trace.operators, trace.events
     if not (table.shapes >= 0).any():
         return
-    launch = events.launched_by[rows]
-    operator = np.where(launch >= 0, signals.launching_operator[launch], -1)
+    operator = work_operators(trace, signals.launching_operator, rows)
     is_kernel = (operator >= 0) & (events.kind[rows] == EventKind.KERNEL) & np.isnan(columns.flop)
     index = np.flatnonzero(is_kernel)
     if not index.size:
@@ -330,8 +330,12 @@ def _add_operators(columns: _Columns, signals: Signals) -> None:
     index, owner = index[owner >= 0], owner[owner >= 0]
     if not index.size:
         return
+    # Each replay of a graph does the work of its operators again.
+    is_replayed = row_mask(len(events), trace.captured.row)[rows[index]]
+    replay = np.where(is_replayed, events.launched_by[rows[index]], -1)
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
-    owners, group = unique_inverse(owner)
+    first, group = group_rows(owner, replay)
+    owners = owner[first]
     works = [work_owners.work(row) for row in owners.tolist()]
     does_work = _does_work(family[rows[index]], np.array([work.family for work in works])[group])
     # A kernel of unknown family does the work if it is the only one.

@@ -111,7 +111,7 @@ class KinetoCollector:
         return KinetoColumns(
             events=events,
             operators=_joined(parts.pop("operators", []), _OPERATOR_COLUMNS),
-            runtime=_joined(parts.pop("runtime", []), ("row", "correlation")),
+            runtime=_joined(parts.pop("runtime", []), ("row", "correlation", "kernel")),
             device=device,
             collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
             memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
@@ -208,7 +208,8 @@ class KinetoCollector:
 
     def _add_runtime(self, arguments: list[Arguments], rows: Column) -> None:
         correlation = to_integers([a.correlation for a in arguments])
-        self._part("runtime", {"row": rows, "correlation": correlation})
+        kernel = indices(self._texts, [a.kernel for a in arguments])
+        self._part("runtime", {"row": rows, "correlation": correlation, "kernel": kernel})
 
     def _add_device(self, arguments: list[Arguments], rows: Column) -> None:
         columns = {

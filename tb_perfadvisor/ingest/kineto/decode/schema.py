@@ -66,6 +66,8 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     forward_thread: Any = None
     module_hierarchy: Any = None
     call_stack: Any = None
+    # Calls of the runtime.
+    kernel: Any = None
     # Kernels and copies.
     grid: msgspec.Raw = ABSENT
     block: msgspec.Raw = ABSENT
