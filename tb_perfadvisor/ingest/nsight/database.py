@@ -28,8 +28,9 @@ Int64 = NDArray[np.int64]
 Rows = list[tuple[Any, ...]]
 
 _PIECE_BYTES: Final = 1 << 20
-_ROWS: Final = 1 << 16
-"""Rows that are Python objects at the same time."""
+_ROWS: Final = 1 << 9
+"""Rows that are Python objects at the same time: so few that they stay in the processor's cache and
+that no garbage collection begins."""
 _MAX_TEXT_BYTES: Final = 1 << 20
 """Of one text: names of kernels have some kilobytes at most."""
 _MAX_ROWS: Final = 1 << 25

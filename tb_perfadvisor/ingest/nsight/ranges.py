@@ -59,30 +59,36 @@ def is_operator(name: str, added: str) -> bool:
     return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
 
 
-class _Spelled(dict[Any, tuple[int, int, int, int, int]]):
-    """Name, kind, step, sequence and shapes of a range, by its text or the text's id."""
+class _Spelled(dict[Any, int]):
+    """The place of a range's meaning in `meanings`, by its text or the text's id."""
 
     def __init__(self, database: Database, assembler: Assembler) -> None:
         super().__init__()
+        self.meanings: list[tuple[int, int, int, int, int]] = []
+        """Name, kind, step, sequence and shapes."""
         self._strings = database.strings
         self._intern = assembler.intern
 
-    def __missing__(self, key: Any) -> tuple[int, int, int, int, int]:
-        text = key if isinstance(key, str) else self._strings.get(key, "")
+    def __missing__(self, key: Any) -> int:
+        is_text = isinstance(key, bytes)
+        text = key.decode("utf-8", "replace") if is_text else self._strings.get(key, "")
         match = ADDED.search(text)
         assert match is not None  # it may be empty
         name = text[: match.start()]
         is_annotation = not is_operator(name, match[0])
         kind = range_kind(name, is_annotation=is_annotation)
         step = STEP.match(name)
-        found = self[key] = (
-            self._intern(name or "unnamed range"),
-            int(kind),
-            int(step[1]) % 2**31 if step else -1,
-            int(match["sequence"]) if match["sequence"] else -1,
-            self._intern(match["shapes"]) if match["shapes"] else -1,
+        self.meanings.append(
+            (
+                self._intern(name or "unnamed range"),
+                int(kind),
+                int(step[1]) % 2**31 if step else -1,
+                int(match["sequence"]) if match["sequence"] else -1,
+                self._intern(match["shapes"]) if match["shapes"] else -1,
+            )
         )
-        return found
+        self[key] = place = len(self)
+        return place
 
 
 def read_ranges(database: Database, assembler: Assembler) -> Ranges:
@@ -92,8 +98,10 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
         UnreadableProfileError: If the database is damaged.
     """
     table, spelled = "NVTX_EVENTS", _Spelled(database, assembler)
-    text = [each for each in ("text", "textId") if database.has(table, each)]
-    numbers, meanings = [], []
+    # As bytes, texts are decoded once each.
+    spellings = {"text": "CAST(text AS BLOB)", "textId": "textId"}
+    text = [spelling for name, spelling in spellings.items() if database.has(table, name)]
+    numbers, places = [], []
     if database.has(table, "start", "end", "eventType", "globalTid") and text:
         spelling = f"ifnull({', '.join(text)})" if len(text) == 2 else text[0]
         for rows in database.slices(
@@ -101,9 +109,11 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
         ):
             *columns, keys = zip(*rows, strict=True)
             numbers.append(np.array([integers(column) for column in columns]))
-            meanings.append(np.array([spelled[key] for key in keys], dtype=np.int64))
-    start, end, event_type, thread = _joined(numbers, 4, axis=1)
-    name, kind, step, sequence, shapes = _joined(meanings, 5, axis=0).T
+            places.append(np.fromiter(map(spelled.__getitem__, keys), np.int64, len(keys)))
+    start, end, event_type, thread = np.concatenate([np.empty((4, 0), np.int64), *numbers], axis=1)
+    meanings = np.array(spelled.meanings, dtype=np.int64).reshape(-1, 5)
+    place = np.concatenate([np.empty(0, np.int64), *places])
+    name, kind, step, sequence, shapes = (meanings[:, column][place] for column in range(5))
     return Ranges(
         start_ns=start,
         duration_ns=end - start,
@@ -149,9 +159,3 @@ def forward_links(ranges: Ranges, names: Sequence[str]) -> tuple[Int64, Int64]:
         process[last[joined]] == process[joined]
     )
     return backward[is_same], forward[is_same]
-
-
-def _joined(parts: list[Int64], columns: int, axis: int) -> Int64:
-    if not parts:
-        return np.empty((columns, 0) if axis else (0, columns), dtype=np.int64)
-    return np.concatenate(parts, axis=axis)

@@ -59,12 +59,11 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     work, ranges = read_device_work(database), read_ranges(database, assembler)
     calls, nccl = read_host_calls(database), read_nccl_calls(database)
     processes = processes_of(database, work.process, work.device, nccl.ranks)
-    threads_of_interest = _threads_of_interest(calls, ranges)
     for table, found in calls.items():
         chosen = np.ones(found.start_ns.size, dtype=bool)
         if table == _OPERATING_SYSTEM:
             # Background threads wait all the time.
-            chosen = np.isin(found.thread, threads_of_interest)
+            chosen = np.isin(found.thread, _threads_of_interest(calls, ranges))
         _add_calls(assembler, found, processes, chosen)
     _add_ranges(assembler, ranges, processes)
     runtime = calls.get(_RUNTIME)
