@@ -7,6 +7,7 @@ by the correlation ids of their launches, the device's busy time as the union of
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,22 @@ def test_replayed_kernels_know_the_operators_of_the_capture(corpus: Path, tmp_pa
     floor = decode_floor(reference_worker(run))
     assert floor is not None
     assert floor.weight_bytes == 2 * (24 * 2880 * (5120 + 4096 + 32) + 2880 * 201_088)
+
+
+def test_a_capture_in_the_same_recording(corpus: Path) -> None:
+    """CUDA states no kernels' names at their launch; inductor's graph of segment-anything. Names of
+    kernels and operators say the same, one by one."""
+    (folder,) = (corpus / "pytorch-labs").glob("01_143a949f_asdf_True")
+    (run,) = load(folder)
+    trace = run.traces[0]
+    assert len(trace.captured.row) == 558
+    kernels = trace.texts(trace.events.name[trace.captured.row])
+    operators = trace.texts(trace.events.name[trace.captured.operator])
+    pairs = Counter(zip(operators, kernels, strict=True))
+    assert pairs["aten::mm", "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"] == 120
+    for operator, kernel in pairs:
+        assert operator.startswith("triton_") == kernel.startswith("triton__"), (operator, kernel)
+        assert ("attention" in operator) == ("fmha" in kernel), (operator, kernel)
+        assert (operator in ("aten::mm", "aten::addmm")) == (
+            "gemm" in kernel and operator != "aten::cudnn_convolution"
+        ), (operator, kernel)

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.work.products import replayed_products
 from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.trace import EventKind, Trace
+from tests.support import nsight_exports
 from tests.support.kineto_files import event, kernel, to_bytes
 
 SERVED = "vllm/rank0.1795226000001.pt.trace.json"
@@ -225,3 +226,40 @@ def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
     (found,) = listing.captures
     trace = load_capture(listing, found).traces[0]
     assert len(trace.rows(EventKind.KERNEL)) == LAYERS * len(NAMES)
+
+
+def test_exports_of_nsight_systems_are_joined_likewise(tmp_path: Path) -> None:
+    """`nsys profile --cuda-graph-trace=node` records the kernels of a replay one by one."""
+    names = {1: "ampere_sgemm", 2: "void at::native::vectorized_elementwise_kernel<4>(int)"}
+    calls = {3: "cudaStreamBeginCapture_v10000", 4: "cudaLaunchKernel_v7000"}
+    calls |= {5: "cudaStreamEndCapture_v10000", 6: "cudaGraphLaunch_v10000"}
+    nsight_exports.write(
+        tmp_path / "report.sqlite",
+        names | calls,
+        NVTX_EVENTS=[
+            nsight_exports.a_range(20, 40, "aten::mm, seq = 1, sizes = [[8, 4], [4, 2]]"),
+            nsight_exports.a_range(50, 70, "aten::add, seq = 2, sizes = [[8, 2], [8, 2]]"),
+        ],
+        CUPTI_ACTIVITY_KIND_RUNTIME=[
+            nsight_exports.call(10, 11, 3, 1),
+            nsight_exports.call(25, 30, 4, 2),
+            nsight_exports.call(55, 60, 4, 3),
+            nsight_exports.call(80, 81, 5, 4),
+            nsight_exports.call(100, 110, 6, 5),
+            nsight_exports.call(300, 310, 6, 6),
+        ],
+        CUPTI_ACTIVITY_KIND_KERNEL=[
+            nsight_exports.kernel(120, 150, 1, correlation=5),
+            nsight_exports.kernel(150, 170, 2, correlation=5),
+            nsight_exports.kernel(320, 350, 1, correlation=6),
+            nsight_exports.kernel(350, 370, 2, correlation=6),
+        ],
+    )
+    listing = discover(tmp_path)
+    (found,) = listing.captures
+    trace = load_capture(listing, found).traces[0]
+    layer = [
+        (names[1], "aten::mm", "[[8, 4], [4, 2]]"),
+        (names[2], "aten::add", "[[8, 2], [8, 2]]"),
+    ]
+    assert joined(trace) == [*layer, *layer]
