@@ -42,6 +42,7 @@ def serving(
     prefix: str = "",
     within: Sequence[str] = (),
     environment: dict[str, str] | None = None,
+    has_captures: bool = True,
 ) -> Iterator[str]:
     """Run TensorBoard and yield its URL, without a slash at the end.
 
@@ -51,6 +52,7 @@ def serving(
         prefix: The `--path_prefix`.
         within: A command that runs TensorBoard, for example after mounting something.
         environment: More environment variables.
+        has_captures: Whether there is something to wait for.
     """
     port = free_port()
     server = subprocess.Popen(
@@ -67,7 +69,7 @@ def serving(
     )
     with ended_after(server):
         address = f"http://127.0.0.1:{port}{prefix}"
-        wait_until(lambda: bool(captures_at(address)), server)
+        wait_until(lambda: len(captures_at(address)) >= has_captures, server)
         yield address
 
 

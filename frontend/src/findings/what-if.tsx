@@ -93,9 +93,13 @@ function Outcome({ saving, report }: { saving: CombinedSaving; report: Report })
         {steps.used > 0 ? "A step takes" : "The profile takes"} {formatDuration(whole)} →{" "}
         <strong>{formatDuration(whole - saving.expected_ns)}</strong>
         <span class="muted">
-          {saving.expected_ns > 0
-            ? ` saves ${formatShare(saving.share_expected)}, range ${formatDurationRange(whole - saving.high_ns, whole - saving.low_ns)}`
-            : ` saves up to ${formatDuration(saving.high_ns)}, and how much is unknown`}
+          <Prose
+            text={
+              saving.expected_ns > 0
+                ? ` saves ${formatShare(saving.share_expected)}, range ${formatDurationRange(whole - saving.high_ns, whole - saving.low_ns)}`
+                : ` saves up to ${formatDuration(saving.high_ns)}, and how much is unknown`
+            }
+          />
         </span>
       </p>
       <span class="what-if-bar" aria-hidden="true">

@@ -17,6 +17,10 @@ const REACH_PX = 3;
 /** While the timeline moves, tell of it this often. */
 const TELL_MS = 150;
 const MAX_RATIO = 2;
+/** A call of this part of the view fills it. */
+const FILLS = 0.9;
+/** Of calls that fill the view, this many stay in sight at first. */
+const SHOWN_OUTER = 3;
 
 /** A box of a picture. */
 export interface Hit {
@@ -92,10 +96,6 @@ export class Plane {
     this.redraw();
   }
 
-  get height(): number {
-    return this.layout.height + HEAD_PX;
-  }
-
   /** Scrolls until a row is in view. */
   reveal(row: number): void {
     const top = this.layout.rowTop[row] ?? -1;
@@ -103,6 +103,23 @@ export class Plane {
     const room = this.place.clientHeight - HEAD_PX;
     const { scrollTop } = this.place;
     if (top < scrollTop || top + LANE_PX > scrollTop + room) this.place.scrollTop = Math.max(0, top - room / 2);
+  }
+
+  /** Scrolls past the outermost calls that each fill the view, such as the frames of the main program. */
+  revealInner(): void {
+    const { picture, range, layout } = this;
+    const [track] = this.given.tracks;
+    if (!picture || !track) return;
+    const spanNs = range.toNs - range.fromNs;
+    const middleNs = range.fromNs + spanNs / 2;
+    let row = track.row;
+    for (; row < track.row + track.rows - 1; row += 1) {
+      const box = firstAfter(picture, row, middleNs);
+      const [start, end] = [picture.startNs[box] ?? 0, picture.endNs[box] ?? 0];
+      const isThere = box < (picture.first[row + 1] ?? 0);
+      if (!isThere || Math.min(end, range.toNs) - Math.max(start, range.fromNs) < FILLS * spanNs) break;
+    }
+    if (row - track.row > SHOWN_OUTER) this.place.scrollTop = layout.rowTop[row - SHOWN_OUTER] ?? 0;
   }
 
   move(range: Range): void {

@@ -17,7 +17,7 @@ import { ExcerptLink } from "./excerpt-link";
 import { HEAD_PX } from "./drawing";
 import { type Picture, boxOfEvent, boxOfFocus } from "./picture";
 import { ranksOf } from "./event-facts";
-import { trackName } from "./layout";
+import { layOut, trackName } from "./layout";
 import { usePictures } from "./pictures";
 import { type Hit, Plane, type Pointed } from "./plane";
 import { type Focus, type Range, formatRange, isSameRange, parseRange, rangeAround } from "./range";
@@ -124,13 +124,12 @@ export function Timeline(props: Props): JSX.Element {
       wholeNs,
     );
   });
-  const [heightPx, setHeight] = useState(props.heightPx ?? HEIGHT_PX);
-  useLayoutEffect(() => {
-    if (plane.current && isReady) setHeight(Math.min(plane.current.height + 2, props.heightPx ?? HEIGHT_PX));
-  }, [isReady, tracks?.length, closed]);
+  const fullPx = useMemo(() => HEAD_PX + layOut(tracks ?? NO_TRACKS, closed).height, [tracks, closed]);
+  const mostPx = props.heightPx ?? HEIGHT_PX;
+  const heightPx = isReady ? Math.min(fullPx + 2, mostPx) : mostPx;
   // Bring into view what the timeline is about.
   const row = focused?.row ?? -1;
-  useLayoutEffect(() => plane.current?.reveal(row), [row, isReady, heightPx]);
+  useLayoutEffect(() => (row < 0 && pick < 0 ? plane.current?.revealInner() : plane.current?.reveal(row)), [row, isReady, heightPx]);
   const hit = useMemo(() => hitOf(shown, pick), [shown, pick]);
   if (pictures.problem && !fine) return <p class="muted timeline-problem">No timeline: {pictures.problem}.</p>;
   const act = (change: (plane: Plane) => void): void => void (plane.current && change(plane.current));
@@ -202,7 +201,7 @@ export function Timeline(props: Props): JSX.Element {
               tabIndex={0}
             >
               <canvas ref={canvas} aria-hidden="true" style={{ height: `${heightPx}px` }} />
-              <div style={{ height: `${Math.max((plane.current?.height ?? 0) - heightPx, 0)}px` }} />
+              <div style={{ height: `${Math.max(fullPx - heightPx, 0)}px` }} />
             </div>
             {pointed && <Tip pointed={pointed} report={current} />}
           </div>
