@@ -122,13 +122,13 @@ def recording_sentence(recording: ProfileInRun, training: Training) -> str:
         return f"{where}. Its steps of {step} are not those that take {usual}."
     if recording.varies_ns is not None:
         return (
-            f"{where}. Its steps take {step}, which is within the usual variation around it: "
+            f"{where}. Its median step takes {step}, within the usual variation around it: "
             f"{range_text(recording.varies_ns)}, median {usual}."
         )
     if recording.slowdown < NO_SLOWER:
-        return f"{where}. Its steps take {step}, no more than usual: {usual}."
+        return f"{where}. Its median step takes {step}, no more than usual: {usual}."
     return (
-        f"{where}. Its steps take {step} instead of {usual}: "
+        f"{where}. Its median step takes {step} instead of {usual}: "
         f"{format_share(recording.slowdown)} slower while recorded."
     )
 

@@ -92,6 +92,7 @@ def test_with_one_run(one: str, look: Callable[[str], None], page: Page) -> None
         ("parallelism", "synthetic_gpu_allreduce_8rank"),
         ("kernels", "synthetic_gpu_allreduce_8rank"),
         ("calls", "synthetic_gpu_allreduce_8rank"),
+        ("input", "tensorflow_input_slow"),
         ("training", "pytorch_whole_run"),
         ("history", "pytorch_whole_run"),
         ("compare", "pytorch_input_slow"),

@@ -67,7 +67,7 @@ def test_run_shows_its_profile_and_its_pause(shown: Callable[..., Any]) -> None:
     text = text_of(tab.locator("body"))
     assert "16.0 ms per step without the profiler." in text
     # 20 ms with the profiler, 16 ms without.
-    assert "Its steps take 20.0 ms instead of 16.0 ms: 25.0 % slower while recorded." in text
+    assert "Its median step takes 20.0 ms instead of 16.0 ms: 25.0 % slower while recorded." in text
     row = tab.get_by_role("row").filter(has_text="Pause")
     assert "2.00 s" in text_of(row)
     tab.get_by_role("img", name="Time per step over the run").wait_for()

@@ -214,6 +214,7 @@ def violations(frame: Any) -> list[tuple[str, list[str]]]:
     axe = pytest.importorskip("axe_playwright_python")
     source = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     html = frame.locator("html")
-    html.evaluate(f"() => {{ {source} }}")
-    found = html.evaluate("async () => (await axe.run(document)).violations")
+    html.evaluate(f"() => {{ if (!window.axe) {{ {source} }} }}")
+    options = '{ resultTypes: ["violations"] }'
+    found = html.evaluate(f"async () => (await axe.run(document, {options})).violations")
     return [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in found]

@@ -66,7 +66,8 @@ const DOMINANT_SHARE = 2 / 3;
 /** One sentence: which rank is late and what that costs. */
 export function describeLateness(view: RanksView, names: string[], per: string): string {
   if (view.late_ns === null) return "Stragglers are unknown";
-  const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
+  const lateNs = (rank: number | undefined): number => (rank === undefined ? 0 : (view.late_ns?.[rank] ?? 0));
+  const [worst, second, ...rest] = [...view.late].sort((a, b) => lateNs(b) - lateNs(a));
   if (worst === undefined) {
     const [waiting, step] = [median(view.waiting_ns ?? []), median(view.step_ns)];
     if (waiting <= NEGLIGIBLE_WAIT_SHARE * step) return "No stragglers";
@@ -76,10 +77,9 @@ export function describeLateness(view: RanksView, names: string[], per: string):
       ? `Other ranks wait mostly for ${names[view.late_ns.indexOf(most)]}: ${formatDuration(most)} ${per}, but not in every step`
       : `Ranks wait ${formatDuration(waiting)} ${per}, with no single straggler`;
   }
-  const cost = formatDuration(view.late_ns[worst]);
-  const more = view.late.length - 1;
-  const also = more > 0 ? `; ${formatPlural(more, "more rank")} ${more === 1 ? "is" : "are"} late` : "";
-  return `Other ranks wait ${cost} ${per} for ${names[worst]}${also}`;
+  const also = second === undefined ? "" : ` and ${formatDuration(lateNs(second))} for ${names[second]}`;
+  const more = rest.length > 0 ? `; ${formatPlural(rest.length, "more rank")} ${rest.length === 1 ? "is" : "are"} late` : "";
+  return `Other ranks wait ${formatDuration(lateNs(worst))} ${per} for ${names[worst]}${also}${more}`;
 }
 
 function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Element {

@@ -31,7 +31,7 @@ test("the difference map compares with the median rank", () => {
 
 test("the headline names the rank that delays the others most", () => {
   const sentence = describeLateness(RANKS, ["rank 0", "rank 1", "rank 2", "rank 3"], "per step");
-  assert.equal(sentence, "Other ranks wait 5.00 ms per step for rank 3; 1 more rank is late");
+  assert.equal(sentence, "Other ranks wait 5.00 ms per step for rank 3 and 2.00 ms for rank 2");
   const unsteady = { ...RANKS, late: [], late_ns: [0, 1, 8, 3], waiting_ns: [9, 9, 9, 9] };
   assert.equal(
     describeLateness(unsteady, ["a", "b", "c", "d"], "per step"),

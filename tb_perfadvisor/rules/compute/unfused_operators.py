@@ -97,7 +97,7 @@ class UnfusedOperators(Rule):
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into memory-bound operators that hand their"
                 f" results to one another through memory. Fused into"
-                f" {count_per_step(count, 'kernel', signals)} of"
+                f" {count_per_step(count, 'kernel', signals).removesuffix(' in all')} of"
                 f" {work.operators.mean():.1f} operators each, they would take"
                 f" {format_share(1 - saving.expected_ns / max(exposed_ns, 1))} of this time."
             ),
