@@ -42,6 +42,9 @@ def test_a_dataset_that_sleeps(corpus: Path) -> None:
     (run,) = load(corpus / "local-torch2.13-cpu/conv_dl0_slow_rich")
     (finding,) = find(HostPreprocessing, run) or ()
     assert finding.saving is not None
-    # gen_torch.py sleeps 10 ms for each of the 32 samples of a batch, in four steps.
-    assert finding.saving.expected_ns >= 4 * 32 * 10_000_000
+    # gen_torch.py sleeps 10 ms for each of the 32 samples of a batch, in four steps. As measured
+    # for other data sets, 15 % of the work on samples is expected to stay.
+    asleep_ns = 4 * 32 * 10_000_000
+    assert finding.saving.high_ns >= asleep_ns > finding.saving.low_ns
+    assert finding.saving.expected_ns >= 0.85 * asleep_ns
     assert finding.instance == "sleep"

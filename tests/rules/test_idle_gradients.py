@@ -50,3 +50,26 @@ def test_gradients_that_are_accumulated_are_in_use() -> None:
 
 def test_the_first_step_has_none() -> None:
     assert find(IdleGradients, steps(frees=False, count=1)) == ()
+
+
+def zeroed_in_place(passes: int) -> Trace:
+    """Gradients that stay for good, with so many forward and backward passes for each step."""
+    heap = Heap(*[30 * MIB] * LAYERS)
+    for step in range(3):
+        for number in range(passes):
+            activations = [heap.make(60 * MIB, FORWARD) for _ in range(LAYERS)]
+            for activation in reversed(activations):
+                if not step and not number:
+                    heap.make(30 * MIB, NODE)
+                heap.drop(heap.make(MIB, NODE), activation)
+        if not step:
+            heap.make(MIB, OPTIMIZER)  # its state
+        heap.drop(heap.make(MIB, OPTIMIZER))
+    return heap.trace()
+
+
+def test_gradients_that_are_accumulated_in_place_are_in_use() -> None:
+    # Freed after the step, they would come back in the first backward pass, and be there when the
+    # second forward pass needs as much memory as the first one.
+    assert find(IdleGradients, zeroed_in_place(passes=1))
+    assert find(IdleGradients, zeroed_in_place(passes=2)) == ()

@@ -32,8 +32,9 @@ class IdleGradients(Struct, frozen=True):
 def idle_gradients(signals: Signals) -> IdleGradients | None:
     """Gradients that the optimizer has used already; None without any.
 
-    Gradients that are accumulated over several backward passes are in use: only those are idle that
-    are older than the latest step of the optimizer before the peak.
+    Gradients that are accumulated over several backward passes are in use from the first of them
+    on, even if they are older and were only filled with zeros: only those are idle that are older
+    than the latest step of the optimizer before the peak, in the forward pass after it.
     """
     course, sites = memory_course(signals), allocation_sites(signals)
     if course is None or sites is None:
@@ -74,7 +75,7 @@ def _progress(since: Int64, phase: Int64, states: int) -> NDArray[np.float64]:
     """How much of the gradients exists in each state.
 
     None in the forward pass, all in the optimizer's step, and in the backward pass as much as it
-    has come along.
+    has come along. Between the first of several backward passes and the step, all of them.
 
     Args:
         since: The states in which allocations begin, rising; shape (n,).
@@ -83,8 +84,14 @@ def _progress(since: Int64, phase: Int64, states: int) -> NDArray[np.float64]:
     """
     done = np.where(phase == _FORWARD, 0.0, 1.0)
     edges = np.flatnonzero(np.diff(np.concatenate([[-1], phase, [-1]])))
+    is_accumulated = False
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        if phase[begin] == _BACKWARD:
+        if is_accumulated and phase[begin] != _OPTIMIZER:
+            done[begin:end] = 1.0
+        elif phase[begin] == _BACKWARD:
             done[begin:end] = np.linspace(0.0, 1.0, end - begin)
+        is_accumulated = phase[begin] == _BACKWARD or (
+            is_accumulated and phase[begin] != _OPTIMIZER
+        )
     place = np.searchsorted(since, np.arange(states), side="right") - 1
     return np.where(place >= 0, done[np.maximum(place, 0)], 0.0)
