@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from first_try.judge import HistoryVerdict, ProfileVerdict
 from first_try.recipes import table
 
+_ORDINALS = ("first", "second", "third")
+
 
 def section(
     verdicts: Sequence[ProfileVerdict],
@@ -32,20 +34,25 @@ def section(
     yield from _history_table([*test, *tuning])
 
 
-def second_section(
-    verdicts: Sequence[ProfileVerdict], earlier: tuple[int, int], judged: str
+def later_section(
+    verdicts: Sequence[ProfileVerdict], earlier: Sequence[tuple[int, int]], judged: str
 ) -> Iterator[str]:
-    """The lines of docs/accuracy.md about the second batch.
+    """The lines of docs/accuracy.md about the second batch, or a later one.
 
     Args:
-        verdicts: Of the second batch.
-        earlier: How many profiles of the first batch were judged right, and of how many.
+        verdicts: Of the batch.
+        earlier: How many profiles of each batch before were judged right, and of how many.
         judged: When, and which version.
     """
     right, number = sum(verdict.is_right for verdict in verdicts), len(verdicts)
     yield from _judged_once(verdicts, judged)
     yield from _shares("first finding right", right, number)
-    yield from _shares("both batches", right + earlier[0], number + earlier[1])
+    for place in reversed(range(len(earlier))):
+        before = earlier[place:]
+        what = f"with the {_ORDINALS[place]} batch" if place else "all batches"
+        yield from _shares(
+            what, right + sum(row[0] for row in before), number + sum(row[1] for row in before)
+        )
     yield ""
     yield from _cause_table(verdicts)
     yield ""

@@ -51,6 +51,7 @@ class History:
 BATCHES = {
     "first": ("profiles.toml", "truths.toml"),
     "second": ("second_profiles.toml", "second_truths.toml"),
+    "third": ("third_profiles.toml", "third_truths.toml"),
 }
 """The files with the profiles and the truths of each batch."""
 
