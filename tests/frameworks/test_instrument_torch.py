@@ -319,3 +319,24 @@ def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
 def test_importing_it_does_not_import_the_framework() -> None:
     program = "import sys, tb_perfadvisor.instrument.torch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+LAYOUTS = """
+import torch
+from tb_perfadvisor.instrument.parts import Parts, watch_models
+parts = Parts()
+watch_models(parts, torch.nn.Module)
+first = torch.nn.Conv2d(3, 4, 3)
+last = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+linear = torch.nn.Linear(2, 2)
+print([made.facts.get("channels_last") for made in parts.all()])
+"""
+
+
+def test_facts_tell_the_layout_of_filters(tmp_path: Path) -> None:
+    script = tmp_path / "layouts.py"  # parts are made in the user's files
+    script.write_text(LAYOUTS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[False, True, None]"

@@ -206,6 +206,12 @@ def test_autocast_encloses_the_forward_pass(tmp_path: Path) -> None:
     ]
 
 
+def test_autocast_is_for_the_device_that_the_finding_names(tmp_path: Path) -> None:
+    code = "import torch\n\n\ndef step(x, y):\n    loss = model(x, y)\n    loss.backward()\n"
+    lines = added(only(tmp_path, code, "autocast", device="cpu"))
+    assert lines[0] == 'with torch.autocast("cpu", dtype=torch.bfloat16):'
+
+
 def test_models_are_made_before_the_forward_pass(tmp_path: Path) -> None:
     code = (
         "import torch\n\n\ndef main():\n    model = Net(8)\n"

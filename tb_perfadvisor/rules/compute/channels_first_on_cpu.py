@@ -31,7 +31,8 @@ class ChannelsFirstOnCpu(Rule):
     ------------------
     With channels last, max pooling took 19 to 36 % of its time, batch norms 47 to 105 %, and
     convolutions 73 to 107 %, in measurements with PyTorch 2.13 on one core. Expected are 27, 65 and
-    95 %.
+    95 %. Recordings by `perfadvisor run` tell the layout of the model's filters. In others, half of
+    that is expected, and low is 0.
 
     When to ignore
     --------------

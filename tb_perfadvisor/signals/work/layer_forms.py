@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
@@ -113,14 +114,18 @@ def in_bfloat16(signals: Signals) -> Form | None:
 
 @memoized
 def in_channels_last(signals: Signals) -> Form | None:
-    """The layers of images with channels last; None without convolutions, or if it is in use."""
-    if any(model.facts.get("channels_last") is True for model in _models(signals)):
+    """The layers of images with channels last; None without convolutions, or if it is in use.
+
+    Where nothing tells whether it is, it may save nothing, and half is expected.
+    """
+    layouts = {model.facts.get("channels_last") for model in _models(signals)} - {None}
+    if True in layouts:
         return None
     form = _form(signals, _CHANNELS_LAST)
     convolution = [layer for layer in _CHANNELS_LAST if layer.names is _CONVOLUTION]
     if form is None or not len(_named(signals, convolution, form.rows)):
         return None
-    return form
+    return form if layouts else replace(form, low_ns=0, expected_ns=form.expected_ns // 2)
 
 
 def _form(signals: Signals, layers: Sequence[_Layer]) -> Form | None:
