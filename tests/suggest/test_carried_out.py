@@ -33,6 +33,7 @@ CARRIED_OUT = {
     "larger-buckets": {"larger-buckets"},
     "list-averages": {"list-operators"},
     "loader-workers": {"loader-workers", "more-loader-workers"},
+    "no-loader-workers": {"no-loader-workers"},
     "parallel-calls": {"overlapped-input", "parallel-map", "parallel-reads", "prepare-once"},
     "pin-batches": {"pinned-memory"},
     "prepared-samples": {"prepared-samples"},

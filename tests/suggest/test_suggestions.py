@@ -212,6 +212,16 @@ def test_autocast_is_for_the_device_that_the_finding_names(tmp_path: Path) -> No
     assert lines[0] == 'with torch.autocast("cpu", dtype=torch.bfloat16):'
 
 
+def test_no_workers_and_none_of_their_arguments(tmp_path: Path) -> None:
+    code = (
+        "from torch.utils.data import DataLoader\n\nloader = DataLoader("
+        "data, batch_size=4, num_workers=2, prefetch_factor=2, persistent_workers=True)\n"
+        "other = DataLoader(data, batch_size=4)\n"
+    )
+    lines = added(only(tmp_path, code, "no-loader-workers"))
+    assert lines == ["loader = DataLoader(data, batch_size=4, num_workers=0)"]
+
+
 def test_models_are_made_before_the_forward_pass(tmp_path: Path) -> None:
     code = (
         "import torch\n\n\ndef main():\n    model = Net(8)\n"

@@ -115,12 +115,13 @@ class InputStall(Rule):
             return
         trace = signals.trace
         rows, idle, has_workers, loads_itself = waiting_fetches(signals)
+        duration_ns = trace.events.duration_ns[rows]
         # A process that loads its own data hands nothing over.
         hand_over_ns = 0 if loads_itself else int(self.hand_over_ns)
         if not self._is_large_or_recurs(claims, hand_over_ns, signals):
             return
         if has_workers and signals.device.is_host_only:
-            waits = rows[trace.events.duration_ns[rows] >= self.minimum_wait_ns]
+            waits = rows[duration_ns >= self.minimum_wait_ns]
             claims = intersect(
                 claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
             )
@@ -152,10 +153,7 @@ class InputStall(Rule):
                     trace,
                     rows,
                     (
-                        (
-                            Column("duration_ns", "In the call", "ns"),
-                            trace.events.duration_ns[rows],
-                        ),
+                        (Column("duration_ns", "In the call", "ns"), duration_ns),
                         (Column("idle_ns", "Device idle", "ns"), idle),
                     ),
                 ),

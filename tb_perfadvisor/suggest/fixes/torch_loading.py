@@ -76,6 +76,26 @@ def _workers(code: Code, values: Values) -> Iterator[Edit]:
         yield Edit(call, what, ((call, changed),), note=note, present=present)
 
 
+def _no_workers(code: Code, values: Values) -> Iterator[Edit]:
+    """No worker processes, and none of the arguments that only they take."""
+    for call in code.calls(*_LOADER):
+        now = argument(call, "num_workers")
+        count = 0 if now is None and not unpacks(call) else integer(now)
+        if count is None:
+            yield Edit(call, unsure="num_workers is not a number in this call")
+        elif count:
+            kept = [
+                given
+                for given in call.args
+                if given.keyword is None
+                or given.keyword.value not in _USES_OF_WORKERS - {"num_workers"}
+            ]
+            if len(kept) < len(call.args):
+                kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
+            changed = with_argument(call.with_changes(args=kept), "num_workers", "0")
+            yield Edit(call, "num_workers=0", ((call, changed),))
+
+
 def _prepared(code: Code, values: Values) -> Iterator[Edit]:
     """All samples prepared once, in front of the loader."""
     for call in code.calls(*_LOADER):
@@ -195,6 +215,12 @@ def _is_to_device(code: Code, call: Node) -> bool:
 
 
 FIXES = (
+    Fix(
+        "no-loader-workers",
+        ("DataLoader",),
+        _no_workers,
+        "Loaders whose number of workers is set elsewhere.",
+    ),
     Fix(
         "loader-workers",
         ("DataLoader",),
