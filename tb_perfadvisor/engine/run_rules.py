@@ -12,7 +12,8 @@ from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
 from tb_perfadvisor.rules.evidence.instance import instance_of
-from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.evidence.sampled_functions import sampled_functions
+from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import workload
@@ -69,9 +70,11 @@ def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
 
 
 def completed(finding: Finding, signals: Signals) -> Finding:
-    """A finding with the remedies that fit the program, and the annotations around its idle."""
+    """A finding with the remedies that fit the program, and where its idle time lies."""
     idle = claimed_idle(finding, signals)
-    named = () if idle is None else annotation_table(signals, idle)
+    named: tuple[Table, ...] = ()
+    if idle is not None:
+        named = (*annotation_table(signals, idle), *sampled_functions(signals, idle))
     return replace(
         finding,
         instance=instance_of(finding),

@@ -28,6 +28,7 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
+    SampleTable,
     TrackTable,
 )
 from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Run, Source, Trace
@@ -57,6 +58,7 @@ __all__ = [
     "OperatorTotal",
     "Precision",
     "Run",
+    "SampleTable",
     "Source",
     "StatedResults",
     "Totals",

@@ -37,6 +37,7 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
+    SampleTable,
     Table,
     TrackTable,
     column_types,
@@ -158,6 +159,10 @@ class Assembler:
         """Add allocations and frees: columns of `MemoryTable`, on the clock of the events."""
         self._add(MemoryTable, {"at_ns": at_ns, **columns})
 
+    def add_samples(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
+        """Add where threads were: columns of `SampleTable`, on the clock of the events."""
+        self._add(SampleTable, {"at_ns": at_ns, **columns})
+
     def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> Int32:
         """Add distinct XLA operations: columns of `HloTable`; returns their rows."""
         first = self._hlo_count
@@ -249,6 +254,7 @@ class Assembler:
             hlo_events=tables[HloEventTable],
             iterators=tables[IteratorTable],
             launches=tables[LaunchTable],
+            samples=tables[SampleTable],
             devices=devices,
             notes=notes,
             totals=totals,
@@ -290,7 +296,7 @@ class Assembler:
             if (row[1:] < row[:-1]).any():
                 order = np.argsort(row, kind="stable")
                 columns = {name: _ordered(column, order) for name, column in columns.items()}
-        if table is MemoryTable:
+        if "at_ns" in types:
             at_ns = columns["at_ns"]
             if at_ns.size and max(abs(int(at_ns.min()) - origin), int(at_ns.max()) - origin) > _FAR:
                 near = (at_ns > max(origin - _FAR, _LEAST)) & (at_ns < min(origin + _FAR, _MOST))
@@ -326,6 +332,7 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     CopyTable,
     CollectiveTable,
     MemoryTable,
+    SampleTable,
     OperatorTable,
     IteratorTable,
     HloTable,

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.tables import CapturedTable, Table, make_table
+from tb_perfadvisor.trace.tables import CapturedTable, SampleTable, Table, make_table
 from tb_perfadvisor.trace.trace import Trace
 
 _ROWS_OF_EVENTS = ("parent", "launched_by", "forward")
@@ -37,8 +37,16 @@ def part_of(trace: Trace, is_chosen: NDArray[np.bool_]) -> Trace:
         events=make_table(type(trace.events), events),
         tracks=_rows(trace.tracks, is_chosen),
         memory=make_table(type(memory), changes),
+        samples=_on_tracks(trace.samples, new_track),
         devices=tuple(device for device in trace.devices if device.index in devices),
     )
+
+
+def _on_tracks(samples: SampleTable, new_track: NDArray[np.int32]) -> SampleTable:
+    columns = asdict(samples)
+    columns["track"] = new_track[samples.track]
+    kept = {name: column[columns["track"] >= 0] for name, column in columns.items()}
+    return make_table(SampleTable, kept)
 
 
 def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:

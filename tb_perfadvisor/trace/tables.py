@@ -149,6 +149,17 @@ class MemoryTable(Struct, frozen=True):
     """The host thread that made the change; -1 if the file does not say."""
 
 
+class SampleTable(Struct, frozen=True):
+    """Where host threads were when the recorder looked, in order of time."""
+
+    at_ns: Int64
+    track: Int32
+    function: Int32
+    """String: the innermost function that has a name."""
+    library: Int32
+    """String: the file that it is in."""
+
+
 class OperatorTable(Struct, frozen=True):
     """Attributes of `OPERATOR` events that have more than a name."""
 
@@ -279,6 +290,7 @@ Table = TypeVar(
     CopyTable,
     CollectiveTable,
     MemoryTable,
+    SampleTable,
     OperatorTable,
     IteratorTable,
     HloTable,

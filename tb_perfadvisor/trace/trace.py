@@ -34,6 +34,7 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
+    SampleTable,
     TrackTable,
     empty_table,
 )
@@ -115,6 +116,7 @@ class Trace(Struct, frozen=True):
     iterators: IteratorTable
     launches: LaunchTable = empty_table(LaunchTable)
     captured: CapturedTable = empty_table(CapturedTable)
+    samples: SampleTable = empty_table(SampleTable)
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None

@@ -46,6 +46,10 @@ TABLES = {
     "GPU_METRICS": "timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER",
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId INTEGER, schemaId INTEGER, idx INTEGER, "
     "type INTEGER, name TEXT, offset INTEGER",
+    "COMPOSITE_EVENTS": "id INTEGER PRIMARY KEY, start INTEGER, cpu INTEGER, threadState INTEGER, "
+    "globalTid INTEGER, cpuCycles INTEGER",
+    "SAMPLING_CALLCHAINS": "id INTEGER, symbol INTEGER, module INTEGER, unresolved INTEGER, "
+    "stackDepth INTEGER",
     "DIAGNOSTIC_EVENT": "severity INTEGER, text TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER",
 }

@@ -21,7 +21,9 @@ from tb_perfadvisor.ingest.nsight.nccl_calls import read_nccl_calls
 from tb_perfadvisor.ingest.nsight.notes import notes_of
 from tb_perfadvisor.ingest.nsight.processes import Processes, process_of, processes_of
 from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_ranges
+from tb_perfadvisor.ingest.nsight.samples import add_samples
 from tb_perfadvisor.trace import Assembler, EventKind, Framework, Source, Trace
+from tb_perfadvisor.trace.integer_groups import distinct
 
 _RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _OPERATING_SYSTEM: Final = "OSRT_API"
@@ -59,13 +61,15 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     work, ranges = read_device_work(database), read_ranges(database, assembler)
     calls, nccl = read_host_calls(database), read_nccl_calls(database)
     processes = processes_of(database, work.process, work.device, nccl.ranks)
+    threads = _threads_of_interest(calls, ranges)
     for table, found in calls.items():
         chosen = np.ones(found.start_ns.size, dtype=bool)
         if table == _OPERATING_SYSTEM:
             # Background threads wait all the time.
-            chosen = np.isin(found.thread, _threads_of_interest(calls, ranges))
+            chosen = np.isin(found.thread, threads)
         _add_calls(assembler, found, processes, chosen)
     _add_ranges(assembler, ranges, processes)
+    add_samples(assembler, database, processes, threads)
     runtime = calls.get(_RUNTIME)
     launches = {
         "correlation": np.empty(0, np.int64),
@@ -124,7 +128,7 @@ def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:
 def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:
     """Threads that use a device or have named ranges."""
     runtime = [calls[_RUNTIME].thread] if _RUNTIME in calls else []
-    return np.unique(np.concatenate([*runtime, ranges.thread]))
+    return distinct(np.concatenate([*map(distinct, runtime), distinct(ranges.thread)]))
 
 
 def _add_calls(
