@@ -92,12 +92,11 @@ def _list_of(source: Source, table: RankCollectives, stream: int) -> _List:
 def _need_no_shift(stream: Stream, longest: _List, lists: Sequence[_List]) -> list[bool]:
     """Whether each list is as long as the longest one and ends with it, on clocks that agree.
 
-    Thousands of ranks are compared in one pass; only what differs is searched for a shift.
+    Without clocks, the longest overlap is the best guess anyway. Thousands of ranks are compared in
+    one pass; only what differs is searched for a shift.
     """
-    count = len(longest.end_ns)
-    possible = [
-        listed.has_clock and longest.has_clock and len(listed.end_ns) == count for listed in lists
-    ]
+    count, has_clock = len(longest.end_ns), longest.has_clock
+    possible = [listed.has_clock == has_clock and len(listed.end_ns) == count for listed in lists]
     if count <= _FEWEST or stream[1] not in LEFT_TOGETHER or not any(possible):
         return [listed is longest for listed in lists]
     chosen = np.unique(np.linspace(0, count - 1, _GAPS).astype(np.int64))
@@ -111,7 +110,7 @@ def _need_no_shift(stream: Stream, longest: _List, lists: Sequence[_List]) -> li
     middle = np.median(differences, axis=1)
     spread = np.median(np.abs(differences - middle[:, None]), axis=1)
     near = np.abs(middle) < np.median(np.diff(longest.end_ns)) / 2
-    equal = iter((near & (spread <= _GAP_NS)).tolist())
+    equal = iter(((near | (not has_clock)) & (spread <= _GAP_NS)).tolist())
     return [can and next(equal) for can in possible]
 
 
@@ -152,6 +151,12 @@ def _shift(stream: Stream, longest: _List, listed: _List) -> int | None:
         found.append((spread, abs(middle), shift, high - low))
     if not found:
         return None
+    # Few ends in common differ by a constant by chance.
+    longest_overlap = max(item[3] for item in found)
+    found = [
+        (spread * (longest_overlap / overlap) ** 2, apart, shift, overlap)
+        for spread, apart, shift, overlap in found
+    ]
     limit = _AS_CONSTANT * min(found)[0] + _AS_CONSTANT_NS
     likely = [item for item in found if item[0] <= limit]
     if longest.has_clock and listed.has_clock:

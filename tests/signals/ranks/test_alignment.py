@@ -117,3 +117,31 @@ def test_steps_are_those_of_most_ranks() -> None:
     ranks = ranks_of(Signals(run_of(counted(0, 10), counted(1, 10), counted(2, 37))))
     assert ranks.step_shift.tolist() == [0, 0, -27]
     assert ranks.common_steps().tolist() == [10, 11, 12, 13]
+
+
+# When two of four processes left 20 all-reduces over gloo on a throttled link: recorded, in ms.
+ENDS_MS = (
+    "214 445 700 912 1160 1380 1693 1940 2174 2390 2617 2841 3075 3273 3529 3719 3996 4134 4383"
+    " 4603",
+    "279 453 752 914 1212 1366 1750 1962 2182 2398 2603 2847 3088 3286 3496 3726 3966 4166 4422"
+    " 4619",
+)
+CLOCKS_NS = (1_795_487_216_564_235_064, 1_795_487_216_552_661_350)
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+def test_few_ends_that_fit_better_by_chance_do_not_match(*, has_clock: bool) -> None:
+    """Over a slow link, ranks leave up to 60 ms apart; fourteen later, six of them fit better."""
+    traces = []
+    for rank, ends in enumerate(ENDS_MS):
+        clock = {"origin_unix_ns": CLOCKS_NS[rank]} if has_clock else {}
+        builder = TraceBuilder(rank=rank, world_size=2, **clock)
+        for place, end in enumerate(map(int, ends.split())):
+            # Buckets of two sizes take turns.
+            size = 4_198_400 if place % 2 == 0 else 12_595_200
+            last = us(1_000 * end)
+            builder.collective("gloo:all_reduce", last - us(90_000), last, size_bytes=size)
+        traces.append(builder.build())
+    matched = ranks_of(Signals(run_of(*traces))).matched
+    assert len(matched) == 20
+    assert matched.is_whole.all()
