@@ -40,7 +40,15 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
     # Touching ranges merge: only a start beyond the reach begins a new interval.
     np.greater(start_ns[1:], reach[:-1], out=first[1:])
     last = np.flatnonzero(np.append(first[1:], True))
-    return np.column_stack((start_ns[first], reach[last]))
+    return _pairs(start_ns[first], reach[last])
+
+
+def _pairs(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
+    """Two columns, side by side. `numpy.column_stack` takes four times as long for few rows."""
+    pairs: Intervals = np.empty((start_ns.size, 2), dtype=np.int64)
+    pairs[:, 0] = start_ns
+    pairs[:, 1] = end_ns
+    return pairs
 
 
 def single(start_ns: int, end_ns: int) -> Intervals:
@@ -81,11 +89,9 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     left_row = np.repeat(np.arange(len(left)), count)
     offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
     right_row = first[left_row] + offset
-    return np.column_stack(
-        (
-            np.maximum(left[left_row, 0], right[right_row, 0]),
-            np.minimum(left[left_row, 1], right[right_row, 1]),
-        )
+    return _pairs(
+        np.maximum(left[left_row, 0], right[right_row, 0]),
+        np.minimum(left[left_row, 1], right[right_row, 1]),
     )
 
 
@@ -104,7 +110,7 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     starts = np.concatenate(([start_ns], inside[:, 1]))
     ends = np.concatenate((inside[:, 0], [end_ns]))
     keep = ends > starts
-    return np.column_stack((starts[keep], ends[keep]))
+    return _pairs(starts[keep], ends[keep])
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
@@ -114,7 +120,7 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     starts = np.maximum(intervals[:, 0], start_ns)
     ends = np.minimum(intervals[:, 1], end_ns)
     keep = ends > starts
-    return np.column_stack((starts[keep], ends[keep]))
+    return _pairs(starts[keep], ends[keep])
 
 
 def total_ns(intervals: Intervals) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,8 +59,9 @@ class EventTable(Struct, frozen=True, dict=True):
         """The rows of each kind, in order of start."""
         order = np.argsort(self.kind, kind="stable").astype(np.int32)
         order.setflags(write=False)
-        ends = np.cumsum(np.bincount(self.kind, minlength=256))
-        return tuple(np.split(order, ends[:-1]))
+        ends = np.cumsum(np.bincount(self.kind, minlength=256)).tolist()
+        # `numpy.split` takes ten times as long for the rows of a small file.
+        return tuple(order[low:high] for low, high in pairwise([0, *ends]))
 
 
 class KernelTable(Struct, frozen=True):
