@@ -1156,6 +1156,7 @@ export interface Difference {
 export interface Comparison {
   base: ComparedRun;
   targets: ComparedTarget[];
+  scaling_course?: string[];
 }
 /**
  * What `perfadvisor compare --format json` prints.

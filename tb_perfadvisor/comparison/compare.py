@@ -22,6 +22,7 @@ from tb_perfadvisor.comparison.scaling import (
     scaling_explanation,
     scaling_headline,
 )
+from tb_perfadvisor.comparison.scaling_course import scaling_course
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration
@@ -37,8 +38,9 @@ def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparis
         base: The run to compare with.
         targets: The runs to compare, in the order of the result.
     """
+    compared = [_compare_two(base, target) for target in targets]
     return model.Comparison(
-        base=as_run(base), targets=[_compare_two(base, target) for target in targets]
+        base=as_run(base), targets=compared, scaling_course=scaling_course(compared)
     )
 
 

@@ -141,3 +141,38 @@ def test_table_of_runs_counts_devices_or_ranks_only_if_they_differ() -> None:
     assert "Devices" in headings(run(1, 80), run(8, 100))
     assert "Ranks" in headings(run(1, 80, setup=host), run(2, 100, setup=host))
     assert not {"Devices", "Ranks"} & set(headings(run(2, 80), run(2, 100)))
+
+
+def course(*runs: RunFacts) -> list[str]:
+    return compare_facts(runs[0], runs[1:]).scaling_course
+
+
+def test_scaling_breaks_where_a_device_brings_less_than_half() -> None:
+    # Samples per ms: 32 / 80 = 0.4; 2 x 32 / 84 = 0.762; 4 x 32 / 120 = 1.067.
+    # The second device brings 0.362 of 0.4 (90 %); two more bring 0.152 each of 0.381 (40.0 %).
+    two, four = run(2, 80, 4), run(4, 80, 40)
+    expected = (
+        "Scaling breaks from 2 to 4 devices: of the throughput that each of 2 brings, each one"
+        " added brings 40.0 % of it. Exposed communication grows most, by 36.0 ms per step."
+    )
+    assert course(run(1, 80), two, four) == [expected]
+    assert course(run(1, 80), four, two) == [expected]
+
+
+def test_scaling_that_holds_names_the_least_that_a_device_brings() -> None:
+    # 0.4; 0.762; 4 x 32 / 88 = 1.455: each of two more brings 0.346 of 0.381, or 90.9 %.
+    (sentence,) = course(run(1, 80), run(2, 80, 4), run(4, 80, 8))
+    assert sentence == (
+        "Scaling holds from 1 to 4 devices: each one added brings 90.5 % or more of what each"
+        " before it brings."
+    )
+
+
+def test_more_devices_may_cost_throughput() -> None:
+    (sentence,) = course(run(1, 80), run(2, 80, 4), run(4, 80, 200))
+    assert "each one added costs throughput" in sentence
+
+
+def test_two_numbers_of_devices_have_no_course() -> None:
+    assert course(run(1, 80), run(2, 80, 4)) == []
+    assert course(run(1, 80), run(2, 80, 4), run(2, 80, 6)) == []

@@ -30,9 +30,18 @@ const OPERATION_STATUS: Record<OperationChange["status"], string> = {
   faster: "faster",
 };
 
-export function RunChanges({ comparison: { base, targets } }: { comparison: Comparison }): JSX.Element {
+export function RunChanges({ comparison }: { comparison: Comparison }): JSX.Element {
+  const { base, targets, scaling_course: course = [] } = comparison;
   return (
     <>
+      {course.length > 0 && (
+        <section class="card" aria-labelledby="scaling-course">
+          <h2 id="scaling-course">Scaling</h2>
+          {course.map((sentence) => (
+            <p key={sentence}>{sentence}</p>
+          ))}
+        </section>
+      )}
       {targets.length > 1 && base.window_ns > 0 && <StepTimes base={base} targets={targets} />}
       {targets.map((target) => (
         <Below key={target.run.id} name={nameInLink(target.run.id)}>
@@ -44,7 +53,7 @@ export function RunChanges({ comparison: { base, targets } }: { comparison: Comp
   );
 }
 
-function StepTimes({ base, targets }: Comparison): JSX.Element {
+function StepTimes({ base, targets }: Pick<Comparison, "base" | "targets">): JSX.Element {
   const medians = targets.map(({ change }) => change.base_median_ns);
   const baseNs = medians.find((ns) => ns !== null) ?? base.window_ns;
   const draw = useCallback((width: number) => drawRuns(baseNs, targets, width), [baseNs, targets]);

@@ -287,6 +287,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     base: ComparedRun
     targets: list[ComparedTarget]
+    scaling_course: list[str] = []
+    """Where scaling breaks, in sentences; empty with fewer than three numbers of devices."""
 
 
 class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ def render_markdown(document: model.ComparisonDocument) -> str:
 
 def _comparison(comparison: model.Comparison) -> str:
     blocks = [f"# Compared with {escape(comparison.base.name)}", *_runs(comparison)]
+    blocks += [escape(sentence) for sentence in comparison.scaling_course]
     blocks += [_target(target, comparison.base) for target in comparison.targets]
     return "\n\n".join(blocks)
 

@@ -62,6 +62,7 @@ def print_comparisons(document: model.ComparisonDocument, console: Console) -> N
 
 def _comparison(comparison: model.Comparison, width: int) -> RenderableType:
     parts: list[RenderableType] = [_runs(comparison, width)]
+    parts += [WrappedText(sentence) for sentence in comparison.scaling_course]
     for target in comparison.targets:
         parts += [Text(), _target(target, comparison.base, width)]
     return Group(*parts)
