@@ -560,7 +560,7 @@ TUNED_PAIRS = (
         "mask-as-argument",
         "unused.mask_as_argument",
         "a causal mask that is read; fixed: computed by comparison",
-        "rewritten-arrays",
+        "masks-from-memory",
     ),
     _cause(
         "one-hot-routing",

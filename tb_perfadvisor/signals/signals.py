@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.core.device import (
 )
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
+from tb_perfadvisor.signals.core.host_work import host_operations
 from tb_perfadvisor.signals.core.memory import Memory, find_memory
 from tb_perfadvisor.signals.core.operators import OperatorTotals, operator_totals
 from tb_perfadvisor.signals.core.origins import Origins, find_origins
@@ -207,7 +208,8 @@ class Signals:
     @memoized
     def hlo(self) -> HloTotals:
         """Time by XLA operation, the costliest first."""
-        return hlo_totals(self.trace, self.steps.own(self.device.rows))
+        rows = host_operations(self.trace) if self.device.is_host_only else self.device.rows
+        return hlo_totals(self.trace, self.steps.own(rows))
 
     @property
     @memoized

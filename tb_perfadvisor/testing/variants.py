@@ -138,7 +138,7 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.COMPILED_REGIONS:
         is_region = np.array([text.startswith("Torch-Compiled") for text in trace.strings])
         return keep_events(trace, ~is_region[trace.events.name])
-    if need is Need.TILED_LAYOUTS:
+    if need in (Need.TILED_LAYOUTS, Need.XLA_OPERATIONS):
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
     if need is Need.PROGRAMS:
         return replace(trace, programs=())

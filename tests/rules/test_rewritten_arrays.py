@@ -75,3 +75,21 @@ def test_a_cache_that_is_put_into_another_order() -> None:
     assert "moving all rows into another order" in finding.summary
     # The gather and the copy read and write 67.1 MB each: 328 µs at the peak of 819 GB/s.
     assert finding.saving.high_ns == pytest.approx(2 * 4 * 81_920 / 0.92, rel=0.15)
+
+
+def test_a_cache_that_is_shifted_by_joining_padded_parts() -> None:
+    old = "bf16[16,8,2047,128]{3,2,1,0}"
+    text = f"""
+        %cache = {CACHE} parameter(0) // aliased
+        %new = {NEW} parameter(1)
+        %zero = bf16[] constant(0)
+        %old = {old} slice({CACHE} %cache)
+        %left = {CACHE} pad({old} %old, bf16[] %zero) // in fusion
+        %right = {CACHE} pad({NEW} %new, bf16[] %zero) // in fusion
+        %joined = {CACHE} maximum({CACHE} %left, {CACHE} %right) // in fusion, result
+    """
+    (finding,) = find(RewrittenArrays, drawn(SLOW, FUSION, program(text))) or ()
+    assert "joining old and new elements" in finding.summary
+    # The larger of two arrays that are not padded is something else.
+    other = text.replace("pad({NEW}", "copy({NEW}").replace("pad(", "tanh(")
+    assert find(RewrittenArrays, drawn(SLOW, FUSION, program(other))) == ()

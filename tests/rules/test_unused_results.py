@@ -96,9 +96,66 @@ def test_a_window_by_masking_computes_scores_for_nothing() -> None:
     (finding,) = find(UnusedResults, drawn(SLOW, fusion, program(MASKED))) or ()
     # 4096 · 256 positions less the corner of 256 · 255 / 2 of 4096 · 4096: 6.06 %.
     assert "6.1 % is used: a select" in finding.summary
-    # A causal mask lets half of the scores through.
-    causal = MASKED.replace("constant(256)", "constant(9999)")
-    assert find(UnusedResults, drawn(SLOW, fusion, program(causal))) == ()
     # A mask that is given is unknown.
     given = MASKED.replace("iota(), iota_dimension=1", "parameter(2)")
     assert find(UnusedResults, drawn(SLOW, fusion, program(given))) == ()
+
+
+def test_slices_that_a_loop_takes_one_by_one_are_all_used() -> None:
+    # Each of eight trips takes another 512 of the 4096 rows.
+    text = PROGRAM.replace("gather(", "dynamic-slice(").replace("// result", "// result, runs=8")
+    assert find(UnusedResults, drawn(SLOW, FUSION, program(text))) == ()
+
+
+def test_layers_before_what_is_taken_need_no_more_rows() -> None:
+    hidden, weights = "bf16[4096,2048]{1,0}", "bf16[1024,2048]{1,0}"
+    text = f"""
+        %x = {X} parameter(0)
+        %up = {weights} parameter(1)
+        %w = bf16[2048,16384]{{1,0}} parameter(2)
+        %ids = s32[512]{{0}} parameter(3)
+        %first = {hidden} dot({X} %x, {weights} %up), lhs_contracting_dims={{1}} // in fusion
+        %mapped = {hidden} tanh({hidden} %first) // in fusion
+        %logits = {ALL} dot({hidden} %mapped, bf16[2048,16384] %w), lhs_contracting_dims={{1}}
+        %chosen = {SOME} gather({ALL} %logits, s32[512]{{0}} %ids) // result
+    """
+    (finding,) = find(UnusedResults, drawn(SLOW, FUSION, program(text))) or ()
+    # The operation that is drawn is the first product.
+    assert finding.saving is not None
+    assert finding.saving.high_ns == pytest.approx(750_000, abs=2)
+    # A part of each row of the logits needs all rows of the layer before.
+    part = "bf16[4096,2048]{1,0}"
+    columns = text.replace(f"%chosen = {SOME} gather(", f"%chosen = {part} slice(")
+    assert find(UnusedResults, drawn(SLOW, FUSION, program(columns))) == ()
+
+
+def test_a_long_causal_mask_hides_half_of_the_scores() -> None:
+    causal = MASKED.replace("%limit = s32[] constant(256)", "%limit = s32[] constant(4096)")
+    fusion = f"%fusion = {SCORES} fusion({KEYS} %query, {KEYS} %key), kind=kOutput"
+    (finding,) = find(UnusedResults, drawn(SLOW, fusion, program(causal))) or ()
+    assert "50.2 % of f32[8,4096,4096]" in finding.instance  # of a sample of positions
+    short = causal.replace("4096", "1024")
+    assert find(UnusedResults, drawn(SLOW, fusion.replace("4096", "1024"), program(short))) == ()
+
+
+def test_gates_that_are_zero_for_most_experts() -> None:
+    gates, choices = "f32[4096,8]{1,0}", "f32[4096,2,8]{2,1,0}"
+    text = f"""
+        %x = {X} parameter(0)
+        %w = {W} parameter(1)
+        %which = s32[4096,2]{{1,0}} parameter(2)
+        %places = s32[4096,2,8]{{2,1,0}} iota(), iota_dimension=2
+        %chosen = s32[4096,2,8]{{2,1,0}} broadcast(s32[4096,2] %which), dimensions={{0,1}}
+        %is = pred[4096,2,8] compare(s32[4096,2,8] %places, s32[4096,2,8] %chosen), direction=EQ
+        %hot = {choices} convert(pred[4096,2,8] %is)
+        %gates = {gates} reduce({choices} %hot)
+        %gate = f32[4096,1]{{1,0}} slice({gates} %gates)
+        %wide = {ALL} broadcast(f32[4096,1]{{1,0}} %gate), dimensions={{0,1}}
+        %result = {ALL} dot({X} %x, {W} %w), lhs_contracting_dims={{1}} // in fusion
+        %weighted = {ALL} multiply({ALL} %result, {ALL} %wide) // in fusion, result
+    """
+    (finding,) = find(UnusedResults, drawn(SLOW, FUSION, program(text))) or ()
+    # Two of eight experts have a gate: a quarter of the rows.
+    assert "25.0 %" in finding.instance
+    dense = text.replace("direction=EQ", "direction=GE")
+    assert find(UnusedResults, drawn(SLOW, FUSION, program(dense))) == ()

@@ -35,7 +35,7 @@ def program(text: str, devices: int = 1) -> Program:
 
     Notes follow `//`: `in NAME` names the fusion that an instruction is in, `result` says that the
     program returns it, `aliased` that a result takes the memory of an argument, and `parts=4` that
-    an argument is split.
+    an argument is split, and `runs=16` that a loop computes a value so often.
     """
     rows: dict[str, int] = {}
     opcodes, kernels, shapes, notes, edges = [], [], [], [], []
@@ -54,6 +54,7 @@ def program(text: str, devices: int = 1) -> Program:
         shapes.append(parsed.results[0] if parsed.results else Shape("", (), ()))
         notes.append(note[1] if note else "")
         texts[row] = instruction
+    runs = [re.search(r"runs=(\d+)", note) for note in notes]
     columns = np.array(edges, dtype=np.int32).reshape(-1, 3).T
     arguments = [opcode == "parameter" for opcode in opcodes]
     parts = [re.search(r"parts=(\d+)", note) for note in notes]
@@ -66,7 +67,7 @@ def program(text: str, devices: int = 1) -> Program:
         shape=np.arange(len(shapes), dtype=np.int32),
         kernels=tuple(kernels),
         kernel=np.arange(len(kernels), dtype=np.int32),
-        runs=np.ones(len(opcodes)),
+        runs=np.array([float(found[1]) if found else 1.0 for found in runs]),
         argument=np.where(arguments, np.arange(len(opcodes)), -1).astype(np.int32),
         parts=np.array([int(found[1]) if found else 1 for found in parts], dtype=np.int32),
         is_aliased=np.array(["aliased" in note for note in notes]),

@@ -68,6 +68,7 @@ FAMILY_PAIRS = (
         "cause",
         "language.bias_of_positions",
         "a bias of all pairs of positions is read; fixed: computed",
+        "masks-from-memory",
         "broadcast-overhead",
         "rewritten-arrays",
         "unused-results",
@@ -151,6 +152,7 @@ FAMILY_PAIRS = (
         "images.guided_twice",
         "guided and free prediction one after the other; fixed: one batch",
         "small-batch",
+        "weights-read-twice",
     ),
     _pair(
         "residual networks",
@@ -213,6 +215,7 @@ FAMILY_PAIRS = (
         "cause",
         "sequences.inputs_in_loop",
         "inputs are multiplied in each step; fixed: at once before",
+        "products-in-loop",
         "short-loop-trips",
         "small-batch",
     ),

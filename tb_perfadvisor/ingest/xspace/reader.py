@@ -133,7 +133,7 @@ class _Reader:
         )
         # Only GPUs have streams and kernel names.
         is_gpu = any(place.type == "GPU" for place in self._places.values())
-        if any(place.type == "TPU" for place in self._places.values()):
+        if not is_gpu:
             trace = replace(trace, programs=self._programs.values())
         return with_probable_collectives(trace) if is_gpu else trace
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.signals.program.useful_work import costly_orders, in_other_order
 from tb_perfadvisor.units import format_share
@@ -50,6 +50,8 @@ class CostlyProductOrder(FasterOperations):
     minimum_share = Limit(
         0.03, "share", "Less is within the variation of products of other shapes."
     )
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "product"
     changes = ("other-order",)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
 from tb_perfadvisor.signals.tpu.readers import operands_of
@@ -75,6 +75,8 @@ class DataShuffling(CostlyOperations):
         0.05, "share", "Embeddings, their gradients and a scan over layers take a few percent."
     )
 
+    needs = (Need.WORK, Need.XLA_OPERATIONS)
+
     activity = "goes into gathers, scatters, sorts and slices at run-time indices"
     noun = "operation"
     remaining_share = 0.5
@@ -85,6 +87,9 @@ class DataShuffling(CostlyOperations):
     def selected(self, signals: Signals) -> list[XlaOperation]:
         """What moves elements, and what prepares gathers that could run before their loop."""
         found = {o.op: o for o in super().selected(signals)}
+        if signals.device.is_host_only:
+            # The processor reads rows of tables about as fast as other arrays.
+            return [o for o in found.values() if _sorts(o)]
         pending = [o for o in found.values() if o.is_known_before_loop and _gathers(o)]
         while pending:
             # What is known before the loop depends on nothing else.

@@ -6,11 +6,15 @@ from math import nan, prod
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.program.one_hot import one_hot_operations
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.multiplications import product_of
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
 from tb_perfadvisor.units import NS_PER_S
+
+_LEAST_ROW_NS, _ROW_NS = 1.5, 4.0
+"""Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
 
 
 class OneHotProduct(CostlyOperations):
@@ -19,8 +23,8 @@ class OneHotProduct(CostlyOperations):
     What it finds
     -------------
     Matrix products with an operand that compares indices with their positions (an iota), which
-    makes a one-hot matrix. The operations inside a fusion show it. If a fusion contains several
-    products, the largest one counts.
+    makes a one-hot matrix, or with such a matrix times something else. The embedded program shows
+    it. If a fusion contains several products, the largest one counts.
 
     Why it matters
     --------------
@@ -29,9 +33,9 @@ class OneHotProduct(CostlyOperations):
 
     How it is measured
     ------------------
-    High assumes that a gather takes the time to read and write the result. Expected assumes that it
-    takes three times as long, and at least a sixth of the product's time, because it moves small
-    pieces. Low is 0.
+    High assumes that a gather takes the time to read and write the result, and 1.5 ns for each row.
+    Expected assumes three times as long, 4 ns for each row, and at least a sixth of the product's
+    time, because it moves small pieces. Low is 0.
 
     When to ignore
     --------------
@@ -58,16 +62,27 @@ class OneHotProduct(CostlyOperations):
         "The matrix unit multiplies by a small table at once, so a gather is no faster.",
     )
 
+    needs = (Need.WORK, Need.XLA_OPERATIONS)
+
     activity = "goes into products with one-hot matrices"
     noun = "product"
     remaining_share = 1 / 6
     expected_of_best = 3.0
     changes = ("rows-by-index",)
 
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """Such products, wherever the program makes the one-hot matrix."""
+        found = one_hot_operations(signals)
+        return [
+            o
+            for o in xla_operations(signals)
+            if (o.is_one_hot or o.op in found) and self.selects(o)
+        ]
+
     def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation multiplies a table that is not small by a one-hot matrix."""
-        if not operation.is_one_hot or operation.product is None:
-            return operation.is_one_hot
+        """Whether the table is not small."""
+        if operation.product is None:
+            return True
         product = product_of(operation.product, nan)
         return product is None or prod(product.contracted) > self.smallest_table
 
@@ -78,4 +93,7 @@ class OneHotProduct(CostlyOperations):
         bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
         if bytes_per_s is None:
             return None
-        return 2 * stored_bytes(*operation.instruction.results) / bytes_per_s * NS_PER_S
+        results = operation.instruction.results
+        rows = sum(shape.elements // max(shape.dims[-1], 1) for shape in results if shape.dims)
+        rows_ns = rows * (_LEAST_ROW_NS if at_peak else _ROW_NS / self.expected_of_best)
+        return max(2 * stored_bytes(*results) / bytes_per_s * NS_PER_S, rows_ns)

@@ -38,10 +38,12 @@ class RewrittenArrays(FasterOperations):
     ------------------
     By the bytes of the arrays at the bandwidth of the device's memory. A choice writes the array
     once; it is also read, which other operations may need: expected is one pass, low half of it,
-    high two. A gradient for all rows is filled with zeros and read, and the table is read and
-    written: of these four passes, 3.5 are expected, and two at least. An array that is put into
-    another order is read and written by each operation on the way; a part of it may have to move,
-    so that 65 % of these passes are expected, and 30 % at least.
+    high two, or three if a part is cut out and joined with new elements. Copies to another layout
+    on the way go, too: 90 % of their time is expected, and half at least. A gradient for all rows
+    is filled with zeros and read, and the table is read and written: of these four passes, 3.5 are
+    expected, and two at least. An array that is put into another order is read and written by each
+    operation on the way; a part of it may have to move, so that 65 % of these passes are expected,
+    and 30 % at least.
 
     When to ignore
     --------------

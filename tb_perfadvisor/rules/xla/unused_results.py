@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.signals.program.useful_work import (
     partly_used_products,
@@ -22,9 +22,11 @@ class UnusedResults(FasterOperations):
     -------------
     Matrix products and convolutions whose result is only moved and mapped element by element, until
     a slice or a gather takes some elements: logits of all positions where few count, or every other
-    result of a convolution. Scores that a mask hides which depends on positions alone, such as a
-    window of attention. In the backward pass, products with an array of zeros into which a part was
-    filled. The embedded program shows what becomes of each result.
+    result of a convolution. The operations before such a product count as well, if a position's row
+    needs no other row: all layers after the last attention. Scores that a mask hides which depends
+    on positions alone: a window of attention, or a causal mask of 2,048 positions or more. What is
+    multiplied by gates that are zero for most experts. In the backward pass, products with an array
+    of zeros into which a part was filled. The embedded program shows what becomes of each result.
 
     Why it matters
     --------------
@@ -34,9 +36,11 @@ class UnusedResults(FasterOperations):
     ------------------
     Operations on the result take the share of their time that the elements which are used have in
     all. Expected is that half as much again remains, because smaller operations are less efficient.
-    Behind a mask, it is twice as much, because blocks along it contain some of the rest. High
-    assumes that half of the share remains, because smaller arrays may stay on the chip; low that
-    half of what nobody uses goes.
+    Behind a mask, it is twice as much or an eighth of all more, because blocks along it contain
+    some of the rest. High assumes that half of the share remains, because smaller arrays may stay
+    on the chip; low that half of what nobody uses goes. Scores of 64 MiB or more that a mask hides
+    do not fit there, but those of a block do: then high is all but the FLOP of the share, and
+    expected halfway to that.
 
     When to ignore
     --------------
@@ -55,6 +59,8 @@ class UnusedResults(FasterOperations):
     title = "Compute only what is used"
 
     minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "operation"
     changes = ("select-first", "stride-of-convolution", "blocks-of-window")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.host_work import host_operations
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
@@ -20,9 +21,12 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 @memoized
 def work_rows(signals: Signals) -> Int32:
-    """Rows of device work in the used window, in order of start."""
+    """Rows of device work in the used window, in order of start.
+
+    In a program of XLA on the CPU, the operations that it executes there.
+    """
     events, window = signals.trace.events, signals.attribution
-    rows = signals.device.rows
+    rows = host_operations(signals.trace) if signals.device.is_host_only else signals.device.rows
     is_inside = events.start_ns[rows] < window.window_end_ns
     is_inside &= events.end_ns[rows] > window.window_start_ns
     inside: Int32 = rows[is_inside]

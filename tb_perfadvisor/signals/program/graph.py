@@ -41,7 +41,7 @@ class Running(NamedTuple):
 
 @memoized
 def running_programs(signals: Signals) -> tuple[Running, ...]:
-    """The programs of the used window; none unless on a TPU."""
+    """The programs of the used window; none unless on a TPU or the CPU."""
     by_module: dict[str, dict[str, XlaOperation]] = {}
     for operation in xla_operations(signals):
         module = signals.trace.text(int(signals.trace.hlo.module[operation.op]))

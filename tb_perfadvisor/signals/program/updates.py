@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
-    MOVES,
     SAME_ELEMENTS,
     FasterOperation,
     Running,
     count_of,
     in_proportion,
+    mean_ns,
     origin,
     running_programs,
     that_touch,
@@ -75,7 +75,8 @@ def _update(running: Running, result: int) -> Update | None:
     for _ in range(_MOST_STEPS):
         name = program.name_of(row)
         if name == "parameter":
-            same = program.shape_of(row).dims == shape.dims
+            argument = program.shape_of(row)
+            same = (argument.dims, argument.dtype) == (shape.dims, shape.dtype)
             return Update(running, row, tuple(rows), how) if how and same else None
         slot = 0
         if name in _IN_PLACE:
@@ -87,6 +88,10 @@ def _update(running: Running, result: int) -> Update | None:
             slot, how = found, "where"
         elif name == "concatenate":
             how = "concatenate"
+        elif name in ("maximum", "or", "add") and (found := _joined(program, row)) is not None:
+            slot, how = found, "concatenate"
+        elif name == "pad" and how == "concatenate":
+            pass
         elif name == "gather":
             how = "gather"
         elif name in ("add", "subtract"):
@@ -95,9 +100,9 @@ def _update(running: Running, result: int) -> Update | None:
                 return None
             slot, how = gradients.index([]), "dense"
             rows += gradients[1 - slot]
-        elif name == "slice" and how == "concatenate":
+        elif name in ("slice", "slice-start") and how == "concatenate":
             pass
-        elif name not in MOVES:
+        elif name not in SAME_ELEMENTS:
             return None
         operands = program.operands(row, slot)
         if not operands:
@@ -105,6 +110,19 @@ def _update(running: Running, result: int) -> Update | None:
         row = operands[0]
         rows.append(row)
     return None
+
+
+def _joined(program: Program, row: int) -> int | None:
+    """The slot with more of the elements, if two padded arrays are joined; else None.
+
+    XLA joins arrays in a fusion by padding both and taking the larger elements.
+    """
+    parts = [[origin(program, of) for of in program.operands(row, slot)] for slot in (0, 1)]
+    if any([program.name_of(of) for of in part] != ["pad"] for part in parts):
+        return None
+    inner = [program.operands(part[0], 0) for part in parts]
+    sizes = [sum(program.shape_of(of).elements for of in part) for part in inner]
+    return sizes.index(max(sizes))
 
 
 def _chosen_by_place(program: Program, row: int) -> int | None:
@@ -170,14 +188,32 @@ def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
     Each is written once; it is also read, which other operations may need. A gradient for all rows
     of a table is written and read, too.
     """
-    whole = [u for u in updates(signals) if u.how in ("where", "concatenate")]
+    chosen = [u for u in updates(signals) if u.how == "where"]
+    joined = [u for u in updates(signals) if u.how == "concatenate"]
     dense = [u for u in updates(signals) if u.how == "dense"]
     moved = [u for u in updates(signals) if u.how == "gather"]
     return [
-        *_priced(signals, whole, (0.5, 1.0, 2.0)),
+        *_priced(signals, chosen, (0.5, 1.0, 2.0)),
+        # The part that stays is cut out first.
+        *_priced(signals, joined, (0.5, 1.0, 3.0)),
+        *_without_copies(signals, [*chosen, *joined]),
         *_priced(signals, dense, (2.0, 3.5, 4.0)),
         *_priced(signals, moved, _passes_of_moves(moved)),
     ]
+
+
+def _without_copies(signals: Signals, found: list[Update]) -> list[FasterOperation]:
+    """Copies to another layout and back, on the way from an argument to its result.
+
+    An update in place needs none of them.
+    """
+    faster: dict[int, FasterOperation] = {}
+    for update in found:
+        for operation in update.running.of(update.rows):
+            if operation.opcode in ("copy", "transpose"):
+                now = mean_ns(signals, operation)
+                faster[operation.op] = FasterOperation(operation, 0.1 * now, 0.0, 0.5 * now)
+    return list(faster.values())
 
 
 def _passes_of_moves(moved: list[Update]) -> tuple[float, float, float]:

@@ -23,9 +23,12 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
 )
 from tb_perfadvisor.signals.program.masks import true_share
+from tb_perfadvisor.signals.program.one_hot import sparse_share
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
-from tb_perfadvisor.trace.hlo_text import Shape
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
 from tb_perfadvisor.trace.program import Program
 
 MAPS = (
@@ -40,6 +43,13 @@ _LEAST_ELEMENTS = 1 << 16
 _MOST_STEPS = 400
 _MOST_TRUE = 0.34
 """A causal mask keeps half of the scores. Splitting by blocks computes some of the others, too."""
+_MOST_TRUE_OF_LONG = 0.55
+_LONG = 2048
+"""From this length on, four blocks of a good size leave out enough of what a causal mask hides."""
+_PART_OF_BLOCKS = 0.125
+"""What eight blocks along the diagonal compute of what the mask hides."""
+_LARGE_BYTES = 64 << 20
+"""Scores of this size do not fit on the chip, but those of a block do."""
 _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
@@ -65,7 +75,7 @@ def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
         for row in program.rows_of(PRODUCTS):
             if program.shape_of(row).elements < _LEAST_ELEMENTS:
                 continue
-            used, by = _used_share(program, row)
+            used, by = _used_share(program, row, {})
             if used > _MOST_USED:
                 used, by = min(_filled_share(program, row, slot) for slot in (0, 1))
             if used <= _MOST_USED:
@@ -73,9 +83,27 @@ def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
     return tuple(found)
 
 
-def _used_share(program: Program, product: int) -> tuple[float, int]:
-    """The share of a product's result that anything uses, and what takes it."""
-    size = program.shape_of(product).elements
+def _used_share(
+    program: Program, product: int, known: dict[int, tuple[float, int]]
+) -> tuple[float, int]:
+    """The share of a product's result that anything uses, and what takes it.
+
+    A product with weights needs those rows of its other factor that are used of its result.
+
+    Args:
+        program: The program.
+        product: The row of the product.
+        known: Answers for other products.
+    """
+    known[product] = 1.0, -1  # while it is computed: a loop that feeds itself uses all
+    known[product] = _taken_share(program, product, known)
+    return known[product]
+
+
+def _taken_share(
+    program: Program, product: int, known: dict[int, tuple[float, int]]
+) -> tuple[float, int]:
+    size, runs = program.shape_of(product).elements, float(program.runs[product])
     pending, seen, taken, by = [product], {product}, 0.0, -1
     while pending:
         row = pending.pop()
@@ -87,15 +115,70 @@ def _used_share(program: Program, product: int) -> tuple[float, int]:
             seen.add(user)
             name = program.name_of(user)
             masked = true_share(program, user, row) if name == "select" else None
+            # In a loop, each trip may take another part.
+            times = float(program.runs[user]) / runs
             if name in _TAKES and row in program.operands(user, 0):
-                taken, by = taken + program.shape_of(user).elements, user
-            elif masked is not None and masked <= _MOST_TRUE:
+                taken, by = taken + program.shape_of(user).elements * times, user
+            elif masked is not None and masked <= _most_true(program.shape_of(user)):
                 taken, by = taken + masked * size, user
-            elif name in (*SAME_ELEMENTS, *MAPS) and program.shape_of(user).elements == size:
+            elif (gates := sparse_share(program, user, row)) is not None:
+                taken, by = taken + gates * size, user
+            elif name in (*SAME_ELEMENTS, *MAPS, "broadcast") or _is_of_rows(program, user, row):
                 pending.append(user)
+            elif name in PRODUCTS and _multiplies_rows(program, user, row):
+                share, taker = known.get(user) or _used_share(program, user, known)
+                if taker < 0 or not _takes_rows(program, taker):
+                    return 1.0, -1
+                taken, by = taken + share * size * times, taker
             else:
                 return 1.0, -1
-    return (min(taken / size, 1.0), by) if by >= 0 else (1.0, -1)
+    return (min(taken / size, 1.0), by) if by >= 0 and taken == taken else (1.0, -1)
+
+
+def _most_true(shape: Shape) -> float:
+    """How much of an array a mask may let through, for blocks along it to be worth it."""
+    is_long = sum(dim >= _LONG for dim in shape.dims) > 1
+    return _MOST_TRUE_OF_LONG if is_long else _MOST_TRUE
+
+
+def _is_of_rows(program: Program, user: int, value: int) -> bool:
+    """Whether something sums up the last dimension of a value."""
+    dims = program.shape_of(value).dims
+    return program.name_of(user) == "reduce" and program.shape_of(user).dims == dims[:-1]
+
+
+def _takes_rows(program: Program, taker: int) -> bool:
+    """Whether what takes a part of an array takes whole rows of it."""
+    taken, sources = program.shape_of(taker).dims, program.operands(taker, 0)
+    rows = [program.shape_of(of).dims for of in sources]
+    return bool(taken) and all(bool(dims) and dims[-1] == taken[-1] for dims in rows)
+
+
+def _keeps_rows(program: Program, product: int, value: int) -> bool:
+    """Whether a product contracts the last dimension of a value, and keeps its rows as rows."""
+    parsed = parse_instruction(program.texts.get(product, ""))
+    slots = [slot for slot in (0, 1) if value in program.operands(product, slot)]
+    if parsed is None or len(slots) != 1 or not parsed.operands:
+        return False
+    if program.name_of(product) == "dot":
+        return slots == [0] and len(parsed.operands[0].dims) - 1 in parsed.contracting
+    if parsed.labels is None:
+        return False
+    contracted, result = ("f", "f") if slots == [0] else ("i", "b")
+    return parsed.labels[slots[0]][-1:] == contracted and parsed.labels[2][-1:] == result
+
+
+def _multiplies_rows(program: Program, product: int, value: int) -> bool:
+    """Whether a product multiplies the rows of a value by something else.
+
+    Such as an argument of the program, or an array along whose rows it sums up.
+    """
+    if _keeps_rows(program, product, value):
+        return True
+    factors = [of for slot in (0, 1) for of in program.operands(product, slot)]
+    through = (*SAME_ELEMENTS, "slice", "dynamic-slice")
+    others = [origin(program, of, through) for of in factors if of != value]
+    return len(factors) == 2 and len(others) == 1 and program.argument[others[0]] >= 0
 
 
 def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int]:
@@ -132,18 +215,33 @@ def without_unused_parts(signals: Signals) -> list[FasterOperation]:
     for part in partly_used_products(signals):
         program, running = part.running.program, part.running
         rows = [part.product, part.by, *_mapped(program, part.product)]
-        if program.name_of(part.by) == "select":
+        is_masked = program.name_of(part.by) == "select"
+        if is_masked:
             rows += _with_products(program, _mapped(program, part.by))
         for operation in running.of(rows):
             now = mean_ns(signals, operation)
-            is_masked = program.name_of(part.by) == "select"
             best = now * part.used / 2
-            expected = now * min((2.0 if is_masked else 1.5) * part.used, 1.0)
+            expected = now * min(1.5 * part.used, 1.0)
+            if is_masked:
+                expected = now * min(2 * part.used, part.used + _PART_OF_BLOCKS, 1.0)
+                if program.shape_of(part.product).padded_bytes >= _LARGE_BYTES:
+                    best = min(_flop_ns(signals, program, operation) * part.used, best)
+                    expected = (expected + best) / 2
             faster = FasterOperation(operation, expected, best, now * (1 + part.used) / 2)
             known = shares.get(operation.op)
             if known is None or part.used < known[1]:
                 shares[operation.op] = faster, part.used
     return [faster for faster, _ in shares.values()]
+
+
+def _flop_ns(signals: Signals, program: Program, operation: XlaOperation) -> float:
+    """What the FLOP of an operation's products take; 0 if they are unknown."""
+    flop = 0.0
+    for row in program.rows_of(PRODUCTS):
+        if program.kernel_of(row) == operation.name:
+            product = parse_instruction(program.texts.get(row, ""))
+            flop += (product_flop(product) or 0.0) if product is not None else 0.0
+    return flop_time_ns(signals, flop) or 0.0
 
 
 def _with_products(program: Program, rows: list[int]) -> list[int]:

@@ -33,7 +33,7 @@ from tb_perfadvisor.signals.snapshots.memory_course import courses, snapshot_cap
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.signals.steps.program_runs import program_runs
 from tb_perfadvisor.signals.tpu.barriers import barriers
-from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts, xla_operations
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
@@ -247,10 +247,12 @@ CHECKS: dict[Need, Check] = {
         of_device=True,
     ),
     Need.TILED_LAYOUTS: Check(has_tiled_layouts, "no operation has a tiled layout", of_device=True),
+    Need.XLA_OPERATIONS: Check(
+        lambda s: bool(xla_operations(s)), "no operation has the text of an XLA program"
+    ),
     Need.PROGRAMS: Check(
         lambda s: bool(running_programs(s)),
         "the profile does not embed the programs that ran",
-        of_device=True,
     ),
     Need.MATRIX_UNIT: Check(
         lambda s: s.trace.totals is not None and s.trace.totals.matrix_unit_share is not None,

@@ -252,6 +252,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.MEMORY_HISTORY: SNAPSHOT,
     Need.BARRIERS: _NONE,
     Need.TILED_LAYOUTS: (hint("Tiled layouts appear in TPU profiles only."),),
+    Need.XLA_OPERATIONS: (hint("Profiles of TPUs, and of JAX on the CPU, have it."),),
     Need.PROGRAMS: (
         hint("Recorders of TPU profiles embed them, unless an option says otherwise."),
     ),

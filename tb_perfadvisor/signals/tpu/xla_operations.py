@@ -63,8 +63,8 @@ def has_tiled_layouts(signals: Signals) -> bool:
 
 @memoized
 def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
-    """Operations whose text was recorded, costliest first; empty unless on a TPU."""
-    if not has_tiled_layouts(signals):
+    """Operations whose text was recorded, costliest first; empty unless on a TPU or the CPU."""
+    if not (signals.device.is_host_only or has_tiled_layouts(signals)):
         return ()
     text, hlo = signals.trace.text, signals.trace.hlo
     operations = []

@@ -1,4 +1,4 @@
-"""Adds the XLA operations that GPU kernels execute to the HLO table."""
+"""Adds the XLA operations that GPU kernels and the CPU execute to the HLO table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,13 @@ class HloOperations:
         self._family: dict[int, KernelFamily] = {}
         self._precision: dict[int, Precision] = {}
 
-    def rows_of(self, events: Events) -> Int64:
-        """The row of the HLO table that each event executes; -1 for none."""
+    def rows_of(self, events: Events, *, with_inside: bool = False) -> Int64:
+        """The row of the HLO table that each event executes; -1 for none.
+
+        Args:
+            events: The events.
+            with_inside: Whether to tell what is inside of fusions.
+        """
         op_index, ops = events.texts("hlo_op")
         module_index, modules = events.texts("hlo_module")
         row_of_event = np.full(len(events), -1, dtype=np.int64)
@@ -45,7 +50,7 @@ class HloOperations:
             label, number = modules[module[at]], int(program[at])
             if number != -1:  # as the `XLA Modules` line and the program itself name it
                 label = f"{label}({number % 2**64})"
-            rows.append(self._row(ops[op[at]], label))
+            rows.append(self._row(ops[op[at]], label, with_inside))
         row_of_event[known] = np.array(rows, dtype=np.int64)[operation]
         return row_of_event
 
@@ -57,13 +62,14 @@ class HloOperations:
         precision = np.array([self._precision.get(row, 0) for row in used.tolist()], dtype=np.int64)
         return HloColumns(family[slot], precision[slot])
 
-    def _row(self, op: str, module: str) -> int:
+    def _row(self, op: str, module: str, with_inside: bool) -> int:
         key = (op, module)
         if key in self._rows:
             return self._rows[key]
         intern = self._assembler.intern
         known = self._programs.look_up(module, op)
         category = known.operation.category if known else ""
+        inside = self._programs.look_inside(module, op) if with_inside else None
         added = self._assembler.add_hlo(
             intern(op),
             module=intern(module),
@@ -71,6 +77,11 @@ class HloOperations:
             text=intern(known.text) if known else -1,
             source_line=intern(known.source) if known and known.source else -1,
             path=intern(known.path) if known and known.path else -1,
+            inside_opcodes=intern(inside.opcodes) if inside else -1,
+            inside_paths=intern(inside.paths) if inside else -1,
+            product=intern(inside.product) if inside else -1,
+            inside_elements=inside.elements if inside else -1,
+            one_hot=int(inside.is_one_hot) if inside and inside.product else -1,
         )
         row = self._rows[key] = int(added[0])
         if known:

@@ -219,7 +219,7 @@ def _add_threads(
     is_operator = kind == EventKind.OPERATOR
     # Without a device, thunks on the CPU are the operations.
     if not context.has_device:
-        operation = context.operations.rows_of(threads)[kept]
+        operation = context.operations.rows_of(threads, with_inside=True)[kept]
         linked = np.flatnonzero((operation >= 0) & is_operator)
         assembler.add_hlo_events(events[linked], operation[linked])
     of_collective, operations = collective

@@ -1,0 +1,212 @@
+"""Products in loops that depend on no trip before, and products that share their weights.
+
+Both read the same weights again and again for a few rows, although nothing keeps the rows apart: a
+single product of all rows reads the weights once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.argument_reads import runs_of
+from tb_perfadvisor.signals.program.graph import (
+    PRODUCTS,
+    SAME_ELEMENTS,
+    FasterOperation,
+    Running,
+    in_proportion,
+    mean_ns,
+    origin,
+    running_programs,
+)
+from tb_perfadvisor.signals.program.useful_work import MAPS
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
+from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.units import NS_PER_S
+
+_FOLLOWED = (*SAME_ELEMENTS, *MAPS, "broadcast", "slice")
+_MOST_STEPS = 400
+_LEAST_BYTES = 1 << 20
+_REACHED = 0.8
+"""What a large product reaches of the rates that its FLOP and its bytes allow."""
+
+
+class LoopProduct(NamedTuple):
+    """A product that each trip of a loop computes from its own input alone."""
+
+    running: Running
+    product: int
+    """Its row in the program."""
+    trips: float
+
+
+@memoized
+def loop_products(signals: Signals) -> tuple[LoopProduct, ...]:
+    """The products in loops that one product before the loop could compute."""
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        inside = [row for row in program.rows_of(PRODUCTS) if program.runs[row] > 1]
+        free = {row for row in inside if _depends_on_no_trip(program, row)}
+        tied = {program.kernel_of(row) for row in inside if row not in free}
+        found += [
+            LoopProduct(running, row, float(program.runs[row]))
+            for row in sorted(free)
+            if program.kernel_of(row) not in tied
+        ]
+    return tuple(found)
+
+
+def _depends_on_no_trip(program: Program, product: int) -> bool:
+    """Whether a product is computed from slices of arrays that are known before the loop."""
+    runs = program.runs[product]
+    pending, seen, has_slice = program.operands(product), set[int](), False
+    while pending:
+        row = pending.pop()
+        if row in seen or program.runs[row] < runs:
+            continue
+        seen.add(row)
+        name = program.name_of(row)
+        if len(seen) > _MOST_STEPS or program.runs[row] != runs:
+            return False
+        if name in ("dynamic-slice", "dynamic-slice-start"):
+            has_slice = True
+            pending += program.operands(row, 0)
+        elif name in _FOLLOWED:
+            pending += program.operands(row)
+        elif name not in ("constant", "iota"):
+            return False
+    return has_slice
+
+
+def before_loops(signals: Signals) -> list[FasterOperation]:
+    """The operations of such products, with their part of one product before the loop.
+
+    That writes all results, which the loop reads again, and reads the weights once.
+    """
+    bytes_per_s = achievable_bandwidth(signals)
+    if bytes_per_s is None:
+        return []
+    needs: dict[int, float] = defaultdict(float)
+    operations = {}
+    for found in loop_products(signals):
+        program = found.running.program
+        parsed = parse_instruction(program.texts.get(found.product, ""))
+        flop = product_flop(parsed) if parsed is not None else None
+        product_ns = flop_time_ns(signals, flop) if flop is not None else None
+        if product_ns is None:
+            return []
+        factors = [program.shape_of(of).padded_bytes for of in program.operands(found.product)]
+        result = program.shape_of(found.product).padded_bytes
+        moved = 2 * result + min(factors, default=0) + max(factors, default=0) / found.trips
+        for operation in found.running.of([found.product]):
+            operations[operation.op] = operation
+            needs[operation.op] += max(product_ns, moved / bytes_per_s * NS_PER_S)
+    faster = []
+    for op, need in needs.items():
+        now = mean_ns(signals, operations[op])
+        expected = min(need / _REACHED, now)
+        faster.append(
+            FasterOperation(operations[op], expected, min(need / 2, now), (expected + now) / 2)
+        )
+    return faster
+
+
+class SharedWeights(NamedTuple):
+    """Weights by which independent products multiply a few rows each."""
+
+    running: Running
+    weights: int
+    """Their row in the program."""
+    products: tuple[int, ...]
+    loads: float
+    """How often they are read from the memory."""
+
+
+def shared_weights(signals: Signals, most_rows: int) -> tuple[SharedWeights, ...]:
+    """The weights that several independent products read.
+
+    Args:
+        signals: The worker's facts.
+        most_rows: Of a product, for which reading the weights is what takes the time.
+    """
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        readers: dict[int, list[int]] = defaultdict(list)
+        for product in program.rows_of(PRODUCTS):
+            for of in program.operands(product):
+                weights = origin(program, of)
+                is_large = program.shape_of(weights).padded_bytes >= _LEAST_BYTES
+                if is_large and program.argument[weights] >= 0:
+                    readers[weights].append(product)
+        for weights, products in readers.items():
+            rows = [_rows(program, product, weights) for product in products]
+            is_alone = all(program.runs[product] == 1 for product in products)
+            loads = _loads(program, weights)
+            is_small = len(products) > 1 and is_alone and max(rows) <= most_rows
+            if is_small and loads > 1 and _are_independent(program, products):
+                found.append(SharedWeights(running, weights, tuple(products), loads))
+    return tuple(found)
+
+
+def _loads(program: Program, weights: int) -> float:
+    """How often an argument is read from the memory; what is kept on the chip is read once."""
+    whole = max(program.shape_of(weights).elements, 1)
+    parts: dict[str, float] = {}
+    for user in program.users(weights):
+        name = program.name_of(user)
+        is_part = name in ("slice", "slice-start", "dynamic-slice")
+        part = program.shape_of(user).elements / whole if is_part else 1.0
+        kernel = program.kernel_of(user)
+        parts[kernel] = min(parts.get(kernel, 0.0) + part, 1.0)
+    return sum(parts.values())
+
+
+def _rows(program: Program, product: int, weights: int) -> float:
+    """How often a product uses each weight."""
+    parsed = parse_instruction(program.texts.get(product, ""))
+    flop = product_flop(parsed) if parsed is not None else None
+    return (flop or float("inf")) / 2 / max(program.shape_of(weights).elements, 1)
+
+
+def _are_independent(program: Program, products: list[int]) -> bool:
+    """Whether none of some products is computed from another's result."""
+    others = set(products)
+    for product in products:
+        pending, seen = [product], {product}
+        while pending:
+            for user in program.users(pending.pop()):
+                if user in others and user != product:
+                    return False
+                if user not in seen:
+                    seen.add(user)
+                    pending.append(user)
+    return True
+
+
+def reading_once(signals: Signals, most_rows: int) -> list[FasterOperation]:
+    """The products by shared weights, if these were read once."""
+    bytes_per_s = achievable_bandwidth(signals)
+    if bytes_per_s is None:
+        return []
+    faster: dict[int, FasterOperation] = {}
+    by_program: dict[int, list[SharedWeights]] = defaultdict(list)
+    for found in shared_weights(signals, most_rows):
+        by_program[id(found.running)].append(found)
+    for shared in by_program.values():
+        running = shared[0].running
+        size = sum(
+            running.program.shape_of(one.weights).padded_bytes * (one.loads - 1) for one in shared
+        )
+        saved_ns = size * runs_of(signals, running) / bytes_per_s * NS_PER_S
+        operations = running.of(row for one in shared for row in one.products)
+        parts = (0.25 * saved_ns, 0.5 * saved_ns, saved_ns)
+        for one in in_proportion(signals, operations, parts):
+            faster[one.operation.op] = one
+    return list(faster.values())

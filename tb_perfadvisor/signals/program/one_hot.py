@@ -1,0 +1,123 @@
+"""Products with matrices of zeros and a few ones that a program makes of indices.
+
+Comparing indices with positions for equality makes a one-hot matrix. Whatever it is multiplied by,
+the result has zeros in the same places, so that a product with it adds up a few rows of the other
+factor: a look-up by index does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import (
+    PRODUCTS,
+    SAME_ELEMENTS,
+    origin,
+    running_programs,
+)
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.program import Program
+
+_KEEPS_ZEROS = ("multiply", "and")
+_SPREADS = (*SAME_ELEMENTS, "broadcast")
+_LEAST_ELEMENTS = 1 << 16
+_MOST_STEPS = 40
+
+
+@memoized
+def one_hot_operations(signals: Signals) -> frozenset[int]:
+    """The operations, by row of the `HloTable`, that multiply by such a matrix."""
+    return frozenset(
+        operation.op
+        for running in running_programs(signals)
+        for operation in running.of(_products(running.program))
+    )
+
+
+def _products(program: Program) -> Iterator[int]:
+    for row in program.rows_of(PRODUCTS):
+        factors = (of for slot in (0, 1) for of in program.operands(row, slot))
+        if any(
+            program.shape_of(of).elements >= _LEAST_ELEMENTS and _is_one_hot(program, of, 0)
+            for of in factors
+        ):
+            yield row
+
+
+def sparse_share(program: Program, multiply: int, value: int) -> float | None:
+    """The share of a value that is multiplied by anything but zero, as by gates of experts.
+
+    Gates are an array of zeros with a few ones for each token, times weights, summed up over the
+    choices: of eight experts, two have a gate that is not zero.
+
+    Args:
+        program: The program.
+        multiply: The row of a product of elements.
+        value: The row of one of its operands.
+
+    Returns:
+        None if the other operand is not known to have zeros.
+    """
+    if program.name_of(multiply) != "multiply":
+        return None
+    others = [of for of in program.operands(multiply) if of != value]
+    if len(others) != 1:
+        return None
+    gate = others[0]
+    for _ in range(_MOST_STEPS):
+        before = program.operands(gate, 0)
+        size = program.shape_of(gate).elements
+        is_moved = program.name_of(gate) in (*_SPREADS, "slice") or (
+            program.name_of(gate) == "reduce"
+            and [program.shape_of(of).elements for of in before] == [size]
+        )
+        if not is_moved or len(before) != 1:
+            break
+        gate = before[0]
+    if program.name_of(gate) != "reduce":
+        return None
+    summed = program.operands(gate, 0)
+    if len(summed) != 1 or not _is_one_hot(program, summed[0], 0):
+        return None
+    dims = program.shape_of(summed[0]).dims
+    kinds = program.shape_of(gate).dims
+    choices = program.shape_of(summed[0]).elements / max(program.shape_of(gate).elements, 1)
+    of_kinds = min((size for size in kinds if size > 1), default=0)
+    if not of_kinds or len(dims) != len(kinds) + 1 or choices >= of_kinds:
+        return None
+    return choices / of_kinds
+
+
+def _is_one_hot(program: Program, row: int, depth: int) -> bool:
+    """Whether most elements of a value are zero because indices differ from positions."""
+    place = origin(program, row, _SPREADS)
+    if depth > _MOST_STEPS:
+        return False
+    name = program.name_of(place)
+    if name == "compare":
+        return _compares_with_positions(program, place)
+    if name == "select":
+        # Chosen where indices equal positions, and zero elsewhere.
+        others = [origin(program, of, _SPREADS) for of in program.operands(place, 2)]
+        is_zero = bool(others) and all(program.name_of(of) == "constant" for of in others)
+        return is_zero and any(
+            _is_one_hot(program, of, depth + 1) for of in program.operands(place, 0)
+        )
+    if name in _KEEPS_ZEROS:
+        factors = (of for slot in (0, 1) for of in program.operands(place, slot))
+        return any(_is_one_hot(program, of, depth + 1) for of in factors)
+    return False
+
+
+def _compares_with_positions(program: Program, compare: int) -> bool:
+    """Whether a comparison is of indices, which the data determine, with positions."""
+    if "direction=EQ" not in program.texts.get(compare, ""):
+        return False
+    sides = [
+        program.name_of(origin(program, of, _SPREADS))
+        for slot in (0, 1)
+        for of in program.operands(compare, slot)
+    ]
+    # Two iotas make an identity matrix.
+    return len(sides) == 2 and sides.count("iota") == 1 and "constant" not in sides
