@@ -114,6 +114,8 @@ class CompiledVerdict:
     subject: CompiledCase
     verdict: Verdict
     promises: tuple[Promise, ...]
+    step_ns: int | None = None
+    """The step of the report."""
 
 
 def judge(subject: CompiledCase) -> CompiledVerdict:
@@ -122,7 +124,9 @@ def judge(subject: CompiledCase) -> CompiledVerdict:
     verdict = judge_report(subject.case, report)
     if subject.pair.samples != (1, 1):
         verdict = replace(verdict, estimate=_per_sample(subject.case, report))
-    return CompiledVerdict(subject, verdict, promises(subject, report))
+    return CompiledVerdict(
+        subject, verdict, promises(subject, report), report.overview.step_time_ns
+    )
 
 
 def _per_sample(case: Case, report: Report) -> Estimate | None:

@@ -10,10 +10,11 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from advice_cases import Case, Gain
-from advice_verdicts import Verdict
+from advice_verdicts import Estimate, Verdict
 from compiled_advice import TOLERANCE, CompiledCase, CompiledVerdict, cases, judge
 from compiled_pairs.families.catalog import FAMILY_PAIRS
 from compiled_pairs.pair import CompiledPair, Kind
@@ -31,8 +32,18 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     given = parser.parse_args()
     read = _compiled if given.batch == "compiled" else _host
-    verdicts = [judge(subject) for subject in read(given.directory)]
+    verdicts = [_of_own_step(judge(subject)) for subject in read(given.directory)]
     print("\n".join((*_summary(verdicts), "", *_programs(verdicts))))
+
+
+def _of_own_step(found: CompiledVerdict) -> CompiledVerdict:
+    """The verdict with shares of the recorded step, which other programs may have slowed down."""
+    gain, estimate = found.verdict.case.gain, found.verdict.estimate
+    if gain is None or estimate is None or not found.step_ns:
+        return found
+    part = gain.slow_ns / found.step_ns
+    scaled = Estimate(estimate.low_ns * part, estimate.expected_ns * part, estimate.high_ns * part)
+    return replace(found, verdict=replace(found.verdict, estimate=scaled))
 
 
 def _compiled(directory: Path) -> Iterator[CompiledCase]:

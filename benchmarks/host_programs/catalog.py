@@ -27,9 +27,11 @@ PROGRAMS = (
         "arrays_of_numpy",
         _JAX,
         "32 MB of NumPy arrays in each call; fixed: put on the device once",
-        ("exposed-copies", "copied-arguments", "redundant-copies"),
+        ("host-arguments", "exposed-copies", "redundant-copies"),
     ),
-    HostProgram("doubles", _JAX, "float64; fixed: float32", ("double-precision",)),
+    HostProgram(
+        "doubles", _JAX, "float64; fixed: float32", ("double-precision", "double-precision-program")
+    ),
     HostProgram(
         "fetched_outputs",
         _JAX,
@@ -101,7 +103,12 @@ PROGRAMS = (
         "metrics are updated and read outside of the tf.function; fixed: inside, read at the end",
         ("eager-operators", "step-gap", "python-overhead", "launch-bound"),
     ),
-    HostProgram("doubles_in_graph", _KERAS, "float64; fixed: float32", ("double-precision",)),
+    HostProgram(
+        "doubles_in_graph",
+        _KERAS,
+        "float64; fixed: float32",
+        ("double-precision", "double-precision-program"),
+    ),
     HostProgram("large_batches", _KERAS, "fit on cached and prefetched large batches"),
     HostProgram(
         "slow_dataset",

@@ -72,11 +72,11 @@ class OneHotProduct(CostlyOperations):
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
         """Such products, wherever the program makes the one-hot matrix."""
-        found = one_hot_operations(signals)
+        found = one_hot_operations(signals, smallest_table=int(self.smallest_table))
         return [
             o
             for o in xla_operations(signals)
-            if (o.is_one_hot or o.op in found) and self.selects(o)
+            if o.op in found or (o.is_one_hot and self.selects(o))
         ]
 
     def selects(self, operation: XlaOperation) -> bool:

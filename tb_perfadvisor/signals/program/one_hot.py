@@ -17,6 +17,8 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
 )
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.product_time import product_flop
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 
 _KEEPS_ZEROS = ("multiply", "and")
@@ -26,23 +28,36 @@ _MOST_STEPS = 40
 
 
 @memoized
-def one_hot_operations(signals: Signals) -> frozenset[int]:
-    """The operations, by row of the `HloTable`, that multiply by such a matrix."""
+def one_hot_operations(signals: Signals, *, smallest_table: int) -> frozenset[int]:
+    """The operations, by row of the `HloTable`, that multiply by such a matrix.
+
+    Args:
+        signals: The worker's facts.
+        smallest_table: Rows of the other factor, of products that count.
+    """
     return frozenset(
         operation.op
         for running in running_programs(signals)
-        for operation in running.of(_products(running.program))
+        for operation in running.of(_products(running.program, smallest_table))
     )
 
 
-def _products(program: Program) -> Iterator[int]:
+def _products(program: Program, smallest_table: int) -> Iterator[int]:
     for row in program.rows_of(PRODUCTS):
-        factors = (of for slot in (0, 1) for of in program.operands(row, slot))
-        if any(
+        factors = [of for slot in (0, 1) for of in program.operands(row, slot)]
+        is_one_hot = any(
             program.shape_of(of).elements >= _LEAST_ELEMENTS and _is_one_hot(program, of, 0)
             for of in factors
-        ):
+        )
+        if is_one_hot and _contracted(program, row) > smallest_table:
             yield row
+
+
+def _contracted(program: Program, product: int) -> float:
+    """How many terms each element of a product sums up."""
+    parsed = parse_instruction(program.texts.get(product, ""))
+    flop = product_flop(parsed) if parsed is not None else None
+    return (flop or 0.0) / 2 / max(program.shape_of(product).elements, 1)
 
 
 def sparse_share(program: Program, multiply: int, value: int) -> float | None:

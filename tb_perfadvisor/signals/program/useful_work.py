@@ -8,7 +8,7 @@ multiply these zeros.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import prod, sqrt
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
@@ -267,8 +267,9 @@ class CostlyOrder(NamedTuple):
 
     running: Running
     first: int
-    """The row of the product that is computed first, and whose result only the second reads."""
-    second: int
+    """The row of the product that is computed first, and whose result only other products read."""
+    users: tuple[int, ...]
+    """The rows of the products of which it is a factor."""
     share: float
     """FLOP of the other order relative to this one."""
 
@@ -282,16 +283,32 @@ def costly_orders(signals: Signals) -> tuple[CostlyOrder, ...]:
         products = set(program.rows_of(PRODUCTS))
         for first in sorted(products):
             users = list(readers(program, first))
-            if len(users) != 1 or users[0] not in products or program.is_result[first]:
+            if not users or not set(users) <= products or program.is_result[first]:
                 continue
-            share = _other_order(program, first, users[0])
+            share = _other_order(program, first, users)
             if share is not None and share < _MOST_USED:
-                found.append(CostlyOrder(running, first, users[0], share))
+                found.append(CostlyOrder(running, first, tuple(users), share))
     return tuple(found)
 
 
-def _other_order(program: Program, first: int, second: int) -> float | None:
-    """FLOP of A(BC) relative to (AB)C; None unless both are products of two matrices."""
+def _other_order(program: Program, first: int, users: list[int]) -> float | None:
+    """FLOP of A(BC) relative to (AB)C; None unless all are products of two matrices.
+
+    Args:
+        program: The program.
+        first: The row of AB.
+        users: The rows of all products of which it is a factor.
+    """
+    sides = _sides(program, first)
+    orders = [_terms(program, first, second) for second in users]
+    if sides is None or any(order is None for order in orders):
+        return None
+    now = prod(sides) + sum(order[0] for order in orders if order)
+    return sum(order[1] for order in orders if order) / now
+
+
+def _terms(program: Program, first: int, second: int) -> tuple[float, float] | None:
+    """Terms that C takes of a product (AB)C, and of both products of A(BC)."""
     inner = _sides(program, first)
     if inner is None:
         return None
@@ -305,7 +322,6 @@ def _other_order(program: Program, first: int, second: int) -> float | None:
     m, k, n = inner
     contracted = outer[1]
     p = outer[2] if of_first[0] else outer[0]
-    now = m * k * n + outer[0] * outer[1] * outer[2]
     # If the second contracts the columns of the first, it can multiply the right factor first.
     if round(contracted) == round(n):
         then = k * n * p + m * k * p
@@ -313,7 +329,7 @@ def _other_order(program: Program, first: int, second: int) -> float | None:
         then = p * m * k + p * k * n
     else:
         return None
-    return then / now
+    return prod(outer), then
 
 
 def _sides(program: Program, product: int) -> tuple[float, float, float] | None:
@@ -340,7 +356,7 @@ def in_other_order(signals: Signals) -> list[FasterOperation]:
     """The operations of such products, with what the other order would take."""
     found: dict[int, FasterOperation] = {}
     for pair in costly_orders(signals):
-        for operation in pair.running.of((pair.first, pair.second)):
+        for operation in pair.running.of((pair.first, *pair.users)):
             now = mean_ns(signals, operation)
             best = now * pair.share
             # Smaller products wait for the bytes of what they read and write.
