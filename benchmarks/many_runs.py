@@ -1,30 +1,44 @@
 """How long the list of a log folder with thousands of runs takes: the scan, and each answer.
 
-    python benchmarks/many_runs.py [--runs 5000]
+    python benchmarks/many_runs.py [--runs 5000] [--visits 3]
 
-Prints Markdown: seconds of processor time, as the machine may be busy. On an idle machine, waiting
-adds little.
+Prints Markdown: first seconds of processor time, as the machine may be busy, then what a user waits
+for: a real Chromium (through Playwright) visits a real TensorBoard, with a new browser each time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 from werkzeug.test import EnvironBuilder
 from werkzeug.wrappers import Request
 
+from served import serving
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.routes import listing
 
 DEMO = Path(__file__).resolve().parents[1] / "demo_logs"
 RUNS_PER_GROUP = 25
+_API = "data/plugin/perf_advisor/api/v1"
+# Runs in every frame before its scripts: when the rows of the newest runs are shown.
+_WATCH = """
+const look = () => {
+  if (document.querySelector(".runs tbody tr:not(.gap)")) window.shown = performance.now();
+  else requestAnimationFrame(look);
+};
+look();
+"""
 
 
 def make_runs(folder: Path, count: int) -> None:
@@ -49,10 +63,45 @@ def timed(what: str, act: Callable[[], Any]) -> Any:
     return result
 
 
+def visits(logs: Path, cache: Path, runs: int, count: int) -> Iterator[tuple[str, float]]:
+    """What a user waits for, in seconds: the server's first whole list, and rows in a browser."""
+    from playwright.sync_api import sync_playwright
+
+    def listed(address: str) -> dict[str, Any]:
+        with urlopen(f"{address}/{_API}/captures", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def is_up(address: str) -> bool:
+        with urlopen(address, timeout=60) as answer:
+            return bool(answer.status == 200)
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    with serving(logs, cache, is_up) as address, sync_playwright() as driver:
+        began = time.perf_counter()
+        while len(listed(address)["captures"]) < runs:
+            time.sleep(0.02)
+        yield "first whole list, after TensorBoard answers", time.perf_counter() - began
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        shown = []
+        for _ in range(count):
+            context = browser.new_context(viewport={"width": 1440, "height": 1000})
+            context.add_init_script(_WATCH)
+            page = context.new_page()
+            page.goto(f"{address}/#perf_advisor")
+            tab = page.frame_locator("iframe[src*='perf_advisor']")
+            tab.locator(".runs tbody tr:not(.gap)").first.wait_for(timeout=60_000)
+            shown.append(tab.locator("body").evaluate("shown") / 1e3)
+            context.close()
+        browser.close()
+    yield "rows in the browser, after the tab begins to load", median(shown)
+
+
 def main() -> None:
     """Time a first and a second list, and one row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5_000)
+    parser.add_argument("--visits", type=int, default=3)
     options = parser.parse_args()
     print("| step | processor time |\n|---|---|")
     # Beside the demo profiles, as hard links do not leave a file system.
@@ -70,6 +119,10 @@ def main() -> None:
         timed("second list", lambda: listing.captures(request, backend))
         timed("one row", lambda: listing.describe(backend, [next(iter(entries.values()))]))
         timed("marks", lambda: listing.marks(request, backend))
+        print("\n| what a user waits for | time |\n|---|---|")
+        with tempfile.TemporaryDirectory() as cache:
+            for what, seconds in visits(logs, Path(cache), options.runs, options.visits):
+                print(f"| {what} | {seconds:.2f} s |")
 
 
 if __name__ == "__main__":

@@ -63,14 +63,16 @@ const hasWaits = (view: RanksView): boolean =>
 /** A rank that causes at least this share of all waiting is named, even if it is not late in every step. */
 const DOMINANT_SHARE = 2 / 3;
 
-/** One sentence: which rank is late and what that costs. */
-export function describeLateness(view: RanksView, names: string[], per: string): string {
+/** One sentence: which rank is late and what that costs. `missing` is how many ranks have no trace. */
+export function describeLateness(view: RanksView, names: string[], per: string, missing = 0): string {
   if (view.late_ns === null) return "Stragglers are unknown";
   const lateNs = (rank: number | undefined): number => (rank === undefined ? 0 : (view.late_ns?.[rank] ?? 0));
   const [worst, second, ...rest] = [...view.late].sort((a, b) => lateNs(b) - lateNs(a));
   if (worst === undefined) {
     const [waiting, step] = [median(view.waiting_ns ?? []), median(view.step_ns)];
-    if (waiting <= NEGLIGIBLE_WAIT_SHARE * step) return "No stragglers";
+    if (waiting <= NEGLIGIBLE_WAIT_SHARE * step) {
+      return missing > 0 ? `Of the ${formatCount(names.length)} ranks that are here, none is late` : "No stragglers";
+    }
     const most = Math.max(...view.late_ns);
     const all = view.late_ns.reduce((sum, ns) => sum + ns, 0);
     return most >= DOMINANT_SHARE * all
@@ -86,6 +88,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   const names = useMemo(() => rankNames(report), [report]);
   const per = describePeriod(report);
   const [isDifference, setDifference] = useFlag("difference", view.late.length > 0);
+  const missing = Math.max((report.world_size ?? 0) - names.length, 0);
   const ranks = [...names.keys()];
   const cells = useMemo(() => heatCells(view, names, causeName, isDifference, worthRows(view)), [view, names, isDifference]);
   const fullNs = strongest(cells);
@@ -100,9 +103,11 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   return (
     <>
       <header class="headline">
-        <h1>{describeLateness(view, names, per)}</h1>
+        <h1>{describeLateness(view, names, per, missing)}</h1>
         <p class="subline">
-          <span>{formatPlural(names.length, "rank")}</span>
+          <span>
+            {missing > 0 ? `${formatCount(names.length)} of ${formatPlural(names.length + missing, "rank")}` : formatPlural(names.length, "rank")}
+          </span>
           {new Set(view.critical).size === 1 && (
             <span>{names[view.critical[0] ?? 0]} is critical in {view.critical.length > 1 ? "every step" : "the step"}</span>
           )}

@@ -42,5 +42,6 @@ test("the headline names the rank that delays the others most", () => {
     "Ranks wait 9 ns per step, with no single straggler",
   );
   assert.equal(describeLateness({ ...RANKS, late: [] }, [], "per step"), "No stragglers");
+  assert.equal(describeLateness({ ...RANKS, late: [] }, ["rank 0", "rank 1"], "per step", 6), "Of the 2 ranks that are here, none is late");
   assert.equal(describeLateness({ ...RANKS, late_ns: null }, [], "per step"), "Stragglers are unknown");
 });
