@@ -48,6 +48,32 @@ def test_allocations_mostly_in_one_step_are_left_alone() -> None:
     assert find(AllocatorChurn, trace) == ()
 
 
+def test_a_later_step_that_frees_and_allocates_is_short_of_memory() -> None:
+    legend = {
+        "A": host("cudaMalloc", EventKind.ALLOCATE),
+        "F": host("cudaFree", EventKind.ALLOCATE),
+    }
+    later = """
+        cell 1ms
+        step   |....|.........|....|
+        main   |oAo.|oFFFAAAo.|oAo.|
+        gpu 7  |K.KK|K......KK|K.KK|
+    """
+    (finding,) = find(AllocatorChurn, later, legend=legend) or ()
+    assert finding.saving is not None
+    # 8 ms in all; it may never happen again.
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 4_000_000)
+    assert finding.saving.high_ns == 8_000_000
+    assert "memory was short or in pieces" in finding.summary
+    first = """
+        cell 1ms
+        step   |.........|....|....|
+        main   |oFFFAAAo.|oAo.|oAo.|
+        gpu 7  |K......KK|K.KK|K.KK|
+    """
+    assert find(AllocatorChurn, first, legend=legend) == ()
+
+
 def test_allocations_that_overlap_device_work_cost_nothing() -> None:
     trace = """
         cell 1ms

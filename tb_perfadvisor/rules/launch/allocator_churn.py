@@ -16,13 +16,18 @@ from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.snapshots.reservations import churn
 from tb_perfadvisor.signals.snapshots.source_lines import line_of
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
 from tb_perfadvisor.whatif import Remove
 
 _SEGMENTS = ("expandable-segments", "repeated-sizes")
+_RARE_TITLE = "Keep device memory from running short"
+_SHORT = (
+    " A step after the first one frees memory and gets it again, so memory was short or in pieces."
+    " How often that happens is unknown, and half of it is expected."
+)
 
 
 class AllocatorChurn(Rule):
@@ -42,7 +47,11 @@ class AllocatorChurn(Rule):
     ------------------
     The idle time attributed to *allocating*, if more than half of the steps have some: the first
     steps fill the allocator's cache once. Low, expected and high are that time. Where the profile
-    allows it, expected is what the steps save in a replay without these calls. A memory snapshot
+    allows it, expected is what the steps save in a replay without these calls.
+
+    If fewer steps have some, it counts if a step after the first one frees and allocates: a cache
+    that is only filled frees nothing, so memory was short. How often that happens is unknown.
+    Then low is 0, and half is expected. A memory snapshot
     without a profile shows how often memory goes back to the driver, but not what it costs.
 
     PyTorch's caching allocator is off if the profile has the memory of tensors on the host but none
@@ -91,31 +100,32 @@ class AllocatorChurn(Rule):
             return
         by_step = window.step_total_ns[Cause.ALLOCATING]
         steps = int((by_step > 0).sum())
-        if len(by_step) < 2 or 2 * steps <= len(by_step):
-            return
-        # Most of it in a single step is not a problem of the loop.
-        if 2 * int(by_step.max()) > total and len(by_step) > 2:
-            return
         events, rows = trace.events, trace.rows(EventKind.ALLOCATE)
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
+        # Most of it in a single step is not a problem of the loop, unless memory is short.
+        is_rare = 2 * steps <= len(by_step) or (len(by_step) > 2 and 2 * int(by_step.max()) > total)
+        if len(by_step) < 2 or (is_rare and not _is_short_of_memory(signals, rows)):
+            return
+        short = _SHORT if is_rare else ""
         use = allocator_use(signals)
         off = f" PyTorch's caching allocator is off: {use.evidence}." if use.evidence else ""
         yield Finding(
-            title="Turn PyTorch's caching allocator on" if off else "",
+            title="Turn PyTorch's caching allocator on" if off else _RARE_TITLE if is_rare else "",
             instance=count_per_step(len(rows), "call", signals),
             summary=(
                 f"The device idles {per_step(total, signals)} while the host allocates or frees"
                 f" device memory: {steps} of {len(by_step)} steps do, with"
-                f" {count_per_step(len(rows), 'call', signals)}.{off}"
+                f" {count_per_step(len(rows), 'call', signals)}.{off}{short}"
             ),
             saving=Saving(
-                total,
-                total,
+                0 if is_rare else total,
+                total // 2 if is_rare else total,
                 total,
                 claims,
-                "measured",
+                "heuristic" if is_rare else "measured",
                 (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
+                realized_share=0.5 if is_rare else 1.0,
             ),
             evidence=(
                 events_by_name(
@@ -155,6 +165,18 @@ class AllocatorChurn(Rule):
             evidence=memory_over_time(course),
             remedies=advise("keep-allocator-cache", *(() if is_emptied else _SEGMENTS)),
         )
+
+
+def _is_short_of_memory(signals: Signals, rows: Int32) -> bool:
+    """Whether a step after the first one frees memory of the device and allocates it again."""
+    trace, step = signals.trace, signals.steps.owner[rows]
+    names = trace.events.name[rows]
+    known = {name: trace.strings[name].lower() for name in distinct(names).tolist()}
+    device = [name for name, text in known.items() if "host" not in text]
+    frees = is_in(names, [name for name in device if "free" in known[name]])
+    gets = is_in(names, [name for name in device if "alloc" in known[name]])
+    later = step > 0
+    return bool(is_in(step[frees & later], step[gets & later]).any())
 
 
 def _changes(trace: Trace, rows: Int32, caching: Caching) -> tuple[str, ...]:
