@@ -100,4 +100,4 @@ def _row(program: Program) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{round(share * 100)} %"

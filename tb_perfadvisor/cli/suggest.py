@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,12 +20,9 @@ from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain, printable_json
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.captures import Capture, Listing
+    from tb_perfadvisor.ingest.captures import Listing
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.suggest import Suggestion
-
-# tb_perfadvisor.instrument.continuous names recordings by their first step.
-_OF_STEP = re.compile(r"^(?:(.*)/)?step_\d+$")
 
 _EXAMPLES = """\
 Examples:
@@ -111,12 +107,14 @@ def _report(path: str, listing: Listing) -> Report:
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.engine.report_cache import open_report_cache
+    from tb_perfadvisor.ingest.recordings import is_rich, order_of, series_of
     from tb_perfadvisor.report.report import Report
 
     settings = Config()
     captures = listing.captures
-    if len(captures) > 1 and _are_of_one_run(captures):
-        last = max(captures, key=lambda capture: (capture.run, capture.session))
+    if len(captures) > 1 and len({series_of(capture) for capture in captures}) == 1:
+        # A rich one slows the program, so times are taken from others.
+        last = max(captures, key=lambda capture: (not is_rich(capture), *order_of(capture)))
         note(f"of {len(captures)} recordings, the patches are for the last: {last.run}.")
         captures = (last,)
     if len(captures) > 1:
@@ -137,12 +135,6 @@ def _report(path: str, listing: Listing) -> Report:
     if not isinstance(result, Report):
         raise PerfAdvisorError(result.reason, where=result.path)
     return result
-
-
-def _are_of_one_run(captures: Sequence[Capture]) -> bool:
-    """Whether captures are recordings of one run, such as `run/step_00000020`."""
-    found = [_OF_STEP.match(capture.run) for capture in captures]
-    return len({match[1] for match in found if match}) == 1 and all(found)
 
 
 def _text(suggestion: Suggestion) -> str:

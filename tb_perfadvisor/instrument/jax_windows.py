@@ -91,6 +91,7 @@ class JaxWindows:
     def close(self) -> None:
         """The program ends: keep what is being recorded."""
         self._ends.set()
+        self._samples.step()
         self._samples.stop()
         with suppress(Exception):
             self._end()

@@ -97,8 +97,11 @@ class StackSamples:
     def lines(self) -> Lines | None:
         """What was seen during whole steps; None if that is too little to tell."""
         with self._lock:
-            seconds = sum(self._whole.values())
-            places = [(place, s) for place, s in self._whole.most_common() if place is not None]
+            whole = Counter(self._whole)
+            if self._number != self._steps:
+                whole.update(self._of_step)
+        seconds = sum(whole.values())
+        places = [(place, s) for place, s in whole.most_common() if place is not None]
         if not seconds:
             return None
         return Lines(

@@ -10,7 +10,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.machine.facts import Facts, Line, Lines
+from tb_perfadvisor.machine.facts import Facts, Line, Lines, Load
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.finding import Column
@@ -137,6 +137,13 @@ def test_on_the_cpu_time_between_pytorch_operators_is_python() -> None:
     assert finding.saving is not None
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (600_000, 1_200_000)
     assert find(PythonOverhead, CPU_ONLY, settings={"minimum_python_ns": 400_001}) == ()
+
+
+def test_beside_busy_programs_python_takes_longer() -> None:
+    # If others use 30 % of the cores, 0.3 ms of Python take up to 0.43 ms; the gaps take 0.4.
+    for others, count in ((0.2, 1), (0.3, 0)):
+        trace = replace(draw(CPU_ONLY), facts=Facts(load=Load(others, 0.0)))
+        assert len(find(PythonOverhead, trace) or ()) == count
 
 
 def test_other_frameworks_may_dispatch_or_wait_in_short_gaps() -> None:

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.core.steps.jitted_calls import (
     program_name,
     top_level_calls,
 )
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -101,7 +101,8 @@ def eager_calls(signals: Signals) -> EagerCalls:
     idle = signals.host_idle
     if signals.device.is_host_only:
         # Without a device, the gaps before and after a call are what the call costs.
-        longest_ns = _LONGEST_PYTHON_NS.get(trace.source.framework, LONGEST_LAUNCH_GAP_NS)
+        usual_ns = _LONGEST_PYTHON_NS.get(trace.source.framework, LONGEST_LAUNCH_GAP_NS)
+        longest_ns = stretched_ns(usual_ns, trace)
         short = idle[idle[:, 1] - idle[:, 0] <= longest_ns]
         near = union(spans[:, 0] - longest_ns, spans[:, 1] + longest_ns)
         induced = join(intersect(idle, spans), intersect(short, near))

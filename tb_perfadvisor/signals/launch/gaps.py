@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals.core.idle_gaps import Idle
+from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
 
 LONGEST_LAUNCH_GAP_NS = 2_000_000
 """An eager operator costs the host 5 to 20 microseconds, and the longest chains of views and checks
 between two launches a few hundred. Two milliseconds without a launch have another cause."""
+
+_LEAST_SHARE = 0.1
+"""Of a core: the least that a program is taken to have, however busy others are."""
 
 
 def short_and_long_gaps(idle: Idle, longest_ns: float) -> tuple[Intervals, Intervals]:
@@ -19,3 +23,9 @@ def short_and_long_gaps(idle: Idle, longest_ns: float) -> tuple[Intervals, Inter
         union(idle.start_ns[short], idle.end_ns[short]),
         union(idle.start_ns[long], idle.end_ns[long]),
     )
+
+
+def stretched_ns(usual_ns: float, trace: Trace) -> int:
+    """How long host code takes that usually takes so long, if others use the same cores."""
+    load = trace.facts.load
+    return int(usual_ns / max(1 - (load.others if load is not None else 0.0), _LEAST_SHARE))
