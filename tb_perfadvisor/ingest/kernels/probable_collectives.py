@@ -55,7 +55,8 @@ def _probable_collectives(trace: Trace) -> Int32:
     none: Int32 = np.empty(0, dtype=np.int32)
     events, kernels = trace.events, trace.kernels
     collectives = trace.rows(EventKind.COLLECTIVE)
-    if not collectives.size:
+    count = np.bincount(events.track[collectives], minlength=len(trace.tracks))
+    if not (count >= _MIN_COLLECTIVES).any():
         return none
     is_compute = events.kind[kernels.row] == EventKind.KERNEL
     known = kernels.row[is_compute & (kernels.family != KernelFamily.OTHER)]
@@ -69,7 +70,6 @@ def _probable_collectives(trace: Trace) -> Int32:
         return time_ns
 
     communicating, computing = time_by_track(collectives), time_by_track(known)
-    count = np.bincount(events.track[collectives], minlength=len(trace.tracks))
     chosen = (trace.tracks.kind == TrackKind.DEVICE_STREAM) & (count >= _MIN_COLLECTIVES)
     chosen &= communicating >= _MIN_COMMUNICATION_SHARE * (communicating + computing)
     chosen &= time_by_track(unknown) <= communicating

@@ -122,6 +122,8 @@ def preempted_calls(signals: Signals) -> PreemptedCalls:
     else:
         is_kept = np.ones(len(row), dtype=bool)
     row, excess_ns, is_trivial = row[is_kept], excess_ns[is_kept], is_trivial[is_kept]
+    if not len(row):
+        return PreemptedCalls(row, excess_ns, excess_ns, is_trivial, EMPTY, EMPTY, EMPTY)
     idle_ns = np.zeros(len(row), dtype=np.int64)
     idle, trivial_idle = [EMPTY], [EMPTY]
     start_ns, end_ns, call = _excess_spans(signals.trace, row, excess_ns)
@@ -162,7 +164,8 @@ def _stalled_calls(signals: Signals) -> tuple[Int32, Int64, NDArray[np.bool_]]:
     is_long &= events.start_ns[rows] >= window.window_start_ns
     is_long &= events.end_ns[rows] <= window.window_end_ns
     at = np.flatnonzero(is_long)
-    at = at[~_is_held_up(signals, rows[at])]
+    if at.size:
+        at = at[~_is_held_up(signals, rows[at])]
     return rows[at], (own_ns[at] - usual_ns[at]).astype(np.int64), is_trivial[at]
 
 
