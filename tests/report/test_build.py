@@ -54,15 +54,15 @@ def test_savings_are_per_step_and_divided_once() -> None:
     report = report_of(draw(SLOW), Config(select=("input-stall",)))
     (finding,) = report.findings
     assert finding.saving is not None
-    # 8 ms of the window of 20 ms: 4 ms of each of two steps.
-    assert (finding.saving.expected_ns, finding.saving.marginal_ns) == (ms(4), ms(4))
-    assert finding.saving.share_expected == pytest.approx(0.4)
+    # 8 ms of the window of 20 ms wait, 4 ms of each of two steps: from 2 to 4 ms, so 3 ms.
+    assert (finding.saving.expected_ns, finding.saving.marginal_ns) == (ms(3), ms(3))
+    assert finding.saving.share_expected == pytest.approx(0.3)
     assert finding.severity == "high"
     assert (finding.scope.first_step, finding.scope.last_step) == (0, 1)
     assert report.combined_saving is not None
-    assert report.combined_saving.expected_ns == ms(4)
+    assert report.combined_saving.expected_ns == ms(3)
     assert (report.overview.window_ns, report.overview.step_time_ns) == (ms(20), ms(10))
-    assert report.headline == "One change could save 4.00 ms of each 10.0 ms step"
+    assert report.headline == "One change could save 3.00 ms of each 10.0 ms step"
 
 
 def test_a_finding_names_the_causes_of_the_time_it_claims() -> None:
@@ -185,7 +185,7 @@ def test_several_changes_are_counted() -> None:
     )
     report = report_of(trace, Config(select=("input-stall", "step-gap")))
     assert [finding.rule_id for finding in report.findings] == ["input-stall", "step-gap"]
-    assert report.headline == "Two changes could save 8.00 ms of each 10.0 ms step"
+    assert report.headline == "Two changes could save 7.00 ms of each 10.0 ms step"
 
 
 def test_the_report_has_all_workers_and_notes() -> None:

@@ -126,7 +126,7 @@ def test_text_begins_with_headline_and_breakdown() -> None:
     # Launching: a quarter of an operator of 2 ms plus 20 us of latency; the rest is queued.
     assert lines[:8] == [
         "resnet",
-        "One change could save 4.00 ms of each 10.0 ms step",
+        "One change could save 3.00 ms of each 10.0 ms step",
         "PyTorch · NVIDIA H100 80GB HBM3 · 2 steps (ProfilerStep) · synthetic profile",
         "",
         "Compute, 32-bit    5.00 ms  50.0 %  ███████████████",
@@ -141,7 +141,7 @@ def test_text_begins_with_headline_and_breakdown() -> None:
 
 def test_markdown_has_a_heading_a_table_and_code() -> None:
     text = render(small_report(), "markdown")
-    assert text.startswith("# resnet\n\n**One change could save 4.00 ms of each 10.0 ms step**\n")
+    assert text.startswith("# resnet\n\n**One change could save 3.00 ms of each 10.0 ms step**\n")
     assert "| Waiting for input | 4.00 ms | 40.0 % |" in text
     assert "## 1. Feed the device without making it wait" in text
     assert "`input-stall` · high · saves 4.00 ms per step (40.0 %), between 2.00 ms and" in text
