@@ -229,7 +229,8 @@ def _choose(
         return None, ""
     near = [each for each in found if any(_is_near(each, place) for place in places)]
     exact = [each for each in near if any(_is_at(each, place) for place in places)]
-    candidates = exact or near or found
+    same = [each for each in found if any(_is_in_file(each, place) for place in places)]
+    candidates = exact or near or same or found
     if len(candidates) > 1:
         # A loader or a pipeline for training is what a recorded training step reads.
         named = [each for each in candidates if _TRAINING.search(_name(each))]
@@ -247,7 +248,7 @@ def _choose(
     if len(candidates) > 1:
         return candidates, f"{len(candidates)} places match"
     (only,) = candidates
-    if not near and (_TEST_FILE.search(only.code.path) or _NOT_TRAINING.search(_name(only))):
+    if not same and (_TEST_FILE.search(only.code.path) or _NOT_TRAINING.search(_name(only))):
         return [only], "the only place that matches seems to be of a test or an evaluation"
     if only.change.unsure:
         return [only], only.change.unsure
@@ -259,9 +260,13 @@ def _name(found: _Found) -> str:
     return found.code.target(found.change.node)
 
 
+def _is_in_file(found: _Found, place: model.Place) -> bool:
+    return place.source is not None and place.source.path == found.code.path
+
+
 def _is_near(found: _Found, place: model.Place) -> bool:
     """Whether a change is in the function that a place names."""
-    if place.source is None or place.source.path != found.code.path:
+    if not _is_in_file(found, place):
         return False
     function = found.code.function_around(found.change.node)
     if function is None:

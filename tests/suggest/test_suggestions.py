@@ -222,6 +222,15 @@ def test_no_workers_and_none_of_their_arguments(tmp_path: Path) -> None:
     assert lines == ["loader = DataLoader(data, batch_size=4, num_workers=0)"]
 
 
+def test_the_script_that_was_recorded_is_meant(tmp_path: Path) -> None:
+    code = LOADER + "loader = DataLoader(data)\n\nfor batch in loader:\n    train(batch)\n"
+    (tmp_path / "other.py").write_text(code, encoding="utf-8")
+    assert only(tmp_path, code, "loader-workers").reason == "2 places match"
+    loop = model.Place(file="runs/train.py", line=6, function="")
+    suggestion = only(tmp_path, code, "loader-workers", loop)
+    assert suggestion.changes == ["train.py:4: num_workers=4, persistent_workers=True"]
+
+
 def test_models_are_made_before_the_forward_pass(tmp_path: Path) -> None:
     code = (
         "import torch\n\n\ndef main():\n    model = Net(8)\n"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.made import step_loops
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
@@ -101,6 +102,7 @@ class EagerOperators(Rule):
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
                 costliest("Longest calls", signals.worker, eager.rows, duration),
+                *step_loops(signals),
             ),
             remedies=advise("compiled-step", "one-jit"),
         )

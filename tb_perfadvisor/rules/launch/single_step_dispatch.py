@@ -11,6 +11,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, stretch
+from tb_perfadvisor.rules.evidence.made import step_loops
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -130,7 +131,7 @@ class SingleStepDispatch(Rule):
                 f" {format_duration(float(length_ns.mean()))} on average)."
             ),
             saving=Saving(low_ns, total, total_ns(claims), claims, "measured", (Remove(claims),)),
-            evidence=_evidence(signals, gaps),
+            evidence=(*_evidence(signals, gaps), *step_loops(signals)),
             remedies=advise("steps-per-call", "one-jit", "larger-keras-batch"),
         )
 
