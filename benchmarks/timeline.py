@@ -5,8 +5,8 @@
 
 Prints Markdown. A real Chromium (through Playwright) visits a real TensorBoard; the report is
 cached, and the browser is new. The first frame counts from the moment at which the report's
-headline is shown. What the main thread does in each frame comes from Chromium's own trace: the time
-of all its tasks from one frame's beginning to the next one's.
+headline is shown. What the main thread does in each frame comes from Chromium's own trace: the
+processor time of all its tasks from one frame's beginning to the next one's.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ def _busy_ms(events: Sequence[dict[str, Any]]) -> Iterator[float]:
     thread = max(drawn, key=lambda known: len(drawn[known]))
     starts = sorted(set(drawn[thread]))
     tasks = [
-        (event["ts"] + event["dur"], event["dur"])
+        # On a busy machine, the time since its beginning is not only the thread's own.
+        (event["ts"] + event["dur"], event.get("tdur", event["dur"]))
         for event in events
         if (event["pid"], event["tid"]) == thread
         and event["name"] in ("RunTask", "ThreadControllerImpl::RunTask")

@@ -265,7 +265,8 @@ def test_communication_comes_first_on_two_of_128_ranks(corpus: Path) -> None:
     """
     report = report_of(corpus / "hta" / "trace_filter")
     assert report.findings[0].rule_id == "exposed-communication"
-    assert "(24.5 %) is communication" in report.findings[0].summary
+    assert report.headline == report.findings[0].title
+    assert "24.5 % of each step" in report.headline
     assert "(5.2 %), launched collectives have not begun" in report.findings[0].summary
     assert not {"python-overhead", "launch-bound", "blocked-stream"} & set(rules(report))
     assert "sampled-events" in {note.id for note in report.notes}

@@ -15,6 +15,8 @@ const LETTER_PX = 6.1;
 /** Narrower boxes have no text. */
 const LABELED_PX = 30;
 const TICK_PX = 110;
+/** Boxes wider than this leave a pixel to the next one. */
+const GAPPED_PX = 3;
 
 export interface Scene {
   width: number;
@@ -125,6 +127,9 @@ function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: numb
   const isMatch = matches && matches(picture);
   const hover = hovered === null ? -1 : texts.indexOf(hovered);
   const [left, right] = [(fromNs - range.fromNs) * scale, (toNs - range.fromNs) * scale];
+  // Boxes that begin and end at pixels of the screen are filled faster than those with blurred edges.
+  const ratio = context.getTransform().a;
+  const snap = (x: number): number => Math.round(x * ratio) / ratio;
   // By color, because a frame has tens of thousands of boxes, and changing the color takes as long as one.
   const bright = new Map<string, number[]>();
   const dim = new Map<string, number[]>();
@@ -141,14 +146,14 @@ function drawRows(context: Context, scene: Scene, picture: Picture, fromNs: numb
       for (let box = firstAfter(picture, row, fromNs); box < last; box += 1) {
         const start = picture.startNs[box] ?? 0;
         if (start >= toNs) break;
-        const x = Math.max((start - range.fromNs) * scale, left);
-        const end = Math.min(((picture.endNs[box] ?? 0) - range.fromNs) * scale, right);
+        const x = snap(Math.max((start - range.fromNs) * scale, left));
+        const end = snap(Math.min(((picture.endNs[box] ?? 0) - range.fromNs) * scale, right));
         const isPicked = boxes.event[box] === pick;
         // Boxes thinner than half a pixel would hide behind one another.
         if (end < drawnTo + 0.5 && !isPicked) continue;
         const name = picture.name[box] ?? -1;
         // Leave a pixel between neighbors, but draw nothing too thin to see.
-        const wide = Math.max(end - x - 0.75, 1);
+        const wide = Math.max(end - x - (end - x > GAPPED_PX ? 1 : 0), 1);
         drawnTo = x + wide;
         const color = palette.event(kinds[picture.kind[box] ?? 0] ?? "", name);
         const group = isMatch !== null && !(isMatch[name] ?? false) ? dim : bright;
