@@ -121,7 +121,7 @@ def test_a_finding_is_a_result() -> None:
     assert result["message"]["text"].startswith(
         "resnet: Feed the device without making it wait: DataLoader. "
     )
-    assert result["properties"]["saving"]["expected_ns"] == pytest.approx(4_000_000, rel=1e-3)
+    assert result["properties"]["saving"]["expected_ns"] == pytest.approx(3_000_000, rel=1e-3)
     (rule,) = written["tool"]["driver"]["rules"]
     assert rule["id"] == "input-stall"
     assert rule["help"]["markdown"].startswith("# input-stall")
