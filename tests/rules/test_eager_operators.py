@@ -172,7 +172,8 @@ def test_a_recorded_block_without_jit(corpus: Path) -> None:
     assert "80 calls in all" in findings["eager-operators"].summary
     saving = findings["eager-operators"].saving
     assert saving is not None
-    assert saving.share_high == pytest.approx(0.24, abs=0.01)
+    # Without them, a replay also closes some of the idle time behind them.
+    assert 0.23 < saving.share_high < 0.27
     # Recording 920 frames of 230 ns and 1,325 ranges of 300 takes 0.61 of the 32.6 ms.
     assert saving.share_expected == pytest.approx(0.24 - 0.61 / 32.6, abs=0.01)
 
