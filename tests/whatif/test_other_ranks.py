@@ -80,11 +80,14 @@ def test_saving_ends_when_another_rank_arrives_last() -> None:
 
 
 def test_fix_removes_the_same_cause_from_other_ranks() -> None:
-    # The other rank fetches for 3 ms, so all of the 6 ms disappear.
+    # The other rank fetches for 3 ms, so all of the 6 ms may disappear. At twice the rate of its
+    # workers, a step of 11 ms takes 5.5 ms less, of which half counts at least; the middle is
+    # expected.
     report = analyze(run(FETCHES, THINKS.replace("ppp", "DDD")))
     stall = next(finding for finding in report.findings if finding.rule_id == "input-stall")
     assert stall.saving is not None
-    assert stall.saving.expected_ns == 6_000_000
+    assert stall.saving.high_ns == 6_000_000
+    assert stall.saving.expected_ns == (2_750_000 + 6_000_000) // 2
 
 
 def test_largest_possible_saving() -> None:
