@@ -11,7 +11,7 @@ from tb_perfadvisor.trace import EventKind
 # Names that JAX 0.10 records on the CPU.
 ON_CPU: Mapping[str, Symbol] = {
     "j": host("PjitFunction(step)"),
-    "d": host("DevicePut"),
+    "u": host("DevicePut"),
     "t": host("H2D Dispatch"),
     "p": host("$train.py:37 run", EventKind.PYTHON),
     "o": Symbol(EventKind.OPERATOR, "dot.3"),
@@ -20,7 +20,7 @@ SLOW = """
     cell 1ms
     step |..........|..........|
     main |jjj.......|jjj.......|
-    main |.dd.......|.dd.......|
+    main |.uu.......|.uu.......|
     pool |...ttttooo|...ttttooo|
 """
 FIXED = """
@@ -45,19 +45,19 @@ def test_batches_that_are_put_before_the_call_are_no_arguments() -> None:
     ahead = """
         cell 1ms
         step |..........|..........|
-        main |.dd...j...|.dd...j...|
+        main |.uu...j...|.uu...j...|
         pool |...tttt.oo|...tttt.oo|
     """
     assert find(HostArguments, ahead, legend=ON_CPU, framework="jax") == ()
 
 
 def test_python_is_not_blamed_for_the_dispatch_of_a_program() -> None:
-    legend = {**ON_CPU, "d": host("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice")}
+    legend = {**ON_CPU, "u": host("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice")}
     dispatch = """
         cell 1ms
         step |..........|..........|..........|
         main |pppppppppp|pppppppppp|pppppppppp|
-        main |ddddddd...|ddddddd...|ddddddd...|
+        main |uuuuuuu...|uuuuuuu...|uuuuuuu...|
         pool |.......ooo|.......ooo|.......ooo|
     """
     assert find(PythonOverhead, dispatch, legend=legend, framework="jax") == ()
