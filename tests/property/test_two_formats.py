@@ -289,9 +289,13 @@ def test_two_workers(first: str, second: str) -> None:
         )
         for rank, cells in enumerate((first, second))
     ]
-    drawn = truths(run_of(*workers))
-    for form in ("kineto", "xplane"):
-        same(truths(run_of(*(read(trace, form) for trace in workers))), drawn)
+    same(truths(run_of(*(read(trace, "kineto") for trace in workers))), truths(run_of(*workers)))
+    # Where the number of ranks is unknown, others may be missing, and less is proven.
+    hosts = [
+        replace(trace, source=replace(trace.source, rank=None, world_size=None))
+        for trace in workers
+    ]
+    same(truths(run_of(*(read(trace, "xplane") for trace in workers))), truths(run_of(*hosts)))
 
 
 # --- columns without a letter ------------------------------------------------------------------

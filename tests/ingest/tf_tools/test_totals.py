@@ -135,8 +135,8 @@ def test_input_finding_shows_the_stages_of_the_pipeline() -> None:
     assert finding.summary.endswith(" for input.")
     assert finding.title == "Feed the device without making it wait"
     assert finding.saving is not None
-    # The 4 ms disappear if they overlap 6 ms of compute.
-    assert (finding.saving.low_ns, finding.saving.high_ns) == (4_000_000, 4_000_000)
+    # The 4 ms disappear if they overlap 6 ms of compute; half of them, if cores are shared.
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (2_000_000, 4_000_000)
     table: Any = finding.evidence[1]
     assert table.rows == [
         ["Iterator::Model::Batch::Map", "Preprocessing", 40, 10_000_000, 10_000_000],
@@ -151,8 +151,8 @@ def test_prefetching_pipeline_already_overlaps(root: str) -> None:
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
     saving = report.findings[0].saving
     assert saving is not None
-    # At twice the rate, a step takes 4 ms less, of which half counts.
-    assert (saving.low_ns, saving.expected_ns) == (2_000_000, 4_000_000)
+    # At twice the rate, half of the 4 ms go; the middle between that and all of it is expected.
+    assert (saving.low_ns, saving.expected_ns) == (2_000_000, 3_000_000)
 
 
 def test_input_wait_is_unknown_without_a_pipeline() -> None:
