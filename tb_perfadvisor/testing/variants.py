@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.machine.facts import UNKNOWN
 from tb_perfadvisor.signals import Need
 from tb_perfadvisor.trace import (
     EventKind,
@@ -73,6 +74,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need in (Need.WORK, Need.DEVICE_EVENTS):
         is_device = kind >= FIRST_DEVICE_KIND
         return keep_events(trace, ~is_device) if is_device.any() else None
+    if need is Need.RUN_LINES:
+        return replace(trace, facts=UNKNOWN)
     if need is Need.HOST_EVENTS:
         return keep_events(trace, kind >= FIRST_DEVICE_KIND)
     if need is Need.INPUT:

@@ -45,12 +45,18 @@ def share(found: FindingInfo) -> float:
     return found.saving.share_expected
 
 
+def most(found: FindingInfo) -> float:
+    """What it saves of a step at most."""
+    assert found.saving is not None
+    return found.saving.share_high
+
+
 def test_slow_input_of_keras_is_named_down_to_the_iterator(corpus: Path) -> None:
     report = advice(corpus / "local-tf-cpu/keras_slow_input")
-    assert ids(report)[:2] == ["input-stall", "host-preprocessing"]
+    assert ids(report)[0] == "input-stall"
     preprocessing = of(report, "host-preprocessing")
     assert preprocessing.refines == "input-stall"
-    assert preprocessing.summary.endswith("mostly in Iterator::Root::MapAndBatch.")
+    assert preprocessing.title == "Take work out of the input pipeline: MapAndBatch"
     # gen_tf.py maps a numpy_function that sleeps 2 ms over 32 samples, one at a time, and does not
     # prefetch; TensorFlow's autotuning adds a prefetch of its own.
     assert {"python-fed-input", "tfdata-sequential-map"} <= set(ids(report))
@@ -99,7 +105,7 @@ def test_a_tpu_that_streams_from_its_host(corpus: Path) -> None:
     report = advice(corpus / "xprof-test/plugins/profile/tpu_inference_2_2cc1243f")
     # INDEX: about 97 % of the XLA ops' time is copy-done; every dimension fits its tile.
     assert ids(report) == ["host-offload-copies"]
-    assert share(report.findings[0]) == pytest.approx(0.97, abs=0.005)
+    assert most(report.findings[0]) == pytest.approx(0.97, abs=0.005)
     outcome = next(outcome for outcome in report.outcomes if outcome.rule_id == "padded-shapes")
     assert outcome.status == "passed"
 
@@ -137,7 +143,7 @@ def test_results_from_before_events_were_kept(corpus: Path) -> None:
     report = advice(corpus / "xprof-demo/plugins/profile/GPU-input-bound")
     # The files' own: input 81.37 %, 11 steps of 1,114.499 ms on average.
     assert ids(report)[0] == "input-stall"
-    assert share(report.findings[0]) == pytest.approx(0.8137, abs=0.001)
+    assert most(report.findings[0]) == pytest.approx(0.8137, abs=0.001)
     assert report.steps.used == 11
     assert report.overview.step_time_ns == pytest.approx(1114.499e6, rel=1e-5)
 
@@ -214,5 +220,5 @@ def test_a_core_that_waits_in_its_infeed(corpus: Path) -> None:
     # XProf's own table of the steps of a TPU: 84.8 % of 141.8 ms.
     infeed = of(report, "infeed-wait")
     assert infeed.refines == "input-stall"
-    assert share(infeed) == pytest.approx(0.848, abs=0.0005)
+    assert most(infeed) == pytest.approx(0.848, abs=0.0005)
     assert report.overview.step_time_ns == pytest.approx(141.8e6, rel=0.001)

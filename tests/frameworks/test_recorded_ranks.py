@@ -146,6 +146,10 @@ def test_gradients_reduced_one_by_one(tmp_path: Path) -> None:
     # A weight and a bias of each of 40 layers.
     (finding,) = (finding for finding in report.findings if finding.rule_id == "small-messages")
     assert finding.summary.startswith("80 small collectives per step")
-    assert (saving(report, "small-messages") or 0) > 0.1
+    # On a busy machine, the ranks' collectives may end too far apart to tell waits from transfers.
+    limits = finding.saving or finding.bounds
+    assert limits is not None
+    assert limits.share_high is not None
+    assert limits.share_high > 0.1
     (fixed := tmp_path / "fixed").mkdir()
     assert saving(recorded(fixed, "one_by_one-in_one", 2), "small-messages") is None

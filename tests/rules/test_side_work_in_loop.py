@@ -55,7 +55,7 @@ def test_nothing_without_enough_looks_or_without_such_work() -> None:
     # 2 of 20 may be chance: the standard error is 6.7 points.
     assert find(SideWorkInLoop, program(figures(0.1), looks=20)) == ()
     assert find(SideWorkInLoop, program(STEP)) == ()
-    assert find(SideWorkInLoop, replace(program(STEP), facts=Facts())) == ()
+    assert find(SideWorkInLoop, replace(program(STEP), facts=Facts())) is None
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -50,7 +50,7 @@ class ChannelsFirstOnCpu(Rule):
     id = "channels-first-on-cpu"
     title = "Keep images with their channels last"
     category = "compute"
-    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
     minimum_share = Limit(

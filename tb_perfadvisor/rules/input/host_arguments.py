@@ -49,7 +49,7 @@ class HostArguments(Rule):
     id = "host-arguments"
     title = "Put arguments on the device before the call"
     category = "input"
-    needs = (Need.WORK, Need.HOST_EVENTS)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
 
     minimum_share = Limit(0.05, "share", "Small arguments are copied in microseconds.")
 

@@ -66,7 +66,7 @@ class SideWorkInLoop(Rule):
     id = "side-work-in-loop"
     title = "Draw, save and log less often"
     category = "launch"
-    needs = (Need.WORK, Need.HOST_EVENTS)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.RUN_LINES)
     is_preview = False
 
     minimum_share = Limit(

@@ -53,7 +53,7 @@ class FullPrecisionOnCpu(Rule):
     id = "full-precision-on-cpu"
     title = "Multiply in bfloat16, which this CPU does faster"
     category = "precision"
-    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
     minimum_share = Limit(

@@ -37,6 +37,8 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import overlap_ns, single
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64, UInt8
 
+_TEMPLATE = "triton_tem_"
+"""How torch.compile names what it generates from its templates for products."""
 _FP32, _TF32 = NUMBER_FORMATS.index("fp32"), NUMBER_FORMATS.index("tf32")
 
 
@@ -167,6 +169,12 @@ def _product_kernels(signals: Signals, owners: Int32) -> _Kernels:
     is_launched &= (launch >= 0) | (events.start_ns[rows] >= first_ns)
     family = trace.by_event(trace.kernels.row, trace.kernels.family, 0)[rows]
     is_matrix = is_in(family, MATRIX_FAMILIES)
+    # Old kernels of torch.compile have no telling name; the operators that launch them do.
+    names = np.where(operator >= 0, events.name[operator], -1)
+    templates = [
+        n for n in distinct(names[names >= 0]).tolist() if trace.strings[n].startswith(_TEMPLATE)
+    ]
+    is_matrix |= is_in(names, templates)
     duration_ns = events.duration_ns[rows]
     known_ns = int(duration_ns[is_launched & (owner >= 0)].sum())
     unknown_ns = int(duration_ns[is_launched & (owner < 0) & is_matrix].sum())

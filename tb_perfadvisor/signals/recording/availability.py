@@ -120,6 +120,11 @@ CHECKS: dict[Need, Check] = {
     Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
     Need.EVENTS: Check(lambda s: s.trace.totals is None, ""),
     Need.HOST_EVENTS: Check(shows_host_events, "the profile has no host events"),
+    Need.CPU_PROGRAM: Check(lambda s: s.device.is_host_only, "the program uses a device"),
+    Need.RUN_LINES: Check(
+        lambda s: s.trace.facts.lines is not None,
+        "the recorder did not look where the program was over its whole run",
+    ),
     Need.INPUT: Check(
         shows_input,
         "the profile shows no fetching of input: another loader may do it, or there is none",

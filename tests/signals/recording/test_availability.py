@@ -41,6 +41,8 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.COMPILE_LOG,
         Need.COMPILED_REGIONS,
         Need.COLLECTIVES,
+        Need.CPU_PROGRAM,
+        Need.RUN_LINES,
         Need.INFEED,
         Need.INPUT_STAGES,
         Need.ITERATORS,
