@@ -122,10 +122,12 @@ class StackSamples:
 
     def _run(self) -> None:
         main = threading.main_thread()
+        # Its own generator: the program's random numbers stay what they are without a recording.
+        chance = random.Random()
         before_s = time.monotonic()
         while not self._is_stopped:
             # At random, so that no loop is in the same place each time.
-            time.sleep(_EVERY_S * random.uniform(0.5, 1.5))
+            time.sleep(_EVERY_S * chance.uniform(0.5, 1.5))
             now_s = time.monotonic()
             passed_s, before_s = now_s - before_s, now_s
             if self._is_paused or passed_s > _MOST_S:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import time
 import types
 
@@ -46,6 +47,20 @@ def test_what_is_read_is_no_side_work_and_recordings_are_left_out() -> None:
     assert lines is not None
     assert lines.seconds == pytest.approx(0.3, abs=0.2)
     assert {line.side_work for line in lines.lines} == {None}
+
+
+def test_the_random_numbers_of_the_program_stay_the_same() -> None:
+    samples = StackSamples()
+    random.seed(0)
+    expected = [random.random() for _ in range(3)]
+    random.seed(0)
+    samples.step()
+    found = []
+    for _ in range(3):
+        found.append(random.random())
+        time.sleep(0.2)  # several looks
+    samples.stop()
+    assert found == expected
 
 
 def test_nothing_before_the_first_step_and_after_it_has_stopped() -> None:
