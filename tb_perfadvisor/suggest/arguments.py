@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import libcst as cst
 
-from tb_perfadvisor.suggest.code import Node, expression
+from tb_perfadvisor.suggest.code import Node, dotted_name, expression
 
 _LINE_END = cst.TrailingWhitespace()
 
@@ -25,6 +27,40 @@ def positional(call: Node) -> list[Node]:
 def unpacks(call: Node) -> bool:
     """Whether a call unpacks arguments (`*args`, `**options`), so that more may be set."""
     return any(arg.star for arg in call.args)
+
+
+def overrides(call: Node) -> bool:
+    """Whether `with_arguments` can set an argument that unpacked ones may set, too.
+
+    What is unpacked is the last argument, and has a name: `**options`.
+    """
+    unpacked = [arg for arg in call.args if arg.star]
+    return not unpacked or (
+        len(unpacked) == 1
+        and unpacked[0].star == "**"
+        and unpacked[0] is call.args[-1]
+        and bool(dotted_name(unpacked[0].value))
+    )
+
+
+def with_arguments(call: Node, wanted: Mapping[str, str]) -> Node:
+    """A call with keyword arguments set, whatever the arguments are that it unpacks.
+
+    Raises:
+        ValueError: If the call does not let `overrides` be true.
+    """
+    inner = {name: value for name, value in wanted.items() if argument(call, name) is None}
+    for name, value in wanted.items():
+        if name not in inner or not unpacks(call):
+            call = with_argument(call, name, value)
+    if not inner or not unpacks(call):
+        return call
+    if not overrides(call):
+        raise ValueError("the call unpacks other arguments")
+    *others, last = call.args
+    items = ", ".join(f'"{name}": {value}' for name, value in inner.items())
+    merged = expression(f"{{**{dotted_name(last.value)}, {items}}}")
+    return call.with_changes(args=[*others, last.with_changes(value=merged)])
 
 
 def integer(node: Node | None) -> int | None:

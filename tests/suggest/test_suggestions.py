@@ -69,7 +69,8 @@ def test_files_that_are_no_python_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("DataLoader(a, **options)", "other arguments may set num_workers"),
+        ("DataLoader(a, **options())", "other arguments may set num_workers"),
+        ("DataLoader(a, *options)", "other arguments may set num_workers"),
         ("DataLoader(a, num_workers=workers())", "num_workers is `workers()`"),
         ("DataLoader(MyIterableDataset())", "each worker would repeat the data"),
         ("DataLoader(a, 8, True, None, None, 2)", "other arguments may set num_workers"),
@@ -220,6 +221,41 @@ def test_no_workers_and_none_of_their_arguments(tmp_path: Path) -> None:
     )
     lines = added(only(tmp_path, code, "no-loader-workers"))
     assert lines == ["loader = DataLoader(data, batch_size=4, num_workers=0)"]
+
+
+def test_unpacked_arguments_are_overridden_in_the_call(tmp_path: Path) -> None:
+    code = (
+        LOADER + "options = {'batch_size': 4}\nif cuda:\n    options.update({'num_workers': 1})\n"
+        "train_loader = DataLoader(data, shuffle=True, **options)\n"
+        "test_loader = DataLoader(data, **options)\n"
+    )
+    (line,) = added(only(tmp_path, code, "loader-workers"))
+    merged = '**{**options, "num_workers": 4, "persistent_workers": True}'
+    assert line == f"train_loader = DataLoader(data, shuffle=True, {merged})"
+    (line,) = added(only(tmp_path, code, "no-loader-workers"))
+    assert line == 'train_loader = DataLoader(data, shuffle=True, **{**options, "num_workers": 0})'
+    timed = code.replace("'num_workers': 1", "'prefetch_factor': 4")
+    reason = only(tmp_path, timed, "no-loader-workers").reason
+    assert reason == "its unpacked arguments may need worker processes"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "test_loader = DataLoader(b, num_workers=args.workers)\n",
+        "torch.set_num_threads(args.workers)\n",
+    ],
+)
+def test_a_default_that_others_share_stays(tmp_path: Path, other: str) -> None:
+    code = (
+        LOADER + "parser.add_argument('--workers', type=int, default=0)\n"
+        "args = parser.parse_args()\n"
+        "train_loader = DataLoader(a, num_workers=args.workers)\n"
+    )
+    alone = only(tmp_path, code, "loader-workers")
+    assert added(alone) == ["parser.add_argument('--workers', type=int, default=4)"]
+    shared = only(tmp_path, code + other, "loader-workers")
+    assert added(shared) == ["train_loader = DataLoader(a, num_workers=4)"]
 
 
 def test_the_script_that_was_recorded_is_meant(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from tb_perfadvisor.suggest.arguments import (
     argument,
     integer,
     is_name,
+    overrides,
     positional,
     unpacks,
     with_argument,
+    with_arguments,
 )
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
-from tb_perfadvisor.suggest.constants import literal_behind
+from tb_perfadvisor.suggest.constants import is_only_for, literal_behind
 from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -26,6 +28,7 @@ _WORKERS_PLACE = 5
 _PIN_PLACE = 7
 """The position of `pin_memory` among the arguments of a DataLoader."""
 _USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_factor"})
+_ONLY_OF_WORKERS = re.compile(r"persistent_workers|prefetch_factor|multiprocessing_context")
 _REPEATS = re.compile(
     r"IterableDataset|streaming=True|to_iterable_dataset|webdataset|WebDataset|IterDataPipe"
 )
@@ -48,42 +51,49 @@ def _workers(code: Code, values: Values) -> Iterator[Edit]:
         if why:
             yield Edit(call, unsure=why)
             continue
-        literal = now if integer(now) is not None else literal_behind(code, now, _USES_OF_WORKERS)
-        count = 0 if now is None else integer(literal)
-        if count is None:
-            yield Edit(
-                call,
-                unsure=f"num_workers is `{code.source(now)}`, which is set or used elsewhere, too",
-            )
+        literal = now if integer(now) is not None else literal_behind(code, now)
+        count = integer(literal)
+        if now is not None and count is None:
+            yield Edit(call, unsure=f"num_workers is `{code.source(now)}`, which is set elsewhere")
             continue
         present = f"num_workers={count}" if count else ""
-        workers, note = _wanted_workers(values, count), "" if "__main__" in code.text else _SPAWNED
+        workers, note = str(_wanted_workers(values, count or 0)), ""
         if count:
             note = f"The profile was recorded with num_workers={count}; if not, record it again."
+        elif "__main__" not in code.text:
+            note = _SPAWNED
+        wanted = {"num_workers": workers}
         if literal is not now:
-            changes = ((literal, cst.Integer(str(workers))),)
+            if is_only_for(code, now, _USES_OF_WORKERS):
+                changes: tuple[tuple[Node, Node], ...] = ((literal, cst.Integer(workers)),)
+            else:  # Another loader, or other code, would change with the value.
+                changes = ((call, with_arguments(call, wanted)),)
             yield Edit(call, f"num_workers={workers}", changes, note=note, present=present)
             continue
-        changed, what = with_argument(call, "num_workers", str(workers)), f"num_workers={workers}"
         # Workers that persist keep the dataset as it was when they started.
         if (
             argument(call, "persistent_workers") is None
-            and not unpacks(call)
+            and not (unpacks(call) and now is not None)
             and not _CHANGES_DATA.search(code.text)
         ):
-            changed = with_argument(changed, "persistent_workers", "True")
-            what += ", persistent_workers=True"
-        yield Edit(call, what, ((call, changed),), note=note, present=present)
+            wanted["persistent_workers"] = "True"
+        what = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        changes = ((call, with_arguments(call, wanted)),)
+        yield Edit(call, what, changes, note=note, present=present)
 
 
 def _no_workers(code: Code, values: Values) -> Iterator[Edit]:
     """No worker processes, and none of the arguments that only they take."""
     for call in code.calls(*_LOADER):
         now = argument(call, "num_workers")
-        count = 0 if now is None and not unpacks(call) else integer(now)
-        if count is None:
+        literal = now if integer(now) is not None else literal_behind(code, now)
+        if now is not None and integer(literal) is None:
             yield Edit(call, unsure="num_workers is not a number in this call")
-        elif count:
+        elif not overrides(call):
+            yield Edit(call, unsure="other arguments may set num_workers")
+        elif now is None and unpacks(call) and _ONLY_OF_WORKERS.search(code.text):
+            yield Edit(call, unsure="its unpacked arguments may need worker processes")
+        elif integer(literal) != 0 and (now is not None or unpacks(call)):
             kept = [
                 given
                 for given in call.args
@@ -92,7 +102,7 @@ def _no_workers(code: Code, values: Values) -> Iterator[Edit]:
             ]
             if len(kept) < len(call.args):
                 kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
-            changed = with_argument(call.with_changes(args=kept), "num_workers", "0")
+            changed = with_arguments(call.with_changes(args=kept), {"num_workers": "0"})
             yield Edit(call, "num_workers=0", ((call, changed),))
 
 
@@ -140,9 +150,7 @@ def _why_no_workers(code: Code, call: Node) -> str:
     """Why a loader must not get worker processes; empty if it may."""
     if _REPEATS.search(code.text):
         return "each worker would repeat the data of an IterableDataset"
-    if len(positional(call)) > _WORKERS_PLACE or (
-        argument(call, "num_workers") is None and unpacks(call)
-    ):
+    if len(positional(call)) > _WORKERS_PLACE or not overrides(call):
         return "other arguments may set num_workers"
     if _ON_DEVICE.search(_code_of_workers(code, call)):
         return "worker processes would use the device"
@@ -225,8 +233,8 @@ FIXES = (
         "loader-workers",
         ("DataLoader",),
         _workers,
-        "Datasets that use the device or that each worker would repeat, and numbers that are set or"
-        " used elsewhere.",
+        "Datasets that use the device or that each worker would repeat, and numbers that are set"
+        " elsewhere.",
         Part.LOADER_WORKERS,
     ),
     Fix(
