@@ -102,16 +102,9 @@ def test_a_loop_over_samples_is_batched() -> None:
 
 
 def test_layers_can_only_be_compiled() -> None:
+    """What that saves is said by eager-steps."""
     names = [*["aten::linear", "aten::relu"] * 20, *[f"{NODE}AddmmBackward0", GRADIENT] * 20]
-    (finding,) = find(ManyTinyOperators, program(names)) or ()
-    assert "small layers" in finding.summary
-    assert finding.saving is not None
-    # Two passes of 40 operators, each of which ends with an operator of 5 us.
-    dispatch_us = 2 * (39 * 20 + 5) - 80 * 0.6
-    assert finding.saving.low_ns == 0
-    assert finding.saving.expected_ns == int(2 * us(1) * dispatch_us * 0.5 * (1 - 1 / 20))
-    assert finding.saving.basis == "heuristic"
-    assert "torch.compile" in finding.remedies[0].snippet
+    assert find(ManyTinyOperators, program(names)) == ()
 
 
 def test_operators_that_compute_are_not_tiny() -> None:

@@ -43,24 +43,17 @@ _FUSED_LAYER = (0.5, 1.0, 1.0)
 _NATIVE_LOOP = (0.0, 0.2, 0.5)
 """Other recurrent layers call the same operators from C++, without those that index the sequence:
 a GRU has 20 % fewer operators than a loop over its cell, a plain unit 35 %."""
-_COMPILED = (0.0, 0.5, 1.0)
-"""What torch.compile saves of the dispatch of layers: 1.2 times as much was measured with sixty
-small ones, nothing where it falls back to single operators."""
 _SUBJECTS = {
     LoopKind.OPTIMIZER: "the optimizer's loop over parameters",
     LoopKind.PARAMETERS: "a loop over parameters",
-    LoopKind.LAYERS: "small layers",
     LoopKind.SEQUENCE: "a loop over the places of a sequence",
     LoopKind.ELEMENTS: "a loop over samples or other elements",
-    LoopKind.UNKNOWN: "a loop",
 }
 _ADVICE = {
     LoopKind.OPTIMIZER: ("fused-optimizer", "list-operators"),
     LoopKind.PARAMETERS: ("list-operators", "compile"),
-    LoopKind.LAYERS: ("compile", "larger-batch"),
     LoopKind.SEQUENCE: ("recurrent-layer", "compile", "larger-batch"),
     LoopKind.ELEMENTS: ("stacked-elements", "compile"),
-    LoopKind.UNKNOWN: ("compile", "stacked-elements"),
 }
 
 
@@ -70,8 +63,7 @@ class ManyTinyOperators(Rule):
     What it finds
     -------------
     The same operators called again and again in a step, at least 16 times: for each parameter in an
-    optimizer, for each sample of a batch, for each box of a loss, for each layer of a deep and
-    narrow network.
+    optimizer, for each sample of a batch, for each box of a loss, for each place of a sequence.
 
     Why it matters
     --------------
@@ -89,7 +81,7 @@ class ManyTinyOperators(Rule):
     On the CPU, expected is the dispatch for loops that one call can replace. For elements and
     optimizers, half of the remaining time is added, because large operators also compute faster.
     High is the whole time of the loop. Layers depend on each other, so only compiling them
-    helps: half of their dispatch is expected, and low is 0. An LSTM layer replaces its loop of
+    helps: on the CPU, they are left to eager-steps. An LSTM layer replaces its loop of
     cells by one operator; other recurrent layers on the CPU run the same loop in C++, which leaves
     a fifth of the dispatch to gain, unless compiling gains more. On a device, it is
     the idle time during the loop, a part of what launch-bound reports; loops over layers are left
@@ -138,8 +130,9 @@ class ManyTinyOperators(Rule):
     def _saving(self, signals: Signals, loop: OperatorLoop) -> Saving | None:
         if not signals.device.is_host_only:
             return _on_device(signals, loop)
-        if loop.dispatch_ns < self.minimum_dispatch_share * total_ns(loop.spans):
-            return None
+        is_mostly_dispatch = loop.dispatch_ns >= self.minimum_dispatch_share * total_ns(loop.spans)
+        if loop.kind not in _ADVICE or not is_mostly_dispatch:
+            return None  # eager-steps says what compiling saves
         return _on_cpu(signals, loop)
 
 
@@ -168,7 +161,7 @@ def _realized(signals: Signals, loop: OperatorLoop) -> tuple[float, float, float
         names = distinct(signals.trace.events.name[loop.rows]).tolist()
         is_fused = _FUSED_CELL in {signals.trace.strings[name] for name in names}
         return _FUSED_LAYER if is_fused else _NATIVE_LOOP
-    return _REALIZED.get(loop.kind, _COMPILED)
+    return _REALIZED[loop.kind]
 
 
 def _on_device(signals: Signals, loop: OperatorLoop) -> Saving | None:

@@ -1,0 +1,123 @@
+"""Steps on the CPU that PyTorch runs operator by operator, and what compiling them would save.
+
+Python, dispatch and tiny operators of an eager loop are one cause. What `torch.compile` saves of it
+does not follow from how long they take: matrix products stay calls of a library, each gradient of a
+compiled function is accumulated by itself as before, and a compiled function checks its inputs.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.host.operator_loops import LoopKind, operator_loops
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.launch.gaps import stretched_ns
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, join, minus, union
+from tb_perfadvisor.trace.tables import Int32
+
+ACCUMULATES = re.compile(r"AccumulateGrad")
+KEPT = re.compile(
+    r"mm\b|matmul|linear|conv|lstm|gru\b|rnn|attention|embedding"
+    r"|MmBackward|AddmmBackward|Convolution|Linear|Attention|Embedding|Rnn|Lstm",
+)
+"""Operators and autograd nodes that compiled code still calls one by one."""
+_RECURRENT = re.compile(r"^aten::(rnn_tanh|rnn_relu|lstm|gru)$")
+_PARTS_OF_LOOPS = (
+    LoopKind.OPTIMIZER,
+    LoopKind.PARAMETERS,
+    LoopKind.ELEMENTS,
+    LoopKind.SEQUENCE,
+)
+"""Loops that a call of the framework replaces, which is better than compiling them."""
+_LONGEST_GAP_NS = 300_000
+"""Between two operators; longer gaps are host code of the program."""
+
+_OPERATOR_NS, _GRADIENT_NS = 3_300, 4_200
+_TRAINING_NS, _FORWARD_NS = 54_000, 20_000
+"""Saved for each operator that is fused, and spent for each gradient and for each call. Fitted by
+`cost_models/compiled_steps.py` to eleven small models that train with PyTorch 2.13 on one core of
+an x86 virtual machine: 0.9 to 2.6 times as much was saved where a tenth of the step or more is
+foretold. A perceptron of 48 layers got slower by half, for which 1 % is foretold."""
+MOST_PART = 2.6
+
+
+class EagerSteps(Struct, frozen=True):
+    """What of the used steps a compiler would fuse."""
+
+    rows: Int32
+    """The outermost operators and autograd nodes that it fuses, in order of start."""
+    gradients: int
+    """How many gradients are accumulated."""
+    spans: Intervals
+    """When these operators run, and Python between them."""
+    recurrent_calls: int
+    """How often a step calls a recurrent layer, which takes a whole sequence at once."""
+    saving_ns: int
+    """What compiling is expected to save; 0 if it would cost more."""
+
+
+def expected_saving_ns(operators: int, gradients: int, steps: int, *, trains: bool) -> int:
+    """What compiling saves of some steps; negative if it costs more.
+
+    Args:
+        operators: The outermost ones that are fused, in all steps.
+        gradients: How many are accumulated in all steps.
+        steps: How many there are.
+        trains: Whether they run a backward pass.
+    """
+    call_ns = _TRAINING_NS if trains else _FORWARD_NS
+    return operators * _OPERATOR_NS - gradients * _GRADIENT_NS - steps * call_ns
+
+
+@memoized
+def eager_steps(signals: Signals) -> EagerSteps | None:
+    """The eager operators of PyTorch's steps on the CPU; None of other programs."""
+    trace, events = signals.trace, signals.trace.events
+    if not signals.device.is_host_only or trace.source.framework != "pytorch":
+        return None
+    rows = signals.steps.own(trace.rows(EventKind.OPERATOR))
+    rows = rows[events.track[rows] == signals.step_track]
+    is_around = is_in(events.kind, (EventKind.OPERATOR, EventKind.INPUT_WAIT, EventKind.COMPILE))
+    rows = rows[~has_ancestor(events.parent, rows, is_around)]
+    loops = [loop.spans for loop in operator_loops(signals) if loop.kind in _PARTS_OF_LOOPS]
+    updating = join(optimizer_loop(signals).steps, zeroing_loop(signals).steps)
+    rows = rows[~contains(join(updating, *loops), events.start_ns[rows])]
+    accumulating = _named(signals, rows, ACCUMULATES)
+    fused = rows[~accumulating & ~_named(signals, rows, KEPT)]
+    gradients = int(accumulating.sum())
+    steps = max(signals.steps.count, 1)
+    saving_ns = expected_saving_ns(len(fused), gradients, steps, trains=gradients > 0)
+    spans = _spans(signals, fused, rows, join(updating, *loops))
+    recurrent_calls = int(_named(signals, rows, _RECURRENT).sum()) // steps
+    return EagerSteps(fused, gradients, spans, recurrent_calls, max(saving_ns, 0))
+
+
+def _named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    names = signals.trace.events.name[rows]
+    strings = signals.trace.strings
+    return is_in(
+        names, [name for name in distinct(names).tolist() if pattern.search(strings[name])]
+    )
+
+
+def _spans(signals: Signals, fused: Int32, rows: Int32, others: Intervals) -> Intervals:
+    """When fused operators run, with the short gaps of idle time before them."""
+    events = signals.trace.events
+    if not len(fused):
+        return EMPTY
+    running = union(events.start_ns[fused], events.end_ns[fused])
+    place = np.searchsorted(rows, fused)
+    before = np.maximum(place - 1, 0)
+    gap_start, gap_end = events.end_ns[rows[before]], events.start_ns[fused]
+    longest_ns = stretched_ns(_LONGEST_GAP_NS, signals.trace)
+    is_short = (place > 0) & (gap_end > gap_start) & (gap_end - gap_start <= longest_ns)
+    return minus(join(running, union(gap_start[is_short], gap_end[is_short])), others)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tb_perfadvisor.rules.launch.eager_steps import EagerSteps
+from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
+from tb_perfadvisor.signals.core.origins import NODE
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import us
+from tb_perfadvisor.trace import Trace
+
+GRADIENT = f"{NODE}torch::autograd::AccumulateGrad"
+DENSITY = ["aten::sub", "aten::div", "aten::exp", "aten::mul", "aten::sum", "aten::log"]
+
+
+def program(names: Sequence[str], *, every_us: int = 10, device: bool = False) -> Trace:
+    """Three steps of operators of 6 us, one every 10 us."""
+    builder = TraceBuilder()
+    length = every_us * len(names)
+    for number in range(3):
+        start = number * length
+        builder.step(number, us(start), us(start + length))
+        for place, name in enumerate(names):
+            at = start + every_us * place
+            builder.operator(name, us(at), us(at + 6), launches=device)
+            if device:
+                builder.kernel("elementwise", us(at + 5), us(at + 6))
+    return builder.build()
+
+
+def test_saves_what_a_fused_loop_saves() -> None:
+    # 60 operators every 10 us. Compiled, one region of 422 us is left: what is foretold is
+    # 60 x 3.3 us, without the 20 us of a call.
+    checked = check_rule(
+        EagerSteps,
+        slow=program(DENSITY * 10),
+        fixed=program(["Torch-Compiled Region: 0/0"], every_us=422),
+        saves="178us",
+        tolerance=0.01,
+        scales=False,  # the costs are of a processor
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * (60 * 3_300 - 20_000)
+    assert finding.saving.low_ns == 0
+    assert finding.saving.high_ns == int(2.6 * finding.saving.expected_ns)
+    assert finding.instance == "60 operators per step"
+    assert "torch.compile" in finding.remedies[0].snippet
+
+
+def test_products_stay_and_gradients_cost() -> None:
+    """20 layers with one gradient each: 20 activations in each pass."""
+    backward = [f"{NODE}ReluBackward0", f"{NODE}AddmmBackward0", GRADIENT]
+    layers = [*["aten::linear", "aten::relu"] * 20, *backward * 20]
+    # 40 x 3.3 us of operators, minus 20 x 4.2 us and 54 us: nothing is left.
+    assert find(EagerSteps, program(layers)) == ()
+    # A chain of operators between the layers changes that.
+    longer = [*["aten::linear", *DENSITY] * 20, *backward * 20]
+    (finding,) = find(EagerSteps, program(longer)) or ()
+    assert finding.saving is not None
+    # 20 x 7 operators, minus what 20 gradients and a call cost.
+    assert finding.saving.expected_ns == 3 * (140 * 3_300 - 20 * 4_200 - 54_000)
+
+
+def test_a_loop_that_one_operator_replaces_is_not_compiled() -> None:
+    samples = ["aten::unbind", *["aten::tanh", "aten::sum"] * 20, "aten::stack"]
+    assert find(ManyTinyOperators, program(samples))
+    assert find(EagerSteps, program(samples)) == ()
+    # Of another loop, nobody knows what it runs over.
+    unknown = ["aten::tanh", "aten::sum"] * 20
+    assert find(ManyTinyOperators, program(unknown)) == ()
+    assert find(EagerSteps, program(unknown))
+
+
+def test_a_recurrent_layer_takes_the_whole_sequence() -> None:
+    for calls, change in ((6, "whole-sequence"), (2, "compile")):
+        names = [*["aten::rnn_tanh", *DENSITY] * calls, *DENSITY * 8]
+        (finding,) = find(EagerSteps, program(names)) or ()
+        assert finding.remedies[0].change == change
+
+
+def test_python_of_the_program_is_not_compiled() -> None:
+    # Gaps of 94 us count, those of 394 us do not: 60 operators of 6 us, 54 us are foretold.
+    for every_us, gap_us in ((100, 94), (400, 0)):
+        (finding,) = find(EagerSteps, program(DENSITY * 10, every_us=every_us),
+                          settings={"minimum_share": 0.001}) or ()  # fmt: skip
+        assert finding.saving is not None
+        assert finding.saving.claimed_ns == us(180 * 6 + 179 * gap_us)
+
+
+@pytest.mark.parametrize("change", ["device", "compiled", "few"])
+def test_nothing_where_nothing_is_to_be_compiled(change: str) -> None:
+    names = DENSITY * (1 if change == "few" else 10)
+    names += ["Torch-Compiled Region: 0/0"] if change == "compiled" else []
+    assert find(EagerSteps, program(names, device=change == "device")) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # 178 of 600 us: 29.7 %.
+    trace = program(DENSITY * 10)
+    assert find(EagerSteps, trace, settings={"minimum_share": 0.3}) == ()
+    assert find(EagerSteps, trace, settings={"minimum_share": 0.29})
