@@ -106,10 +106,16 @@ def test_copies_to_the_host_wait(tmp_path: Path) -> None:
         ),
         # The model itself would stay outside of the autocast.
         (
-            "import torch\ndef step(x, y):\n    out = model(x)\n    optimizer.zero_grad()\n"
+            "import torch\ndef step(x, y):\n    out = model(x)\n    hooks.clear()\n"
             "    loss = criterion(out, y)\n    loss.backward()\n",
             "autocast",
             "where the forward pass begins",
+        ),
+        (
+            "import torch\ndef step(x, y):\n    out = model(x)\n    loss = criterion(out, y)\n"
+            "    loss.backward()\n    plot(out.data.numpy())\n",
+            "autocast",
+            "NumPy, which reads `out`, has no bfloat16",
         ),
         (
             "import torch\ndef step(x, y):\n    loss = torch.nn.BCELoss()(model(x), y)\n"
@@ -136,7 +142,7 @@ def test_copies_to_the_host_wait(tmp_path: Path) -> None:
             "its arguments may still be used",
         ),
     ],
-    ids=["fused", "grad", "numpy", "outside", "bce", "lightning", "donated", "alias"],
+    ids=["fused", "grad", "numpy", "outside", "narrow", "bce", "lightning", "donated", "alias"],
 )
 def test_training_steps(tmp_path: Path, code: str, snippet: str, reason: str) -> None:
     assert refused(tmp_path, code, snippet).startswith(reason)

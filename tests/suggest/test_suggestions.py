@@ -207,6 +207,32 @@ def test_autocast_encloses_the_forward_pass(tmp_path: Path) -> None:
     ]
 
 
+def test_gradients_may_be_zeroed_in_front_of_or_within_the_forward_pass(tmp_path: Path) -> None:
+    zero, cast = "    optimizer.zero_grad()\n", 'with torch.autocast("cuda", dtype=torch.bfloat16):'
+    forward = (
+        "    out = net(x)[0]\n{}    loss = nn.CrossEntropyLoss()(out, y)\n{}    loss.backward()\n"
+    )
+    for inner, after in (("", zero), (zero, "")):
+        code = "from torch import nn\n\n\ndef step(x, y):\n    x, y = Variable(x), Variable(y)\n"
+        lines = added(only(tmp_path, code + forward.format(inner, after), "autocast"))
+        assert lines[:3] == ["import torch", cast, "out = net(x)[0]"]
+        assert lines[-1] == "loss = nn.CrossEntropyLoss()(out, y)"
+
+
+def test_a_model_that_is_not_moved_gets_its_channels_last(tmp_path: Path) -> None:
+    code = (
+        "from torch import nn\nfrom torch.optim import RMSprop\n\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x):\n        return self.out(x.view(x.size(0), -1))\n\n\n"
+        "net = Net()\noptimizer = RMSprop(net.parameters())\nclip_(net.parameters())\n"
+        "mean = x.view(-1)\n"
+    )
+    assert added(only(tmp_path, code, "channels-last")) == [
+        "import torch",
+        "return self.out(x.reshape(x.size(0), -1))",
+        "net.to(memory_format=torch.channels_last)",
+    ]
+
+
 def test_autocast_is_for_the_device_that_the_finding_names(tmp_path: Path) -> None:
     code = "import torch\n\n\ndef step(x, y):\n    loss = model(x, y)\n    loss.backward()\n"
     lines = added(only(tmp_path, code, "autocast", device="cpu"))

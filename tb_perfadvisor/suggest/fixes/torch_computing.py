@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import argument, is_name, positional, with_argument
+from tb_perfadvisor.suggest.arguments import is_name, positional, with_argument
 from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
 from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
@@ -17,6 +17,7 @@ _COMPILES = re.compile(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
 _ROUNDING = "Results change by rounding: compare the loss over some hundred steps."
 _IS_SCRIPT = re.compile(r"\b__name__\s*==")
 _REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_ARRIVALS = ("*.to", "*.cuda", "*.view", "*.reshape", "*.size", "*.unsqueeze", "*.squeeze", "next")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 
 
@@ -65,12 +66,14 @@ def _autocast(code: Code, values: Values) -> Iterator[Edit]:
         statement = code.around(call, cst.SimpleStatementLine)
         loss = dotted_name(call.func.value)
         forward = _forward(code, body[: body.index(statement)], loss) if statement in body else []
-        if "autocast" in code.text or not code.has_global("torch"):
-            yield Edit(call, unsure="the file casts already, or does not import torch")
+        if "autocast" in code.text:
+            yield Edit(call, unsure="the file casts already")
         elif _REFUSES_AUTOCAST.search(code.text):
             yield Edit(call, unsure="binary cross-entropy of probabilities refuses autocast")
         elif not forward:
             yield Edit(call, unsure="where the forward pass begins is not certain")
+        elif read := _read_by_numpy(code, forward, loss):
+            yield Edit(call, unsure=f"NumPy, which reads `{read}`, has no bfloat16")
         else:
             device = values.get("device", "cuda")
             cast = cst.parse_statement(
@@ -85,24 +88,72 @@ def _autocast(code: Code, values: Values) -> Iterator[Edit]:
             yield Edit(
                 forward[0],
                 "torch.autocast around the forward pass",
-                ((block, block.with_changes(body=changed)),),
+                ((block, block.with_changes(body=changed)), *_importing_torch(code)),
                 note=_ROUNDING,
             )
 
 
 def _forward(code: Code, before: list[Node], loss: str) -> list[Node]:
-    """The assignments right before `loss.backward()` that the loss depends on."""
-    needed, found = {loss}, list[Node]()
-    for line in reversed(before):
-        assign = _only_assignment(line)
-        if assign is None or not _computes_any(code, assign, needed):
+    """The statements right before `loss.backward()` from the first that the loss depends on."""
+    needed, first = {loss}, len(before)
+    for place in reversed(range(len(before))):
+        assign = _only_assignment(before[place])
+        if assign is not None and _computes_any(code, assign, needed):
+            needed |= _names(assign.value)
+            first = place
+        elif not _is_zeroing(code, before[place]):
             break
-        needed |= _names(assign.value)
-        found.insert(0, line)
+    last = len(before)
+    while last > first and _only_assignment(before[last - 1]) is None:
+        last -= 1
     # Any part of the forward pass that is further up would run outside of autocast.
-    earlier = [_only_assignment(line) for line in before[: len(before) - len(found)]]
+    earlier = [_only_assignment(line) for line in before[:first]]
     has_more = any(each is not None and _computes_any(code, each, needed) for each in earlier)
-    return [] if has_more else found
+    return [] if has_more else before[first:last]
+
+
+def _is_zeroing(code: Code, line: Node) -> bool:
+    """Whether a line only sets gradients to zero, which changes no result of the forward pass."""
+    call = line.body[0].value if _is_expression(line) else None
+    return code.is_call(call, "*.zero_grad")
+
+
+def _is_expression(line: Node) -> bool:
+    return (
+        isinstance(line, cst.SimpleStatementLine)
+        and len(line.body) == 1
+        and isinstance(line.body[0], cst.Expr)
+    )
+
+
+def _read_by_numpy(code: Code, forward: list[Node], loss: str) -> str:
+    """A result of the forward pass that the file converts for NumPy; empty if there is none."""
+    bound = {name for line in forward if (assign := _only_assignment(line)) is not None
+             for name in _names(assign.targets[0].target)}  # fmt: skip
+    for call in code.calls("*.numpy"):
+        read = next(
+            (name for name in sorted(_names(call.func.value)) if name in bound - {loss}), ""
+        )
+        if read:
+            return read
+    return ""
+
+
+def _importing_torch(code: Code) -> tuple[tuple[Node, Node], ...]:
+    """The change that imports torch by its own name; none if the file does."""
+    if code.has_global("torch"):
+        return ()
+    body = _with_torch(code, list(code.module.body))
+    return ((code.module, code.module.with_changes(body=body)),)
+
+
+def _with_torch(code: Code, body: list[Node]) -> list[Node]:
+    """The statements of a file with an import of torch after the last other one, if it has none."""
+    if code.has_global("torch"):
+        return body
+    places = [place for place, line in enumerate(body) if _is_import(line)]
+    after = places[-1] + 1 if places else 0
+    return [*body[:after], cst.parse_statement("import torch\n"), *body[after:]]
 
 
 def _only_assignment(line: Node) -> Node | None:
@@ -116,11 +167,14 @@ def _only_assignment(line: Node) -> Node | None:
 def _computes_any(code: Code, assign: Node, names: set[str]) -> bool:
     """Whether an assignment computes one of the names, rather than fetching or creating it."""
     calls = [node for node in inside(assign.value) if isinstance(node, cst.Call)]
-    is_arrival = any(code.is_call(node, "*.to", "*.cuda", "next") for node in calls)
-    made = dotted_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
-    is_object = made.rpartition(".")[2][:1].isupper()  # an instance of a class, such as a model
     is_needed = bool(_names(assign.targets[0].target) & names)
-    return is_needed and bool(calls) and not is_arrival and not is_object
+    return is_needed and any(_computes(code, call) for call in calls)
+
+
+def _computes(code: Code, call: Node) -> bool:
+    """Whether a call computes, rather than fetching, viewing or making an object."""
+    made = dotted_name(call.func).rpartition(".")[2]  # a class, such as a model or `Variable`
+    return not made[:1].isupper() and not code.is_call(call, *_ARRIVALS)
 
 
 def _names(node: Node) -> set[str]:
@@ -160,17 +214,40 @@ def _compile(code: Code, values: Values) -> Iterator[Edit]:
 
 
 def _channels_last(code: Code, values: Values) -> Iterator[Edit]:
-    for call in code.calls("*.to"):
-        is_model = f"{code.target(call)}.parameters()" in code.text
-        if (
-            code.target(call)
-            and is_model
-            and code.has_global("torch")
-            and "Conv3d" not in code.text  # its weights have no such layout
-            and argument(call, "memory_format") is None
-        ):
-            changed = with_argument(call, "memory_format", "torch.channels_last")
-            yield Edit(call, "memory_format=torch.channels_last", ((call, changed),))
+    """Weights with their channels last, and no `view`, which refuses that layout."""
+    if "Conv3d" in code.text or "channels_last" in code.text:  # its weights have no such layout
+        return
+    views = tuple(
+        (call.func.attr, cst.Name("reshape"))
+        for call in code.calls("*.view")
+        if (function := code.around(call, cst.FunctionDef)) is not None
+        and function.name.value == "forward"
+    )
+    for given in code.calls("*.parameters"):
+        model, call = dotted_name(given.func.value), code.around(given, cst.Call)
+        statement = code.around(given, cst.SimpleStatementLine)
+        is_optimizer = call is not None and dotted_name(call.func).rpartition(".")[2][:1].isupper()
+        if not is_optimizer or not model or model == "self" or statement is None:
+            continue
+        moved = [each for each in code.calls("*.to") if code.target(each) == model]
+        what = "memory_format=torch.channels_last"
+        if moved:
+            changed = with_argument(moved[0], "memory_format", "torch.channels_last")
+            changes: tuple[tuple[Node, Node], ...] = ((moved[0], changed),)
+        else:
+            what = f"{model}.to({what})"
+            line = cst.parse_statement(f"{what}\n")
+            line = line.with_changes(leading_lines=statement.leading_lines)
+            block = code.parents[id(statement)]
+            body = list(block.body)
+            at = body.index(statement)
+            body[at : at + 1] = [line, statement.with_changes(leading_lines=[])]
+            if block is code.module:
+                body = _with_torch(code, body)
+            changes = ((block, block.with_changes(body=body)),)
+        if not any(old is code.module for old, _ in changes):
+            changes += _importing_torch(code)
+        yield Edit(moved[0] if moved else call, what, (*changes, *views))
 
 
 FIXES = (
@@ -179,9 +256,9 @@ FIXES = (
         "autocast",
         (".backward(",),
         _autocast,
-        "Files that cast already, binary cross-entropy of probabilities, and forward passes whose"
-        " beginning is not certain.",
+        "Files that cast already, binary cross-entropy of probabilities, results that NumPy reads,"
+        " and forward passes whose beginning is not certain.",
     ),
     Fix("compile", ("optim",), _compile, "Files that compile already, and modules of a trainer."),
-    Fix("channels-last", (".to(",), _channels_last, "Models with 3-d convolutions."),
+    Fix("channels-last", (".parameters()",), _channels_last, "Models with 3-d convolutions."),
 )
