@@ -59,7 +59,7 @@ class EagerSteps(Rule):
     id = "eager-steps"
     title = "Compile the small operators of the step"
     category = "launch"
-    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
     minimum_share = Limit(
@@ -101,9 +101,11 @@ class EagerSteps(Rule):
                 costliest("Longest of these operators", signals.worker, eager.rows, duration),
                 *step_loops(signals),
             ),
-            remedies=advise(
-                *(("whole-sequence",) if eager.recurrent_calls >= _MANY_CALLS else ()),
-                "compile",
-                "larger-batch",
-            ),
+            remedies=advise(*_changes(eager.recurrent_calls)),
         )
+
+
+def _changes(recurrent_calls: int) -> tuple[str, ...]:
+    """What helps: torch.compile leaves recurrent layers, and their models, as they are."""
+    first = "whole-sequence" if recurrent_calls >= _MANY_CALLS else "compile"
+    return (first, "larger-batch")

@@ -8,6 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
+from tb_perfadvisor.rules.evidence.made import step_loops
 from tb_perfadvisor.rules.evidence.server_steps import server_phases
 from tb_perfadvisor.rules.finding import (
     Column,
@@ -148,4 +149,5 @@ def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tu
             total_ns(claims) - total_ns(activity.covered),
         ),
         costliest("Longest activities in the gaps", signals.worker, activity.rows, duration),
+        *step_loops(signals),
     )
