@@ -16,6 +16,7 @@ from tb_perfadvisor.suggest.arguments import (
 )
 from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
 from tb_perfadvisor.suggest.edit import Edit, Fix, Values
+from tb_perfadvisor.suggest.fixes.loop_bodies import loop_body
 
 _EFFECTS = re.compile(
     r"\b(nonlocal|global|print|open|time|np|numpy|float|int|bool|block_until_ready|device_get"
@@ -64,12 +65,20 @@ def _computes(code: Code, function: Node) -> bool:
 
 
 def _graph(code: Code, values: Values) -> Iterator[Edit]:
-    """`@tf.function` on the function with the tape."""
+    """`@tf.function` on the function with the tape, or on a function of the loop's body."""
     name = next((name for name, origin in code.imports.items() if origin == "tensorflow"), None)
     traced = _traced(code)
     for tape in code.calls("tensorflow.GradientTape"):
         function = code.around(tape, cst.FunctionDef)
-        if function is None or name is None or function.name.value in traced:
+        if name is None or (function is not None and function.name.value in traced):
+            continue
+        moved = loop_body(code, tape, f"{name}.function")
+        if moved is not None:
+            why = moved.unsure or _why_not_traced(code, moved.node)
+            changes = () if why else moved.replacements
+            yield moved._replace(node=tape, unsure=why, replacements=changes)
+            continue
+        if function is None:
             continue
         why = _why_not(code, function)
         if "Variable(" in code.source(function):
@@ -175,6 +184,11 @@ def _why_not(code: Code, function: Node) -> str:
         return "it is a method"
     if function.asynchronous is not None or function.decorators:
         return "it is asynchronous or decorated"
+    return _why_not_traced(code, function)
+
+
+def _why_not_traced(code: Code, function: Node) -> str:
+    """Why the body of a function may not be traced; empty if nothing speaks against it."""
     body = code.source(function.body)
     effect = _EFFECTS.search(body)
     if effect is not None:
@@ -267,8 +281,8 @@ FIXES = (
         "tf-function",
         ("GradientTape",),
         _graph,
-        "Functions with effects, branches or changing globals, methods, and those that create"
-        " variables.",
+        "Functions and loop bodies with effects, branches or changing globals, methods, and those"
+        " that create variables.",
     ),
     Fix("donate", ("jax.jit",), _donated, "Arguments that may be used after the call."),
 )
