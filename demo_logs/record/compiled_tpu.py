@@ -104,7 +104,10 @@ class _Schedule:
         if instruction.opcode in ("while", "call") and instruction.called:
             body = self._of(instruction.called)
             return CompiledOperation(**operation, body=body, trips=instruction.trips or 1)
-        waited = [name for name in instruction.parsed.operand_names if name in started]
+        # Between the halves of a collective are the fusions that it runs beside.
+        half = instruction.name.replace("collective-done", "collective-start")
+        names = (half, *instruction.parsed.operand_names)
+        waited = [name for name in names if name in started]
         if waited and _is_half(instruction, "done"):
             return CompiledOperation(**operation, waits_for=waited[-1])
         if kernel is None:

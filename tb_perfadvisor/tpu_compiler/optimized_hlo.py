@@ -9,7 +9,6 @@ from math import prod
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tb_perfadvisor.tpu_compiler.fused_traffic import (
     PARTIAL_READS,
@@ -18,6 +17,7 @@ from tb_perfadvisor.tpu_compiler.fused_traffic import (
     off_chip_bytes,
 )
 from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
+from tb_perfadvisor.tpu_compiler.loop_trips import with_trips
 from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 
 # `%fused_computation.1 (param_0: bf16[8,128]) -> bf16[8,128] {`
@@ -27,8 +27,6 @@ _CALLED = r"\b(?:calls|body|condition|to_apply)=%?([\w.\-]+)"
 _BODY = r"\bbody=%?([\w.\-]+)"
 _CALLS = r"\bcalls=%?([\w.\-]+)"
 _TRIPS = r'"known_trip_count":\{"n":"(\d{1,18})"\}'
-_CONDITION = r"\bcondition=%?([\w.\-]+)"
-_LIMIT = r" constant\((\d{1,18})\)"
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
 _WINDOW = r"window=\{([^}]*)\}"
 
@@ -114,35 +112,7 @@ def parse_module(text: str) -> HloModule:
                 members.append(instruction)
     if entry not in computations:
         raise ValueError("the text has no entry computation")
-    counted = {
-        name: tuple(_with_trips(member, computations) for member in members)
-        for name, members in computations.items()
-    }
-    return HloModule(counted, entry)
-
-
-def _with_trips(
-    instruction: HloInstruction, computations: Mapping[str, tuple[HloInstruction, ...]]
-) -> HloInstruction:
-    """A loop with the number that its condition compares the counter with, as it counts from 0.
-
-    TPU programs rarely note the number of trips.
-    """
-    condition = re.search(_CONDITION, instruction.line)
-    if instruction.opcode != "while" or instruction.trips is not None or condition is None:
-        return instruction
-    members = computations.get(condition[1], ())
-    root = next((member for member in members if member.is_root), None)
-    inside = computations.get(root.called, ()) if root is not None else ()
-    limits = {m.name: int(found[1]) for m in members if (found := re.search(_LIMIT, m.line))}
-    for member in members:
-        names = member.parsed.operand_names
-        if member.opcode == "compare" and "direction=LT" in member.line and names[-1] in limits:
-            return replace(instruction, trips=limits[names[-1]])
-    is_fused = any(m.opcode == "compare" and "direction=LT" in m.line for m in inside)
-    if is_fused and len(limits) == 1:
-        return replace(instruction, trips=next(iter(limits.values())))
-    return instruction
+    return HloModule(with_trips(computations), entry)
 
 
 def _instruction(
