@@ -99,6 +99,7 @@ def _kernel(
     moved = sum(_collective_cycles(exchange, generation) for exchange in exchanges)
     if instruction.called.startswith(_SCATTERED):
         moved /= 2  # an all-reduce of which each device keeps its part is never gathered
+    moved = max(moved, _of_rows(module, instruction))
     if exchanges != [instruction]:
         moved = max(moved, hbm_bytes / generation.hbm_bytes_per_cycle)
     return Kernel(
@@ -106,7 +107,9 @@ def _kernel(
         opcode=instruction.opcode,
         text=instruction.text,
         runs=runs,
-        cycles=max(scheduled, flop / generation.flop_per_cycle, moved, _of_rows(module, instruction)),
+        cycles=max(
+            scheduled, flop / generation.flop_per_cycle, moved, _of_rows(module, instruction)
+        ),
         estimated_cycles=instruction.estimated_cycles,
         bundle_cycles=bundles,
         flop=flop,
@@ -122,9 +125,8 @@ def _starts_collective(instruction: HloInstruction) -> bool:
 
 def _of_rows(module: HloModule, instruction: HloInstruction) -> float:
     """Cycles that gathering or scattering the rows of a table takes at least."""
-    members = (instruction,)
-    if instruction.opcode == "fusion":
-        members = module.computations.get(instruction.called, ())
+    is_fusion = instruction.opcode == "fusion"
+    members = module.computations.get(instruction.called, ()) if is_fusion else (instruction,)
     table = max(instruction.parsed.operands, key=lambda shape: shape.elements, default=None)
     cycles = 0
     for member in members:

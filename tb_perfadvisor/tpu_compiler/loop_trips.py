@@ -29,7 +29,7 @@ Computations = Mapping[str, Sequence[HloInstruction]]
 class _Element(NamedTuple):
     """An element of the tuple that a loop passes from trip to trip."""
 
-    index: int
+    number: int
 
 
 _Value = _Element | int | None
@@ -56,7 +56,7 @@ def _trips(
     condition = re.search(_CONDITION, loop.line)
     compared = _comparisons(computations.get(condition[1], ()) if condition else (), computations)
     for counter, direction, limit in compared:
-        entering = _tuple_element(siblings, loop.parsed.operand_names, counter.index)
+        entering = _tuple_element(siblings, loop.parsed.operand_names, counter.number)
         step = _step(computations.get(loop.called, ()), counter)
         # What enters an inner loop may be a constant that the outer one passes on.
         start = entering if isinstance(entering, int) else 0
@@ -96,9 +96,7 @@ def _comparisons(
                 yield left, direction, right
 
 
-def _value(
-    member: HloInstruction, values: Mapping[str, _Value], given: Sequence[_Value]
-) -> _Value:
+def _value(member: HloInstruction, values: Mapping[str, _Value], given: Sequence[_Value]) -> _Value:
     if constant := re.search(_INTEGER, member.line):
         return int(constant[1])
     if member.opcode == "get-tuple-element" and (index := re.search(_INDEX, member.line)):
@@ -135,6 +133,6 @@ def _step(body: Sequence[HloInstruction], counter: _Element) -> int:
                 added[member.name] = numbers[0] if member.opcode == "add" else -numbers[0]
         elif member.opcode in _SAME and names[:1] and names[0] in added:
             added[member.name] = added[names[0]]
-        if member.is_root and counter.index < len(names):
-            return added.get(names[counter.index], 1)
+        if member.is_root and counter.number < len(names):
+            return added.get(names[counter.number], 1)
     return 1

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
-from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments
+from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import fusible_work
 from tb_perfadvisor.trace.integer_groups import is_in
 
@@ -36,9 +36,10 @@ class RedundantCopies(Rule):
     How it is measured
     ------------------
     The time in which nothing else runs on the device. High is all of it. Expected is half, because
-    some copies are necessary, and all of XLA's copies of an argument in the layout that it has,
-    which donating the argument avoids; where the profile allows it, replaying the steps refines
-    it. Low is 0, because the profile does not show which copies are necessary.
+    some copies are necessary, all of XLA's copies of an argument in the layout that it has, which
+    donating the argument avoids, and nothing of its copies of what a loop passes from trip to trip.
+    Where the profile allows it, replaying the steps refines it. Low is 0, because the profile does
+    not show which copies are necessary.
 
     When to ignore
     --------------
@@ -71,6 +72,8 @@ class RedundantCopies(Rule):
         rows, operators = copies.rows[is_apart], copies.operators[is_apart]
         then_ns = signals.trace.events.duration_ns[rows] // 2
         then_ns[is_in(rows, copied_arguments(signals))] = 0
+        passed = is_in(rows, passed_copies(signals))
+        then_ns[passed] = signals.trace.events.duration_ns[rows][passed]
         saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):

@@ -71,10 +71,12 @@ class FullPrecisionCompute(Rule):
     additional passes take by the model of shapes. Low is half of expected.
 
     The second finding on a TPU is about operations that take at most one and a half times what the
-    bytes of their arrays need at the memory's bandwidth. Arrays that one operation writes and
-    another reads are activations and gradients. Expected is half of what they save with half of
-    their bytes; low is 0. High assumes that arguments and results have 16 bits, too, and that
-    arrays stay in the memory on the chip if they fit into it then.
+    bytes of their arrays need at the memory's bandwidth. If the embedded program shows that these
+    come from 16-bit arrays alone, it widens them on purpose, as for a softmax, and they don't
+    count. Arrays that one operation writes and another reads are activations and gradients.
+    Expected is half of what they save with half of their bytes; low is 0. High assumes that
+    arguments and results have 16 bits, too, and that arrays stay in the memory on the chip if they
+    fit into it then.
 
     Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
     profile allows it, the steps are replayed with the expected time of each kernel, since a faster

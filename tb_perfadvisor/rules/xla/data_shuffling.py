@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
 from tb_perfadvisor.signals.tpu.readers import operands_of
@@ -24,6 +27,8 @@ _MOVING = frozenset(
 )
 # How JAX names what `approx_max_k` does: a reduction to some maxima, and a sort of them.
 _APPROXIMATE = "approx_top_k"
+_MOST_UNROLLED = 64
+"""Larger programs take minutes to compile. Models have fewer layers than this, but more steps."""
 
 
 class DataShuffling(CostlyOperations):
@@ -43,15 +48,15 @@ class DataShuffling(CostlyOperations):
     ------------------
     High is the time in which the core executes only these operations, minus what their bytes need
     at the bandwidth of the memory; of a sort, nothing has to remain, because what replaces it
-    returns a few elements. For a gather, it is also no more than a product with a one-hot
-    matrix would save, because nothing else replaces it, unless it runs in a loop and depends on
-    nothing that the loop computes: then all rows can be gathered before the loop. XLA fuses nothing
-    with these operations, so high also includes the time that those before and after them spend
-    on the arrays that they exchange, by the share of bytes. Expected is at
-    most half of the time,
-    because the algorithm needs some of these operations; low is 0. If an operation takes several
-    times what its bytes need, the finding names it with that ratio. The small sort at the end of an
-    approximate maximum does not count.
+    returns a few elements. For a gather or a scatter, it is also no more than a product with a
+    one-hot matrix would save, because nothing else replaces it, unless it runs in a loop and
+    depends on nothing that the loop computes: then all rows can be gathered before the loop. XLA
+    fuses nothing with these operations, so high also includes the time that those before and after
+    them spend on the arrays that they exchange, by the share of bytes. Expected is at most half of
+    the time, because the algorithm needs some of these operations; low is 0. If an operation takes
+    several times what its bytes need, the finding names it with that ratio. The small sort at the
+    end of an approximate maximum does not count, nor do the slices that each trip of a loop of more
+    than 64 trips takes and stores.
 
     When to ignore
     --------------
@@ -90,6 +95,9 @@ class DataShuffling(CostlyOperations):
         if signals.device.is_host_only:
             # The processor reads rows of tables about as fast as other arrays.
             return [o for o in found.values() if _sorts(o)]
+        for operation in _in_long_loops(signals):
+            if not (_gathers(operation) or _scatters(operation) or _sorts(operation)):
+                found.pop(operation.op, None)
         pending = [o for o in found.values() if o.is_known_before_loop and _gathers(o)]
         while pending:
             # What is known before the loop depends on nothing else.
@@ -114,20 +122,46 @@ class DataShuffling(CostlyOperations):
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         if operation.is_known_before_loop:
             return memory_ns
-        instruction = operation.instruction
-        tables = [shape for shape in instruction.operands if len(shape.dims) > 1]
-        if not _gathers(operation) or not tables:
-            return memory_ns
-        # Only a product with a one-hot matrix replaces a gather.
-        table = max(tables, key=lambda shape: shape.elements)
-        rows = table.elements // max(table.dims[-1], 1)
-        elements = sum(shape.elements for shape in instruction.results)
-        product_ns = flop_time_ns(signals, 2.0 * elements * rows, at_peak=at_peak)
+        # Only a product with a one-hot matrix replaces a gather or a scatter.
+        product_ns = flop_time_ns(signals, _one_hot_flop(operation), at_peak=at_peak)
         return memory_ns if product_ns is None else float(np.fmax(memory_ns, product_ns))
+
+
+def _in_long_loops(signals: Signals) -> Iterator[XlaOperation]:
+    """The operations of loops with more trips than a program can be unrolled to.
+
+    Each trip has to slice its inputs, and to store its results.
+    """
+    for running in running_programs(signals):
+        yield from running.of(np.flatnonzero(running.program.runs > _MOST_UNROLLED).tolist())
+
+
+def _one_hot_flop(operation: XlaOperation) -> float:
+    """FLOP of a product that does the same as a gather or a scatter of rows; 0 for others.
+
+    Each row that is moved is multiplied by as many zeros and ones as the table has rows.
+    """
+    instruction = operation.instruction
+    tables = [shape for shape in instruction.operands if len(shape.dims) > 1]
+    if not tables or not (_gathers(operation) or _scatters(operation)):
+        return 0.0
+    if _gathers(operation):
+        table = max(tables, key=lambda shape: shape.elements)
+        elements = sum(shape.elements for shape in instruction.results)
+    else:
+        table = max(instruction.results, key=lambda shape: shape.elements)
+        rows_to_add = [shape for shape in tables if shape.dims != table.dims]
+        elements = (rows_to_add or tables)[-1].elements
+    rows = table.elements // max(table.dims[-1] if table.dims else 1, 1)
+    return 2.0 * elements * rows
 
 
 def _gathers(operation: XlaOperation) -> bool:
     return "gather" in (operation.opcode, *operation.inside)
+
+
+def _scatters(operation: XlaOperation) -> bool:
+    return "scatter" in (operation.opcode, *operation.inside)
 
 
 def _sorts(operation: XlaOperation) -> bool:

@@ -103,12 +103,13 @@ def without_masks(signals: Signals) -> list[FasterOperation]:
     """The operations that read or move such arguments, if they computed them from positions.
 
     At best, nothing is read. Expected is that an element takes a byte, or that half of the bytes
-    go; low is half of that.
+    go; low is half of that. Numbers that are added to the scores of several samples may be computed
+    once and written, so that at worst only the copies before that are saved.
     """
     bytes_per_s = achievable_bandwidth(signals)
     if bytes_per_s is None:
         return []
-    saved: dict[int, tuple[float, float]] = {}
+    saved: dict[int, tuple[float, float, float]] = {}
     for mask in read_masks(signals):
         program, running = mask.running.program, mask.running
         read_ns = mask.shape.padded_bytes / bytes_per_s * NS_PER_S
@@ -118,15 +119,28 @@ def without_masks(signals: Signals) -> list[FasterOperation]:
             now = mean_ns(signals, operation)
             alone = operation.name in moves and operation.product is None
             part = now if alone else min(read_ns, now)
-            best, expected = saved.get(operation.op, (0.0, 0.0))
-            saved[operation.op] = best + part, expected + share * part
+            low = share * part / 2
+            if _is_shared_bias(mask):
+                low = max(part - read_ns, 0.0) if alone else 0.0
+            before = saved.get(operation.op, (0.0, 0.0, 0.0))
+            saved[operation.op] = before[0] + part, before[1] + share * part, before[2] + low
     by_op = {o.op: o for mask in read_masks(signals) for o in mask.running.operations.values()}
     return [
-        FasterOperation(by_op[op], now - min(expected, now), now - min(best, now), now - low)
-        for op, (best, expected) in saved.items()
+        FasterOperation(
+            by_op[op], now - min(expected, now), now - min(best, now), now - min(low, now)
+        )
+        for op, (best, expected, low) in saved.items()
         for now in (mean_ns(signals, by_op[op]),)
-        for low in (min(expected, now) / 2,)
     ]
+
+
+def _is_shared_bias(mask: ReadMask) -> bool:
+    """Whether an array of numbers is added to larger scores."""
+    program, elements = mask.running.program, mask.shape.elements
+    return mask.shape.element_bits > _NARROW_BITS and any(
+        program.name_of(user) == "add" and program.shape_of(user).elements > elements
+        for user in mask.users
+    )
 
 
 def _moves(program: Program, mask: ReadMask) -> list[int]:

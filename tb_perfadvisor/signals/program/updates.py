@@ -194,8 +194,8 @@ def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
     moved = [u for u in updates(signals) if u.how == "gather"]
     return [
         *_priced(signals, chosen, (0.5, 1.0, 2.0)),
-        # The part that stays is cut out first.
-        *_priced(signals, joined, (0.5, 1.0, 3.0)),
+        # The part that stays is cut out first, which also reads and writes it.
+        *_priced(signals, joined, (0.5, 1.0, 4.0)),
         *_without_copies(signals, [*chosen, *joined]),
         *_priced(signals, dense, (2.0, 3.5, 4.0)),
         *_priced(signals, moved, _passes_of_moves(moved)),

@@ -10,7 +10,9 @@ import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.loops import loops
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 
 # Never executed, so no profile shows them: other arrays in another guise.
@@ -31,6 +33,23 @@ def copied_arguments(signals: Signals) -> Int32:
     return executions(signals, copies) if copies else np.empty(0, dtype=np.int32)
 
 
+@memoized
+def passed_copies(signals: Signals) -> Int32:
+    """Executions of XLA's own copies of what a trip of a loop passes to the next, by start.
+
+    The program asks for none of them, so that nothing in it avoids them.
+    """
+    copies = [
+        o
+        for o in xla_operations(signals)
+        if o.opcode == "copy" and not o.path and _source(o).startswith("get-tuple-element")
+    ]
+    if not copies:
+        return np.empty(0, dtype=np.int32)
+    rows = executions(signals, copies)
+    return rows[is_in(signals.trace.events.parent[rows], loops(signals).row)]
+
+
 def _keeps_layout(operation: XlaOperation) -> bool:
     instruction = operation.instruction
     return (
@@ -42,4 +61,4 @@ def _keeps_layout(operation: XlaOperation) -> bool:
 
 
 def _source(operation: XlaOperation) -> str:
-    return operation.instruction.operand_names[0]
+    return next(iter(operation.instruction.operand_names), "")

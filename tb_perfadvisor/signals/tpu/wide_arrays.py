@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.deliberate_width import widened_operations
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, needed_ns, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import passes_of, product_time_ns
@@ -44,12 +45,12 @@ def wide_arrays(signals: Signals) -> WideArrays:
         (shape.padded_bytes for o in operations for shape in _arrays(o) if shape.memory_space == 1),
         default=0,
     )
-    found = []
+    found, deliberate = [], widened_operations(signals)
     for operation in operations:
         product = operation.product
         is_in_passes = product is not None and passes_of(product) > 1
         wide = [shape for shape in _arrays(operation) if _is_wide(shape)]
-        if not wide or is_in_passes or operation.opcode in _MOVES:
+        if operation.op in deliberate or not wide or is_in_passes or operation.opcode in _MOVES:
             continue
         found.append(operation)
         for shape, times in _moved(signals, operation):
