@@ -7,6 +7,7 @@ import pytest
 from tb_perfadvisor.rules.xla.data_shuffling import DataShuffling
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
+from tests.support.program_values import drawn, program
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
@@ -172,3 +173,32 @@ def test_a_gather_that_depends_on_the_trip_before_it_has_no_alternative(before_l
     # A product of 64 x 16,384 x 256 takes 2.7 us, longer than the gather.
     symbols = rows_in_loop(before_loop=before_loop)
     assert find(DataShuffling, LOOP, legend=symbols, device="TPU v5e") == ()
+
+
+def scatter(rows: int) -> dict[str, Symbol]:
+    table = f"f32[{rows},512]{{1,0:T(8,128)}}"
+    text = (
+        f"%scatter_fusion = {table} fusion({table} %copy-done, s32[8192]{{0:T(1024)S(1)}} %ids,"
+        " f32[8192,512]{1,0:T(8,128)S(1)} %rows), kind=kCustom"
+    )
+    return {"s": xla_op("scatter_fusion", text, inside_opcodes="scatter reshape transpose")}
+
+
+def test_a_scatter_gets_no_faster_than_a_product_with_a_one_hot_matrix() -> None:
+    (finding,) = find(DataShuffling, SLOW, legend=scatter(4096), device="TPU v5e") or ()
+    assert finding.saving is not None
+    # 2 x 8,192 x 512 x 4,096 FLOP at 197 TFLOP/s take 174,414 ns, in each of two steps.
+    assert finding.saving.high_ns == pytest.approx(8_000_000 - 2 * 174_414, abs=4)
+    assert find(DataShuffling, SLOW, legend=scatter(131_072), device="TPU v5e") == ()
+
+
+@pytest.mark.parametrize(("trips", "is_found"), [(64, True), (65, False)])
+def test_slices_of_long_loops_cannot_be_unrolled(trips: int, is_found: bool) -> None:
+    array, row = "bf16[256,32,4096]{2,1,0:T(8,128)(2,1)}", "bf16[1,32,4096]{2,1,0:T(8,128)(2,1)}"
+    text = f"%slice_fusion = {row} fusion({array} %x), kind=kLoop"
+    values = program(f"""
+        %x = {array} parameter(0)
+        %slice = {row} dynamic-slice({array} %x) // in slice_fusion runs={trips} result
+    """)
+    trace = drawn(SLOW, text, values, inside_opcodes="dynamic-slice")
+    assert bool(find(DataShuffling, trace)) == is_found

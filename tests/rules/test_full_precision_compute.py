@@ -12,6 +12,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import Device, KernelFamily, Precision
+from tests.support.program_values import MODULE, program
 
 H100 = "NVIDIA H100 80GB HBM3"
 SLOW = """
@@ -257,13 +258,13 @@ WIDE = "f32[16384,1024]{1,0:T(8,128)}"
 ON_CHIP = "f32[16384,1024]{1,0:T(8,128)S(1)}"
 
 
-def exchanged(*, operand: str = "hidden") -> dict[str, Symbol]:
+def exchanged(*, operand: str = "hidden", **columns: str) -> dict[str, Symbol]:
     """Two operations of a normalization, which wait for the memory; the second reads the first."""
     first = f"%hidden = {WIDE} fusion({WIDE} %x, {ON_CHIP} %copy-done), kind=kLoop"
     second = f"%result = {WIDE} fusion({WIDE} %{operand}), kind=kLoop"
     return {
-        "X": xla_op("hidden", first, precision=Precision.BITS_32, traffic_bytes=2**27),
-        "s": xla_op("result", second, precision=Precision.BITS_32, traffic_bytes=2**27),
+        "X": xla_op("hidden", first, precision=Precision.BITS_32, traffic_bytes=2**27, **columns),
+        "s": xla_op("result", second, precision=Precision.BITS_32, traffic_bytes=2**27, **columns),
     }
 
 
@@ -298,3 +299,17 @@ def test_operations_that_compute_for_longer_do_not_wait_for_their_bytes() -> Non
     # 324 us are 1.7 times 192.8 us.
     slow = WAITING.replace("32us", "54us")
     assert find(FullPrecisionCompute, slow, legend=exchanged(), device="TPU v5e") == ()
+
+
+@pytest.mark.parametrize(("source", "is_found"), [("bf16", False), ("f32", True)])
+def test_arrays_that_are_widened_on_purpose_stay_wide(source: str, is_found: bool) -> None:
+    narrow = WIDE.replace("f32", source)
+    values = program(f"""
+        %x = {narrow} parameter(0)
+        %wide = {WIDE} convert({narrow} %x) // in hidden
+        %square = {WIDE} multiply({WIDE} %wide, {WIDE} %wide) // in hidden
+        %root = {WIDE} sqrt({WIDE} %square) // in result result
+    """)
+    trace = draw(WAITING, legend=exchanged(module=MODULE), device="TPU v5e")
+    trace = replace(trace, programs=(values,))
+    assert bool(find(FullPrecisionCompute, trace)) == is_found

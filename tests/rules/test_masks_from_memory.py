@@ -54,3 +54,17 @@ def test_what_is_added_to_no_product_is_no_mask() -> None:
         f"{SCORES} convolution({HEAD} %q, {HEAD} %k)", f"{SCORES} rng({HEAD} %q)"
     )
     assert find(MasksFromMemory, drawn(SLOW, FUSION, program(text))) == ()
+
+
+def test_a_bias_that_samples_share_may_be_computed_once_and_written() -> None:
+    shared = "f32[8,1024,1024]{2,1,0:T(8,128)}"
+    text = PROGRAM.replace(f"%mask = {SCORES} parameter", f"%mask = {shared} parameter")
+    text = text.replace(
+        f"add({SCORES} %scores, {SCORES} %mask)", f"add({SCORES} %scores, {SCORES} %spread)"
+    ).replace(
+        "    %sum", f"    %spread = {SCORES} broadcast({shared} %mask) // in fusion\n    %sum"
+    )
+    trace = drawn(SLOW.replace("100us", "10us"), FUSION, program(text))
+    (finding,) = find(MasksFromMemory, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 0 < finding.saving.expected_ns

@@ -83,7 +83,8 @@ class ExposedCommunication(Rule):
     shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
     which overlap does not cure: high is the exposed transfer. Expected is all of it beyond what the
     bytes need on the link, and as much of the rest as the step has compute that overlaps no
-    communication yet, or what the steps save when they are replayed without that.
+    communication yet, or what the steps save when they are replayed without that. Of what XLA
+    leaves exposed, no more than half is expected to be hidden.
 
     If ranks are missing, the split is unknown: transfer is at least the time that the bytes need on
     the link, which is expected, and at most all exposed time, which is high. If the bytes and the

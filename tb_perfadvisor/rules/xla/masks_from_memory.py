@@ -29,7 +29,8 @@ class MasksFromMemory(FasterOperations):
     How it is measured
     ------------------
     High is the time of copies of the argument, and of reading its bytes. Expected assumes that an
-    element takes one byte instead, low half of that.
+    element takes one byte instead, low half of that. A bias that several samples share may be
+    computed once and written: then low is what copies of it take beyond that.
 
     When to ignore
     --------------

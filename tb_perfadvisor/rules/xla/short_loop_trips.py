@@ -11,10 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.tpu.loops import loops
-from tb_perfadvisor.signals.tpu.memory_time import memory_times
-from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_duration
@@ -37,8 +34,7 @@ class ShortLoopTrips(Rule):
     ------------------
     The duration of the loop, divided by how often its operations run. High is half of the loops'
     time. Expected is a fifth, which is what unrolling eight trips saves in a scan over cells of 8
-    by 128 numbers, as XLA's compiler estimates. Neither is more than what remains beyond the bytes
-    that the trips move, because unrolling moves them, too. Low is 0.
+    by 128 numbers, as XLA's compiler estimates. Low is 0.
 
     When to ignore
     --------------
@@ -77,34 +73,19 @@ class ShortLoopTrips(Rule):
             return
         duration_ns = events.duration_ns[rows]
         trip_ns = int(duration_ns.sum()) // int(trips.sum())
-        beyond_ns = max(looped_ns - _moving_ns(signals, rows), 0)
         yield Finding(
             instance=f"{format_duration(trip_ns)} each",
             summary=(
                 f"{per_step(looped_ns, signals)} goes into loops whose trips take"
                 f" {format_duration(trip_ns)} on average ({int(trips.max())} trips at most)."
             ),
-            saving=Saving(
-                0,
-                min(looped_ns // 5, beyond_ns),
-                min(looped_ns // 2, beyond_ns),
-                claims,
-                "heuristic",
-            ),
+            saving=Saving(0, looped_ns // 5, looped_ns // 2, claims, "heuristic"),
             evidence=(
                 _table(signals, rows, trips),
                 costliest("Longest loops of short trips", signals.worker, rows, duration_ns),
             ),
             remedies=advise("unrolled-loop", "parallel-trips"),
         )
-
-
-def _moving_ns(signals: Signals, loop_rows: Int32) -> int:
-    """The time in which the operations of loops move what they have to."""
-    trace, rows = signals.trace, work_rows(signals)
-    rows = rows[is_in(trace.events.parent[rows], loop_rows)]
-    needed_ns = np.nan_to_num(memory_times(signals)[trace.operations(rows)])
-    return int(np.minimum(needed_ns, trace.events.duration_ns[rows]).sum())
 
 
 def _table(signals: Signals, rows: Int32, trips: Int64) -> Table:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.independent_work import hideable_ns
+from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
@@ -24,6 +24,8 @@ DOMINANT: Final = 0.5
 """A collective that takes less than half of the exposed time is one of several."""
 GOOD_PART: Final = 0.2
 """Collectives that take less of the exposed time get no advice of their own."""
+_HIDDEN_OF_EXPOSED: Final = 0.5
+"""Of what XLA leaves exposed."""
 FEWEST_IN_STEP: Final = 4
 """Among fewer collectives, one that takes half of the time is no surprise."""
 _MOSTLY: Final = 0.5
@@ -160,13 +162,17 @@ def needed_transfer_ns(signals: Signals) -> int:
 def free_compute_ns(signals: Signals) -> int:
     """Compute that no collective overlaps yet: as long as it takes, communication can hide.
 
-    An embedded program shows how much of it depends on the collectives, or they on it.
+    XLA already hides what it can. Of what it leaves exposed, half is expected to be hidden, by
+    splitting collectives into parts or by moving work. By its TPU compiler's estimate, flags that
+    ask for more overlap change nothing in most programs.
     """
     collectives = collectives_of(signals)
     compute_ns = signals.attribution.total_ns(*COMPUTE, Cause.HOST_COMPUTE)
     overlapped_ns = int((collectives.duration_ns - collectives.exposed_ns).sum())
-    free_ns, hideable = max(compute_ns - overlapped_ns, 0), hideable_ns(signals)
-    return free_ns if hideable is None else min(free_ns, hideable)
+    free_ns = max(compute_ns - overlapped_ns, 0)
+    if not any(running.program.groups for running in running_programs(signals)):
+        return free_ns
+    return min(free_ns, round(_HIDDEN_OF_EXPOSED * int(collectives.exposed_ns.sum())))
 
 
 def sends_wide_sums(signals: Signals) -> bool:
