@@ -17,8 +17,8 @@ from tb_perfadvisor.rules.finding import Finding, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time
+from tb_perfadvisor.signals.program.wide_arrays import wide_arrays
 from tb_perfadvisor.signals.tpu.product_time import products_in_passes
-from tb_perfadvisor.signals.tpu.wide_arrays import wide_arrays
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.wide_work import (
     may_have_matrix_units,
