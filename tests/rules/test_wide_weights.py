@@ -45,3 +45,16 @@ def test_many_rows_keep_the_matrix_unit_busy() -> None:
 def test_weights_that_the_step_changes_are_trained() -> None:
     text = PROGRAM.replace("parameter(1)", "parameter(1) // aliased")
     assert find(WideWeights, drawn(SLOW, DOT, program(text))) == ()
+
+
+def test_keys_and_values_are_no_weights() -> None:
+    attention = f"""
+        %x = {X} parameter(0)
+        %w = {W} parameter(1)
+        {DOT}
+        %exp = {Y} exponential({Y} %dot)
+        %mixed = {X} dot({Y} %exp, {W} %w), lhs_contracting_dims={{1}} // result
+    """
+    assert find(WideWeights, drawn(SLOW, DOT, program(attention))) == ()
+    other = attention.replace("exponential", "tanh")
+    assert find(WideWeights, drawn(SLOW, DOT, program(other)))

@@ -18,7 +18,7 @@ class WideWeights(FasterOperations):
     What it finds
     -------------
     Steps whose time goes into reading 16-bit or 32-bit arguments that are multiplied by few rows,
-    as in decoding.
+    as in decoding. Keys and values of attention don't count.
 
     Why it matters
     --------------

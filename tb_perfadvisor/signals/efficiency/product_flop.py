@@ -9,6 +9,7 @@ and what a causal kernel skips is left out. Neither includes elementwise operati
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import numpy as np
 from msgspec import Struct
@@ -20,6 +21,7 @@ from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.device.recomputation import recomputation, recomputes
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import PRODUCTS, running_programs
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.signals.work.operator_work import is_product
@@ -217,7 +219,7 @@ def _refined_formats(signals: Signals, rows: Int32, formats: UInt8, kernels: _Ke
 def xla_flop(signals: Signals) -> ProductFlop:
     """The products that the busiest device executes, from the profile or the HLO text.
 
-    XLA counts all FLOP of a fusion. Of these, only those of its product are the model's.
+    XLA counts all FLOP of a fusion. Of these, only those of its products are the model's.
     """
     trace, work = signals.trace, roofline(signals)
     window, events = signals.attribution, signals.trace.events
@@ -268,19 +270,32 @@ def _launched_shares(signals: Signals, rows: Int32, inside_ns: Int64) -> Float64
     return launched
 
 
+def _fused_products(signals: Signals) -> dict[int, float]:
+    """FLOP of all products in an operation of the `HloTable`, where the program shows them."""
+    flop: dict[int, float] = defaultdict(float)
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(PRODUCTS):
+            operation = running.operations.get(program.kernel_of(row))
+            product = parse_instruction(program.texts.get(row, ""))
+            if operation is not None and product is not None:
+                flop[operation.op] += product_flop(product) or 0.0
+    return flop
+
+
 def _model_shares(signals: Signals) -> Float64:
     """The share of each XLA operation's FLOP that the model needs; NaN if unknown.
 
     Shape (operations + 1,): the last entry stands for no operation.
     """
     hlo, text = signals.trace.hlo, signals.trace.text
-    shares = np.ones(len(hlo.name) + 1)
+    shares, several = np.ones(len(hlo.name) + 1), _fused_products(signals)
     for op in distinct(signals.trace.operations(work_rows(signals))).tolist():
         instruction = parse_instruction(text(int(hlo.product[op])) or text(int(hlo.text[op])))
         if instruction is None:
             continue
-        if instruction.opcode in ("dot", "convolution"):
-            flop = product_flop(instruction)
+        if instruction.opcode in PRODUCTS:
+            flop = several.get(op) or product_flop(instruction)
             # The text counts what a convolution multiplies by padding. XLA does not.
             if flop is not None and hlo.flop[op] > 0:
                 shares[op] = min(flop / hlo.flop[op], 1.0)

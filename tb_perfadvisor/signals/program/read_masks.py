@@ -65,12 +65,12 @@ def _is_mask(program: Program, user: int, argument: int) -> bool:
     shape, sizes = program.shape_of(user), program.shape_of(argument).dims
     if not {dim for dim in sizes if dim > 1} <= set(shape.dims):
         return False
-    scores = [of for of in _mapped_from(program, user) if program.name_of(of) in PRODUCTS]
+    scores = [of for of in mapped_from(program, user) if program.name_of(of) in PRODUCTS]
     has_scores = any(program.shape_of(of).elements == shape.elements for of in scores)
-    return has_scores and _is_normalized(program, user)
+    return has_scores and is_normalized(program, user)
 
 
-def _mapped_from(program: Program, row: int) -> list[int]:
+def mapped_from(program: Program, row: int) -> list[int]:
     """What a value is mapped from, element by element."""
     pending, seen = [row], {row}
     while pending:
@@ -82,7 +82,7 @@ def _mapped_from(program: Program, row: int) -> list[int]:
     return list(seen)
 
 
-def _is_normalized(program: Program, row: int) -> bool:
+def is_normalized(program: Program, row: int) -> bool:
     """Whether exponentials of a value are the factor of a product, as in attention."""
     pending, seen, exponential = [row], {row}, False
     size = program.shape_of(row).elements

@@ -13,6 +13,7 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
     that_touch,
 )
+from tb_perfadvisor.signals.program.read_masks import is_normalized, mapped_from
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
@@ -62,9 +63,13 @@ def weight_reads(signals: Signals, most_rows: int) -> WeightReads | None:
 
 
 def _weights(running: Running, most_rows: int) -> list[int]:
-    """The arguments that are the larger factor of a product of few rows."""
+    """The arguments that are the larger factor of a product of few rows.
+
+    Keys and values are none, although attention multiplies them by a few queries.
+    """
     program, found = running.program, dict[int, None]()
-    for product in program.rows_of(PRODUCTS):
+    products = [row for row in program.rows_of(PRODUCTS) if not _is_attention(program, row)]
+    for product in products:
         for slot in (0, 1):
             for factor in program.operands(product, slot):
                 row = origin(program, factor)
@@ -78,6 +83,14 @@ def _weights(running: Running, most_rows: int) -> list[int]:
                 ):
                     found[row] = None
     return list(found)
+
+
+def _is_attention(program: Program, product: int) -> bool:
+    """Whether a product's result becomes the exponents of another's factor, or its factor is so."""
+    if is_normalized(program, product):
+        return True
+    factors = (of for factor in program.operands(product) for of in mapped_from(program, factor))
+    return any(program.name_of(of) == "exponential" for of in factors)
 
 
 def _rows(program: Program, product: int, weights: int) -> float:

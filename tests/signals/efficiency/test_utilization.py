@@ -8,6 +8,7 @@ from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.efficiency.utilization import Utilization, utilization
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.trace import KernelFamily
+from tests.support.program_values import SLOW, drawn, program
 from tests.support.transformer import GEMM, H100, Drawing, Shape
 
 # NVIDIA, H100 data sheet, SXM5: dense bf16, and half of that in tf32.
@@ -272,3 +273,23 @@ def test_products_of_transformer_engine_2_have_no_shapes() -> None:
         "_LayerNormLinear launches its products without an operator, as in Transformer Engine 2,"
         " so no profile has their shapes."
     )
+
+
+def test_all_products_that_xla_fuses_are_the_models() -> None:
+    x, w = "bf16[2048,512]{1,0:T(8,128)(2,1)}", "bf16[512,512]{1,0:T(8,128)(2,1)}"
+    dot = f"dot({x} %left, {w} %weights), lhs_contracting_dims={{1}}"
+    both = program(f"""
+        %x = {x} parameter(0)
+        %w = {w} parameter(1)
+        %up = {x} {dot.replace("%left", "%x").replace("%weights", "%w")} // in fused
+        %down = {x} {dot.replace("%left", "%up").replace("%weights", "%w")} // in fused result
+    """)
+    flop = 2 * 2.0 * 2048 * 512 * 512
+    trace = drawn(
+        SLOW, f"%fused = {x} fusion({x} %x, {w} %w), kind=kOutput", both, flop=1.01 * flop,
+        traffic_bytes=5e6, product=f"%up = {x} {dot}", family=KernelFamily.MATMUL, precision=2,
+    )  # fmt: skip
+    found = utilization(Signals(run_of(trace)))
+    # Per step, in which it runs once. With the first product alone, it was half of it.
+    assert found.model_flop == pytest.approx(flop, rel=1e-3)
+    assert found.executed_flop == pytest.approx(1.01 * flop, rel=1e-3)
