@@ -119,7 +119,7 @@ def try_changes(
     from tb_perfadvisor.proof import ledger
     from tb_perfadvisor.proof.entries import proof_of
     from tb_perfadvisor.proof.machine import this_machine
-    from tb_perfadvisor.proof.runs import Runner
+    from tb_perfadvisor.proof.runner import Runner
     from tb_perfadvisor.proof.session import Session, changes_to_try
     from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 

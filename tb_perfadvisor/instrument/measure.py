@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ class MeasuredProcess(HookedProcess):
         self._losses: list[Any] = []
         self._boundaries: list[list[int]] = []
         self._looked_ns = 0
+        self._stopped_ns = 0
+        """How long this process was stopped, between its turns."""
         super().__init__(settings)
         self.said["rank"] = rank_of_environment() or 0
         random.seed(_SEED)
@@ -110,7 +113,7 @@ class MeasuredProcess(HookedProcess):
     def _step(self) -> None:
         self._steps += 1
         self.said["steps"] = self._steps
-        now_ns = time.perf_counter_ns()
+        now_ns = self._clock_ns()
         if now_ns - self._looked_ns > _LOOK_EVERY_NS:
             self._looked_ns = now_ns
             _end_without(self._plan["parent"])
@@ -120,7 +123,7 @@ class MeasuredProcess(HookedProcess):
             _wait_for_devices()
             self._boundaries.append(
                 [
-                    time.perf_counter_ns(),
+                    self._clock_ns(),
                     self._optimizer_steps,
                     self._backward_passes,
                     self._samples,
@@ -133,6 +136,25 @@ class MeasuredProcess(HookedProcess):
         elif moment == "end":
             self._report(is_complete=True)
             self.tell()
+        if moment in ("begin", "block", "end") and self._plan["in_turns"] and not self.said["rank"]:
+            self._wait_for_turn()
+
+    def _clock_ns(self) -> int:
+        """The time that passed while this process was not stopped."""
+        return time.perf_counter_ns() - self._stopped_ns
+
+    def _wait_for_turn(self) -> None:
+        """Stop, with all processes of this session, until the command lets them go on.
+
+        Cores differ in speed, and a thread mostly stays where it is. So each block begins on the
+        next core, the same one in both programs, from which the thread may move.
+        """
+        stopped_ns = time.perf_counter_ns()
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {sorted(cores)[len(self._boundaries) % len(cores)]})
+        os.sched_setaffinity(0, cores)
+        self._stopped_ns += time.perf_counter_ns() - stopped_ns
 
     def _report(self, *, is_complete: bool) -> None:
         if not self._steps or self.said.get("is_complete"):

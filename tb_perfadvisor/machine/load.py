@@ -83,6 +83,25 @@ def family_of(process: int, proc: Path = PROC) -> list[int]:
     return family
 
 
+def is_stopped(process: int, proc: Path = PROC) -> bool:
+    """Whether a process was stopped by a signal."""
+    return _fields(process, proc)[:1] == ["T"]
+
+
+def memory_of(processes: Iterable[int], proc: Path = PROC) -> int | None:
+    """The most memory that processes had at a time, each; None if it is unknown.
+
+    What several of them share counts for each.
+    """
+    kibibytes = 0
+    for process in processes:
+        with suppress(OSError, ValueError):
+            for line in (proc / str(process) / "status").read_text("utf-8", "replace").splitlines():
+                if line.startswith("VmHWM:"):  # proc_pid_status(5)
+                    kibibytes += int(line.split()[1])
+    return kibibytes << 10 or None
+
+
 def _processes(proc: Path) -> list[int]:
     try:
         return [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - names

@@ -27,6 +27,7 @@ def proof_of(
         reason="" if trial.verdict == "failed" else _without_names(trial.reason),
         results=trial.results.agreement,
         pairs=trial.pairs,
+        in_turns=trial.in_turns,
         repeated_pairs=trial.repeated,
         step_ns=None if trial.base_step_ns is None else round(trial.base_step_ns),
         load_by_others=None if trial.load is None else round(trial.load, 3),

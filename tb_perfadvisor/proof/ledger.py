@@ -42,6 +42,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     results: str = ""
     pairs: int = 0
+    in_turns: bool = False
     repeated_pairs: int = 0
     step_ns: int | None = None
     """Of the original."""

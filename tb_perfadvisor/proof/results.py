@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Final, Literal
 
@@ -96,15 +95,26 @@ def _common(base: Run, target: Run) -> tuple[Sequence[Counters] | None, Sequence
     return (old[:count], new[:count]) if count > 1 else (None, None)
 
 
-def common_blocks_ns(base: Run, target: Run) -> tuple[list[int], list[int]]:
+def common_blocks_ns(base: Run, target: Run) -> tuple[Float64, Float64]:
     """The times of the blocks of steps that both runs measured."""
     old, new = _common(base, target)
     if old is None or new is None:
-        return [], []
-    first, second = (
-        [after.at_ns - before.at_ns for before, after in pairwise(rows)] for rows in (old, new)
-    )
+        return np.empty(0), np.empty(0)
+    first, second = (np.diff([float(row.at_ns) for row in rows]) for rows in (old, new))
     return first, second
+
+
+def common_block_loads(base: Run, target: Run) -> Float64 | None:
+    """The share of the cores that others used in these blocks, at most; None if it is unknown."""
+    blocks, _ = common_blocks_ns(base, target)
+    if base.begin is None or target.begin is None or not len(blocks):
+        return None
+    latest = max(base.begin, target.begin)
+    loads = [
+        run.block_loads[(latest - (run.begin or 0)) // (run.block_steps or 1) :][: len(blocks)]
+        for run in (base, target)
+    ]
+    return None if min(map(len, loads)) < len(blocks) else np.max(loads, axis=0)
 
 
 def _done(rows: Sequence[Counters], name: str) -> float:

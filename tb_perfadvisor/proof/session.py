@@ -18,7 +18,7 @@ from tb_perfadvisor.proof.candidates import (
     candidates_of,
     combination_of,
 )
-from tb_perfadvisor.proof.runs import Runner
+from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.snapshot import Snapshot
 from tb_perfadvisor.proof.trial import Progress, Trial, try_change
 

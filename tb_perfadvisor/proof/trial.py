@@ -5,23 +5,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import log
+from math import ceil, log
 from pathlib import Path
 from statistics import fmean
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.proof.results import (
     Results,
+    common_block_loads,
     common_blocks_ns,
     compare_results,
     counted,
     skipped_work,
 )
-from tb_perfadvisor.proof.runs import Plan, Run
+from tb_perfadvisor.proof.runs import BLOCKS_IN_TURNS, WINDOW_S, Plan, Run
 from tb_perfadvisor.proof.sequential import LOOKS, Look, is_look, look
 from tb_perfadvisor.proof.shares import Effect, Verdict
 
@@ -48,6 +50,14 @@ class Measures(Protocol):
     def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
         """Run a version until its steps are measured."""
 
+    def why_not_in_turns(self, *runs: Run) -> str:
+        """Why versions cannot be measured in turns, by a run of each; empty if they can."""
+
+    def measure_in_turns(
+        self, base: Path, change: Path, name: str, plan: Plan, limit_s: float, *, base_first: bool
+    ) -> tuple[Run, Run]:
+        """Run both versions until their steps are measured, a block of each in turns."""
+
 
 class Trial(Struct, frozen=True):
     """What a trial of a change showed."""
@@ -58,6 +68,8 @@ class Trial(Struct, frozen=True):
     effect: Effect | None
     """None before the first look."""
     pairs: int
+    in_turns: bool
+    """Whether the versions ran in turns, a block each; else one after the other."""
     repeated: int
     """Pairs that were repeated because the load by others differed between their runs."""
     load: float | None
@@ -127,6 +139,9 @@ class _Trial:
         self._changed: list[Run] = []
         self._readings: list[float] = []
         self._repeated = 0
+        self._in_turns = False
+        self._is_short = False
+        """Whether the program ends by itself before the window would."""
         self._longest_pair_s = 0.0
         self._order = random.Random(_SEED)
 
@@ -134,6 +149,11 @@ class _Trial:
         refused = self._first_pair()
         if refused is not None:
             return refused
+        alone = self._plan
+        self._in_turns = not self._runner.why_not_in_turns(self._bases[0], self._changed[0])
+        if self._in_turns:
+            self._readings.clear()  # readings of one kind only
+            self._plan = self._plan_of_turns()
         base_first, repeats = True, 0
         while len(self._readings) < LOOKS[-1]:
             if self._clock() + self._longest_pair_s > self._ends_s:
@@ -144,6 +164,12 @@ class _Trial:
                 is_second = len(self._readings) % 2
                 base_first = not base_first if is_second else self._order.random() < 0.5
             old, new, problem = self._pair(base_first)
+            if problem and self._in_turns:
+                # It works alone: two of it may want the same port.
+                self._in_turns = False
+                self._plan = alone
+                self._readings.clear()
+                continue
             if problem:
                 return self._trial("failed", problem)
             refused = self._refusal(old, new)
@@ -184,6 +210,7 @@ class _Trial:
             blocks = 2 * _FEWEST_BLOCKS
             block_steps = (run.steps - run.begin - 1) // blocks
             if block_steps:
+                self._is_short = True
                 self._plan = msgspec.structs.replace(
                     self._plan, begin=run.begin, block_steps=block_steps
                 )
@@ -202,14 +229,20 @@ class _Trial:
     def _pair(self, base_first: bool) -> tuple[Run, Run, str]:
         began_s = self._clock()
         limit_s = self._limit_s(*self._bases)
-        runs = {}
-        for is_base in (base_first, not base_first):
-            number = len(self._readings) + 1
-            self._progress(f"pair {number}: {'original' if is_base else 'with the change'}")
-            version, name = (self._base, "base") if is_base else (self._change, self._name)
-            runs[is_base] = self._runner.measure(version, name, self._plan, limit_s)
+        number = len(self._readings) + 1
+        if self._in_turns:
+            self._progress(f"pair {number}, in turns")
+            old, new = self._runner.measure_in_turns(
+                self._base, self._change, self._name, self._plan, 2 * limit_s, base_first=base_first
+            )
+        else:
+            runs = {}
+            for is_base in (base_first, not base_first):
+                self._progress(f"pair {number}: {'original' if is_base else 'with the change'}")
+                version, name = (self._base, "base") if is_base else (self._change, self._name)
+                runs[is_base] = self._runner.measure(version, name, self._plan, limit_s)
+            old, new = runs[True], runs[False]
         self._longest_pair_s = max(self._longest_pair_s, self._clock() - began_s)
-        old, new = runs[True], runs[False]
         if old.problem:
             return old, new, f"the original could not be repeated: {old.problem}"
         return old, new, new.problem
@@ -228,16 +261,22 @@ class _Trial:
         return None
 
     def _read(self, old: Run, new: Run) -> None:
-        before, after = common_blocks_ns(old, new)
-        if len(before) >= _FEWEST_BLOCKS:
-            ratios = sorted(log(late / early) for early, late in zip(before, after, strict=True))
-            out = len(ratios) // _TRIMMED
-            self._readings.append(fmean(ratios[out : len(ratios) - out]))
+        reading = _reading(old, new)
+        if reading is not None:
+            self._readings.append(reading)
         else:
             # One of the versions was warming up for longer. From now on both are measured later.
             latest = max(run.begin for run in (old, new) if run.begin is not None)
             self._plan = msgspec.structs.replace(self._plan, begin=latest)
             self._repeated += 1
+
+    def _plan_of_turns(self) -> Plan:
+        """More and shorter blocks, if the program makes enough steps."""
+        steps_ns = [run.step_ns for run in (self._bases[0], self._changed[0]) if run.step_ns]
+        if self._is_short or not steps_ns:
+            return self._plan
+        steps = ceil(WINDOW_S * 1e9 / BLOCKS_IN_TURNS / min(steps_ns))
+        return msgspec.structs.replace(self._plan, blocks=BLOCKS_IN_TURNS, block_steps=steps)
 
     def _follow(self, run: Run) -> None:
         if self._plan.begin is None:
@@ -255,19 +294,20 @@ class _Trial:
     def _trial(self, verdict: Verdict, reason: str) -> Trial:
         seen = look(self._readings) if verdict != "refused" else Look("undecided", None)
         loads = [run.load.others for run in (*self._bases, *self._changed) if run.load is not None]
-        first = self._bases[0]
+        first, last = self._bases[0], self._bases[-1]
         return Trial(
             verdict=verdict,
             reason=reason,
             effect=seen.effect,
             pairs=len(self._readings),
+            in_turns=self._in_turns,
             repeated=self._repeated,
             load=fmean(loads) if loads else None,
             base_step_ns=_usual(self._bases),
             step_ns=_usual(self._changed),
             base_start_up_s=first.start_up_s,
             start_up_s=self._changed[0].start_up_s if self._changed else None,
-            steps_per_run=(len(first.counters) - 1) * (first.block_steps or 0),
+            steps_per_run=(len(last.counters) - 1) * (last.block_steps or 0),
             results=self._results()
             if self._changed and self._changed[-1].counters
             else Results("not checked", "no results to compare"),
@@ -275,6 +315,25 @@ class _Trial:
             versions=first.versions,
             accelerator=first.accelerator,
         )
+
+
+def _reading(old: Run, new: Run) -> float | None:
+    """The logarithm of the ratio of step times; None if too few blocks are common.
+
+    Blocks in turns are left out where others used the cores, so that the rest tells all that steps
+    do, also what they do seldom. Where that is not known block by block, the extreme ones are.
+    """
+    before, after = common_blocks_ns(old, new)
+    if len(before) < _FEWEST_BLOCKS:
+        return None
+    loads = common_block_loads(old, new)
+    if loads is not None:
+        is_quiet = loads <= MOST_LOAD_CHANGE
+        if is_quiet.sum() >= _FEWEST_BLOCKS:
+            return log(float(after[is_quiet].sum() / before[is_quiet].sum()))
+    ratios = np.sort(np.log(after / before))
+    out = len(ratios) // _TRIMMED
+    return float(ratios[out : len(ratios) - out].mean())
 
 
 def _is_disturbed(old: Run, new: Run) -> bool:

@@ -54,6 +54,7 @@ def detail_lines(trial: Trial) -> list[str]:
         lines.append(
             f"step {format_duration(trial.base_step_ns)} → {format_duration(trial.step_ns)}, "
             f"{_pairs(trial.pairs)} of {trial.steps_per_run} steps each"
+            + (", in turns" if trial.in_turns else "")
             + (f", {trial.repeated} more repeated" if trial.repeated else "")
         )
     if trial.load is None:

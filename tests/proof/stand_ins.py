@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -31,6 +32,8 @@ class Program:
         problems: Sequence[str] = (),
         warm_up: Mapping[Path, int] | None = None,
         start_up_s: float = 3.0,
+        in_turns: bool = False,
+        block_loads: Sequence[float] = (),
     ) -> None:
         """Prepare.
 
@@ -44,23 +47,48 @@ class Program:
             problems: Run by run; further runs have none.
             warm_up: After how many steps each version can be measured.
             start_up_s: From the start of a run to its window.
+            in_turns: Whether versions can be measured in turns: blocks of both then have the same
+                noise.
+            block_loads: The share of the cores that others use in each block of a turn.
         """
         self.now_s = 0.0
         self.ran: list[str] = []
-        self._step_s, self._change, self._noise = step_s, change, noise
+        self._step_s, self._change = step_s, change
+        self._noise = cache(noise)
         self._work = work or {}
         self._losses = losses or {}
         self._loads, self._problems = loads, problems
         self._warm_up = warm_up or {}
         self._start_up_s = start_up_s
+        self._can_take_turns, self._block_loads = in_turns, tuple(block_loads)
 
     def clock(self) -> float:
         """Seconds of the made-up runs so far."""
         return self.now_s
 
+    def why_not_in_turns(self, *runs: Run) -> str:
+        """Whatever the test said."""
+        return "" if self._can_take_turns else "the test says so"
+
+    def measure_in_turns(
+        self, base: Path, change: Path, name: str, plan: Plan, limit_s: float, *, base_first: bool
+    ) -> tuple[Run, Run]:
+        """A run of each version, at the same time."""
+        number = len(self.ran)
+        began_s = self.now_s
+        runs = [
+            replace(self._run(each, plan, number), block_loads=self._block_loads)
+            for each in (base, change)
+        ]
+        # Both start at the same time, and each waits for the other's turns.
+        self.now_s = began_s + sum(run.whole_s for run in runs) - self._start_up_s
+        return runs[0], runs[1]
+
     def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
         """A run of a version."""
-        number = len(self.ran)
+        return self._run(version, plan, len(self.ran))
+
+    def _run(self, version: Path, plan: Plan, number: int) -> Run:
         self.ran.append(version.name)
         begin = plan.begin or 10
         block_steps = plan.block_steps or max(round(2.5 / BLOCKS / self._step_s), 2)
@@ -69,7 +97,7 @@ class Program:
         step_s = self._step_s * (self._change if version == CHANGE else 1.0)
         work = self._work.get(version, Counters(0, 1, 1, 8, 1024))
         counters = [Counters(0, *(begin * each for each in _per_step(work)))]
-        for block in range(BLOCKS):
+        for block in range(plan.blocks):
             last = counters[-1]
             took_ns = round(1e9 * step_s * block_steps * self._noise(number, block))
             counters.append(
@@ -86,7 +114,7 @@ class Program:
         problem = self._problems[number] if number < len(self._problems) else ""
         losses = self._losses.get(version, [2.0 - 0.01 * step for step in range(50)])
         run = Run(
-            steps=begin + BLOCKS * block_steps,
+            steps=begin + plan.blocks * block_steps,
             begin=begin,
             block_steps=block_steps,
             counters=tuple(counters),
@@ -99,6 +127,7 @@ class Program:
             problem="",
             versions={"torch": "2.13.0"},
             accelerator="",
+            memory_bytes=1 << 30,
         )
         return replace(run, problem=problem, counters=(), begin=None) if problem else run
 

@@ -12,9 +12,11 @@ import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.machine.load import processes_of
-from tb_perfadvisor.proof import runs
+from tb_perfadvisor.proof import runner as runner_module
+from tb_perfadvisor.proof import started
 from tb_perfadvisor.proof.candidates import apply_patch
-from tb_perfadvisor.proof.runs import Plan, Run, Runner
+from tb_perfadvisor.proof.runner import Runner
+from tb_perfadvisor.proof.runs import BLOCKS, Plan, Run
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 
 # Without a framework, a program is quick to start. It marks its steps itself, as those of JAX do.
@@ -37,8 +39,8 @@ def _short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "t"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(runs, "_WINDOW_S", 0.1)
-    monkeypatch.setattr(runs, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(runner_module, "WINDOW_S", 0.1)
+    monkeypatch.setattr(started, "_PATIENCE_S", 0.5)
     yield
     assert [*folder.iterdir()] == []
 
@@ -65,7 +67,7 @@ def of_program(tmp_path: Path, program: str, limit_s: float = 60.0, **plan: int)
 def test_measures_blocks_of_steps(tmp_path: Path) -> None:
     run = measured(tmp_path)
     assert (run.problem, run.is_complete) == ("", True)
-    assert len(run.counters) == runs.BLOCKS + 1
+    assert len(run.counters) == BLOCKS + 1
     assert run.step_ns is not None
     assert run.step_ns > 2e6  # a sleep of 2 ms
     assert run.series["printed loss"][:3] == (1.0, 0.5, 0.3333)
@@ -76,7 +78,7 @@ def test_measures_blocks_of_steps(tmp_path: Path) -> None:
 def test_measures_the_steps_that_it_is_told(tmp_path: Path) -> None:
     run = measured(tmp_path, begin=30, block_steps=3)
     assert (run.begin, run.block_steps) == (30, 3)
-    assert run.steps >= 30 + 3 * runs.BLOCKS
+    assert run.steps >= 30 + 3 * BLOCKS
 
 
 def test_a_hang_is_ended(tmp_path: Path) -> None:

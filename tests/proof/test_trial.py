@@ -6,12 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.machine.facts import Load
-from tb_perfadvisor.proof.runs import Counters
+from tb_perfadvisor.proof.runs import BLOCKS_IN_TURNS, Counters, Run
 from tb_perfadvisor.proof.trial import Trial, try_change
-from tests.proof.stand_ins import BASE, CHANGE, Program, wandering
+from tests.proof.stand_ins import BASE, CHANGE, Noise, Program, wandering
 
 QUIET, BUSY = Load(others=0.0, idle=0.5), Load(others=0.4, idle=0.1)
 PER_STEP = Counters(0, 1, 1, 8, 1024)
@@ -70,6 +71,58 @@ def test_the_orders_of_pairs_cancel_a_drift() -> None:
     assert trial.verdict == "no difference"
     pairs = [tuple(program.ran[at : at + 2]) for at in range(0, len(program.ran), 2)]
     assert Counter(pairs)["base", "change"] == Counter(pairs)["change", "base"]
+
+
+def test_turns_share_how_fast_the_machine_is() -> None:
+    # Cores change their speed by 30 % from run to run.
+    def wanders(seed: int) -> Noise:
+        return wandering(seed, per_run=0.3, per_block=0.1)
+
+    apart = tried(Program(change=0.9, noise=wanders(5)), budget_s=120)
+    assert (apart.verdict, apart.in_turns) == ("undecided", False)
+    trial = tried(Program(change=0.9, noise=wanders(5), in_turns=True), budget_s=120)
+    assert (trial.verdict, trial.in_turns, trial.pairs) == ("faster", True, 4)
+    assert trial.effect is not None
+    assert trial.effect.estimate == pytest.approx(0.1)
+    assert trial.steps_per_run % BLOCKS_IN_TURNS == 0
+
+
+def test_blocks_of_a_turn_that_others_disturb_do_not_count() -> None:
+    loads = [0.6 if block % 3 == 0 else 0.0 for block in range(24)]
+    program = Program(
+        change=0.9,
+        noise=lambda run, block: 1.0 if run < 2 or block % 3 else 1.5 + 0.2 * (run % 4),
+        in_turns=True,
+        block_loads=loads,
+    )
+    trial = tried(program)
+    assert trial.effect is not None
+    assert trial.effect.estimate == pytest.approx(0.1)
+
+
+def test_rare_work_counts_in_turns() -> None:
+    # A checkpoint in one block of 24 takes as long as ten blocks, and the change leaves it out.
+    class Saves(Program):
+        def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
+            old, new = super().measure_in_turns(*versions, **options)
+            block_ns = old.counters[1].at_ns - old.counters[0].at_ns
+            late = [replace(each, at_ns=each.at_ns + 9 * block_ns) for each in old.counters[6:]]
+            return replace(old, counters=(*old.counters[:6], *late)), new
+
+    trial = tried(Saves(change=1.0, in_turns=True, block_loads=[0.0] * 24))
+    assert trial.verdict == "faster"
+    assert trial.effect is not None
+    assert trial.effect.estimate == pytest.approx(9 / 33)
+
+
+def test_a_program_that_cannot_run_beside_itself_runs_alone() -> None:
+    class WantsAPort(Program):
+        def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
+            old, new = super().measure_in_turns(*versions, **options)
+            return old, replace(new, problem="it ended with status 1: address already in use")
+
+    trial = tried(WantsAPort(change=0.8, in_turns=True))
+    assert (trial.verdict, trial.in_turns) == ("faster", False)
 
 
 def test_a_disturbed_pair_is_repeated() -> None:

@@ -1,0 +1,240 @@
+"""Runs versions of a program until their steps are measured, one after the other or in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.instrument import hook, site
+from tb_perfadvisor.instrument.continuous.profiler import SWITCH
+from tb_perfadvisor.machine.load import Moment, load_between, moment
+from tb_perfadvisor.machine.this_machine import open_cores, this_machine
+from tb_perfadvisor.proof.runs import WINDOW_S, Plan, Run
+from tb_perfadvisor.proof.snapshot import Snapshot, path_in_copy, safe_environment
+from tb_perfadvisor.proof.started import Started
+from tb_perfadvisor.proof.turns import ended_with_this_process, take_turns, why_not_in_turns
+
+_POLL_S: Final = 0.02
+_LONGEST_TEMP: Final = 60
+"""Sockets in the directory for temporary files have names of at most 108 bytes."""
+_BASE: Final = "base"
+_PLACES: Final = ("run-a", "run-b")
+"""Directories of the same length: the length of a path alone can change how fast a program is."""
+
+
+class Runner:
+    """Runs a command in copies of its program.
+
+    One version always runs in the same directory, because the caches of compilers contain paths.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, space: Path, command: Sequence[str], started_in: Path
+    ) -> None:
+        """Prepare.
+
+        Args:
+            snapshot: The program.
+            space: As `working_space` makes it.
+            command: What the user starts the program with.
+            started_in: Where.
+        """
+        self.snapshot = snapshot
+        self._space = space
+        self._command = _absolute(command, started_in)
+        self._cores = open_cores()
+
+    def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
+        """Run a version until its steps are measured.
+
+        Args:
+            version: A copy of the program, which stays as it is.
+            name: Of the version, `base` for the original; each has compiler caches of its own.
+            plan: Which steps to measure.
+            limit_s: After which the run is ended, and says nothing.
+
+        Raises:
+            PerfAdvisorError: If it cannot be run.
+        """
+        with self._started(version, name, self._measuring(plan), {SWITCH: "off"}) as program:
+            before = after = None
+            while not program.has_ended():
+                if before is None and program.is_open():
+                    before = self._moment(program)
+                if program.is_complete():
+                    after = self._moment(program)
+                    program.measure_memory()
+                    break
+                if program.is_late(limit_s):
+                    break
+                time.sleep(_POLL_S)
+            program.end()
+            return program.result(load_between(before, after))
+
+    def why_not_in_turns(self, *runs: Run) -> str:
+        """Why versions cannot be measured in turns; empty if they can.
+
+        Args:
+            runs: A run of each.
+        """
+        return why_not_in_turns(runs, this_machine())
+
+    def measure_in_turns(
+        self, base: Path, change: Path, name: str, plan: Plan, limit_s: float, *, base_first: bool
+    ) -> tuple[Run, Run]:
+        """Run both versions until their steps are measured, a block of one and then of the other.
+
+        Args:
+            base: A copy of the original.
+            change: A copy of the changed program.
+            name: Of the change.
+            plan: Which steps to measure.
+            limit_s: After which both are ended.
+            base_first: Whether the original starts first, and has the first turn.
+
+        Returns:
+            The runs of the original and of the changed program.
+
+        Raises:
+            PerfAdvisorError: If they cannot be run.
+        """
+        settings = self._measuring(msgspec.structs.replace(plan, in_turns=True))
+        versions = [(base, _BASE), (change, name)]
+        with ExitStack() as stack:
+            stack.enter_context(ended_with_this_process(str(self._space).encode()))
+            programs = {
+                named: stack.enter_context(self._started(version, named, settings, {SWITCH: "off"}))
+                for version, named in (versions if base_first else versions[::-1])
+            }
+            before = self._moment(*programs.values())
+            first, second = programs.values()
+            take_turns(first, second, plan.blocks, limit_s, self._cores)
+            load = load_between(before, self._moment(*programs.values()))
+            for program in programs.values():
+                program.end()
+            return programs[_BASE].result(load), programs[name].result(load)
+
+    def record(self, version: Path, logdir: Path, limit_s: float) -> None:
+        """Run a version until a few of its steps are recorded.
+
+        Args:
+            version: A copy of the program.
+            logdir: Where to.
+            limit_s: After which nothing more is waited for.
+
+        Raises:
+            PerfAdvisorError: If nothing was recorded.
+        """
+        recording = {
+            "logdir": str(logdir),
+            "plan": {"every": 100_000, "first": 20, "advise": False, "keep_slowest": 0},
+            "after_s": 20.0,
+            "every_s": 1e6,
+            "window_s": 2.0,
+        }
+        with self._started(version, _BASE, recording, {}) as program:
+            while not (program.has_ended() or program.is_late(limit_s)):
+                if any(each.get("summary") for each in program.said()):
+                    return
+                time.sleep(_POLL_S)
+            program.end()
+            if not any(each.get("summary") for each in program.said()):
+                raise PerfAdvisorError(
+                    "no step was recorded: "
+                    f"{program.why_nothing() or 'the program ended too early'}.",
+                    hint="Record with `perfadvisor run`, and name the recording.",
+                )
+
+    def _moment(self, *programs: Started) -> Moment | None:
+        return moment([each for program in programs for each in program.processes()], self._cores)
+
+    @staticmethod
+    def _measuring(plan: Plan) -> dict[str, Any]:
+        return {
+            "measure": {
+                **msgspec.to_builtins(plan),
+                "window_s": WINDOW_S,
+                "parent": os.getpid(),
+            }
+        }
+
+    @contextmanager
+    def _started(
+        self, version: Path, name: str, settings: Mapping[str, Any], more: Mapping[str, str]
+    ) -> Iterator[Started]:
+        """The running program; at the end of the context, nothing of it runs any more."""
+        run = self._space / _PLACES[name != _BASE]
+        shutil.rmtree(run, ignore_errors=True)
+        for directory in (run, run / "status", run / "tmp"):
+            directory.mkdir()
+        copy = run / "program"
+        msgspec.structs.replace(self.snapshot, directory=version).copy(copy)
+        command = [path_in_copy(self.snapshot, copy, word) for word in self._command[1:]]
+        with (run / "stdout").open("wb") as stdout, (run / "stderr").open("wb") as stderr:
+            try:
+                process = subprocess.Popen(
+                    [self._command[0], *command],
+                    cwd=copy / self.snapshot.inside,
+                    env=self._environment(name, run, settings, more),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(
+                    f"{self._command[0]} cannot be started: {error.strerror}.",
+                    hint="Write the program after two dashes: perfadvisor try -- python train.py",
+                ) from error
+            program = Started(process, run)
+            try:
+                yield program
+            finally:
+                program.end()
+
+    def _environment(
+        self, name: str, run: Path, settings: Mapping[str, Any], more: Mapping[str, str]
+    ) -> dict[str, str]:
+        copy = run / "program"
+        given = safe_environment(self.snapshot, copy, os.environ)
+        path = [str(Path(site.__file__).parent), given.get("PYTHONPATH", "")]
+        temporary = str(run / "tmp")
+        caches = self._space / "caches" / name
+        return {
+            "PYTHONHASHSEED": "0",  # sets of strings have the same order in all runs
+            **given,
+            "PYTHONPATH": os.pathsep.join(part for part in path if part),
+            "PYTHONUNBUFFERED": "1",  # what was printed is there when the program is ended
+            "GIT_CEILING_DIRECTORIES": str(run),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            **({"TMPDIR": temporary} if len(temporary) <= _LONGEST_TEMP else {}),
+            **more,
+            hook.SETTINGS: json.dumps(
+                {
+                    "status": str(run / "status"),
+                    "checkout": str(self.snapshot.checkout),
+                    "copy": str(copy),
+                    **settings,
+                }
+            ),
+        }
+
+
+def _absolute(command: Sequence[str], started_in: Path) -> list[str]:
+    """The command with its program as a path that also holds elsewhere."""
+    first = command[0]
+    if os.sep in first and not Path(first).is_absolute():
+        # Not resolved: the interpreter of a virtual environment is a link.
+        first = os.path.normpath(started_in / first)
+    return [first, *command[1:]]
