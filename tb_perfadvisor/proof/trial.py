@@ -271,11 +271,11 @@ class _Trial:
             self._repeated += 1
 
     def _plan_of_turns(self) -> Plan:
-        """More and shorter blocks, if the program makes enough steps."""
+        """More and shorter blocks, if the program makes enough steps; of both versions together."""
         steps_ns = [run.step_ns for run in (self._bases[0], self._changed[0]) if run.step_ns]
         if self._is_short or not steps_ns:
             return self._plan
-        steps = ceil(WINDOW_S * 1e9 / BLOCKS_IN_TURNS / min(steps_ns))
+        steps = ceil(WINDOW_S * 1e9 / BLOCKS_IN_TURNS / fmean(steps_ns))
         return msgspec.structs.replace(self._plan, blocks=BLOCKS_IN_TURNS, block_steps=steps)
 
     def _follow(self, run: Run) -> None:

@@ -164,10 +164,10 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
     )
     signal.signal(signal.SIGINT, handler)
     deadline_s = time.monotonic() + 120
-    while not [*(tmp_path / "t").glob("*/run/status/*.json")]:
+    while not [*(tmp_path / "t").glob("*/run-a/status/*.json")]:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    (status,) = (tmp_path / "t").glob("*/run/status/*.json")
+    (status,) = (tmp_path / "t").glob("*/run-a/status/*.json")
     program = int(status.stem)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
