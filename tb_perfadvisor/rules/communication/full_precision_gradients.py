@@ -58,6 +58,7 @@ class FullPrecisionGradients(Rule):
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.KERNEL_PRECISION)
+    is_preview = False
 
     minimum_16_bit_share = Limit(
         0.5, "share", "A program that computes less in 16 bits is not a 16-bit program."

@@ -67,6 +67,7 @@ class LateGradientBucket(Rule):
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.PYTORCH, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
+    is_preview = False
 
     minimum_share = Limit(
         0.02, "share", "Some tail is unavoidable: the gradients that are computed last."

@@ -61,6 +61,7 @@ class SlowLink(Rule):
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
+    is_preview = False
 
     large_bytes = Limit(1_000_000, "bytes", "From a megabyte on, bandwidth outweighs latency.")
     reachable_share = Limit(

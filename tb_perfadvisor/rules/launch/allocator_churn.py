@@ -77,6 +77,7 @@ class AllocatorChurn(Rule):
     title = "Keep device memory instead of allocating it in each step"
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
+    is_preview = False
 
     needs_of_snapshots = (Need.MEMORY_HISTORY,)
 

@@ -70,7 +70,7 @@ class DeviceHostPingPong(Rule):
     title = "Keep these tensors on the device"
     category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.COPIES)
-    is_preview = True
+    is_preview = False
 
     minimum_share = Limit(0.02, "share", "One or two trips of a few kilobytes cost almost nothing.")
     minimum_bytes = Limit(

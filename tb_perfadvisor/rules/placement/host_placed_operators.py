@@ -55,7 +55,7 @@ class HostPlacedOperators(Rule):
     category = "placement"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
-    is_preview = True
+    is_preview = False
 
     minimum_share = Limit(0.02, "share", "Every program handles scalars and sizes on the host.")
     launch_cost_ns = Limit(

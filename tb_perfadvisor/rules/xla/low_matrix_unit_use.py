@@ -68,6 +68,7 @@ class LowMatrixUnitUse(Rule):
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
     needs_of_sums = (Need.DEVICE_EVENTS, Need.MATRIX_UNIT)
+    is_preview = False
 
     maximum_use = Limit(
         0.2, "share", "Well-tuned training reaches 0.4 or more, typical training 0.3."
