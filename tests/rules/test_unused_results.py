@@ -123,6 +123,16 @@ def test_layers_before_what_is_taken_need_no_more_rows() -> None:
     # The operation that is drawn is the first product.
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(750_000, abs=2)
+    # A row is also needed where its norm is, which is a number for each row.
+    norms, some = "f32[4096]{0}", "f32[512]{0}"
+    normed = text.replace(
+        f"        %chosen = {SOME}",
+        f"""        %squares = {norms} reduce({ALL} %logits), dimensions={{1}}
+        %roots = {norms} rsqrt({norms} %squares)
+        %scales = {some} gather({norms} %roots, s32[512]{{0}} %ids) // result
+        %chosen = {SOME}""",
+    )
+    assert find(UnusedResults, drawn(SLOW, FUSION, program(normed)))
     # A part of each row of the logits needs all rows of the layer before.
     part = "bf16[4096,2048]{1,0}"
     columns = text.replace(f"%chosen = {SOME} gather(", f"%chosen = {part} slice(")

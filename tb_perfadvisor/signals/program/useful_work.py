@@ -41,6 +41,7 @@ MAPS = (
 _TAKES = ("slice", "dynamic-slice", "gather")
 _LEAST_ELEMENTS = 1 << 16
 _MOST_STEPS = 400
+_MOST_SUMMED = 16
 _MOST_TRUE = 0.34
 """A causal mask keeps half of the scores. Splitting by blocks computes some of the others, too."""
 _MOST_TRUE_OF_LONG = 0.55
@@ -150,8 +151,24 @@ def _is_of_rows(program: Program, user: int, value: int) -> bool:
 def _takes_rows(program: Program, taker: int) -> bool:
     """Whether what takes a part of an array takes whole rows of it."""
     taken, sources = program.shape_of(taker).dims, program.operands(taker, 0)
+    if sources and all(_is_sum_of_rows(program, of) for of in sources):
+        return True
     rows = [program.shape_of(of).dims for of in sources]
     return bool(taken) and all(bool(dims) and dims[-1] == taken[-1] for dims in rows)
+
+
+def _is_sum_of_rows(program: Program, row: int) -> bool:
+    """Whether a value is mapped from sums over the last dimension, which stand for rows."""
+    for _ in range(_MOST_SUMMED):
+        operands = program.operands(row)
+        if program.name_of(row) == "reduce":
+            return bool(operands) and _is_of_rows(program, row, operands[0])
+        arrays = [of for of in operands if program.shape_of(of).dims == program.shape_of(row).dims]
+        is_map = program.name_of(row) in (*SAME_ELEMENTS, *MAPS)
+        if not is_map or not arrays:
+            return False
+        row = arrays[0]
+    return False
 
 
 def _keeps_rows(program: Program, product: int, value: int) -> bool:
