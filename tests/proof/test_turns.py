@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.machine.facts import Machine
 from tb_perfadvisor.machine.load import processes_of
 from tb_perfadvisor.machine.this_machine import this_machine
-from tb_perfadvisor.proof import started
+from tb_perfadvisor.proof import started, watcher
 from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.runs import Plan, Run
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
@@ -154,6 +155,23 @@ def test_nothing_stays_when_the_command_is_killed(tmp_path: Path) -> None:
     assert processes_of(mark) == []
     with working_space():  # deletes what the killed one left
         pass
+
+
+def test_the_watcher_ends_what_is_marked_when_its_input_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    marked, other = (
+        subprocess.Popen(sleep, env={**os.environ, "A_PLACE": str(tmp_path / name)})
+        for name in ("marked", "other")
+    )
+    monkeypatch.setattr(sys, "argv", ["watcher", str(tmp_path / "marked")])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    watcher.main()
+    assert marked.wait(10) < 0
+    assert other.poll() is None
+    other.kill()
+    other.wait()
 
 
 def test_who_cannot_take_turns() -> None:
