@@ -165,9 +165,11 @@ class _Trial:
                 base_first = not base_first if is_second else self._order.random() < 0.5
             old, new, problem = self._pair(base_first)
             if problem and self._in_turns:
-                # It works alone: two of it may want the same port.
-                self._in_turns = False
-                self._plan = alone
+                shorter = self._shorter_plan(old, new)
+                if shorter is None:
+                    # It works alone: two of it may want the same port.
+                    self._in_turns, shorter = False, alone
+                self._plan = shorter
                 self._readings.clear()
                 continue
             if problem:
@@ -243,6 +245,8 @@ class _Trial:
                 runs[is_base] = self._runner.measure(version, name, self._plan, limit_s)
             old, new = runs[True], runs[False]
         self._longest_pair_s = max(self._longest_pair_s, self._clock() - began_s)
+        if self._in_turns and not (old.is_complete and new.is_complete):
+            return old, new, "a program ended in its turn"
         if old.problem:
             return old, new, f"the original could not be repeated: {old.problem}"
         return old, new, new.problem
@@ -277,6 +281,15 @@ class _Trial:
             return self._plan
         steps = ceil(WINDOW_S * 1e9 / BLOCKS_IN_TURNS / fmean(steps_ns))
         return msgspec.structs.replace(self._plan, blocks=BLOCKS_IN_TURNS, block_steps=steps)
+
+    def _shorter_plan(self, old: Run, new: Run) -> Plan | None:
+        """Shorter blocks, if a program ended by itself in its turn; None otherwise."""
+        is_end = any(not run.problem and not run.is_complete for run in (old, new))
+        begin, steps = self._plan.begin or 0, max(old.steps, new.steps)
+        block_steps = (steps - begin - 1) // self._plan.blocks
+        if not is_end or not 0 < block_steps < (self._plan.block_steps or 0):
+            return None
+        return msgspec.structs.replace(self._plan, block_steps=block_steps)
 
     def _follow(self, run: Run) -> None:
         if self._plan.begin is None:

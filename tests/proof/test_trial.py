@@ -115,6 +115,20 @@ def test_rare_work_counts_in_turns() -> None:
     assert trial.effect.estimate == pytest.approx(9 / 33)
 
 
+def test_a_program_that_ends_in_its_turn_gets_shorter_blocks() -> None:
+    # It makes 225 steps: 12 blocks of 17 steps after the first ten, but not 24 of 11.
+    class Ends(Program):
+        def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
+            old, new = super().measure_in_turns(*versions, **options)
+            if old.steps <= 225:
+                return old, new
+            ended = replace(old, steps=225, is_complete=False)
+            return ended, replace(new, steps=200, is_complete=False, problem="it was ended")
+
+    trial = tried(Ends(change=0.9, in_turns=True), budget_s=120)
+    assert (trial.verdict, trial.in_turns, trial.steps_per_run) == ("faster", True, 24 * 8)
+
+
 def test_a_program_that_cannot_run_beside_itself_runs_alone() -> None:
     class WantsAPort(Program):
         def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
