@@ -39,6 +39,7 @@ _TRIMMED: Final = 6
 _LEAST_LIMIT_S: Final = 120.0
 _TIMES_AS_LONG: Final = 5.0
 _RATHER_SHORT: Final = 30
+_SHORTER: Final = 0.8
 _SEED: Final = 0
 
 Progress = Callable[[str], None]
@@ -286,8 +287,10 @@ class _Trial:
         """Shorter blocks, if a program ended by itself in its turn; None otherwise."""
         is_end = any(not run.problem and not run.is_complete for run in (old, new))
         begin, steps = self._plan.begin or 0, max(old.steps, new.steps)
-        block_steps = (steps - begin - 1) // self._plan.blocks
-        if not is_end or not 0 < block_steps < (self._plan.block_steps or 0):
+        # Where both warm up at once, the window may begin later, so that the rest is too short.
+        shorter = int(_SHORTER * (self._plan.block_steps or 0))
+        block_steps = min((steps - begin - 1) // self._plan.blocks, shorter)
+        if not is_end or block_steps < 1:
             return None
         return msgspec.structs.replace(self._plan, block_steps=block_steps)
 
