@@ -162,6 +162,11 @@ def test_keys_move_zoom_and_choose(shown: Callable[..., Any]) -> None:
     plane.press("Home")
     plane.page.wait_for_timeout(500)
     assert drawn() == (begin, end)
+    # Right after a move that the address does not have yet.
+    plane.press("d")
+    plane.press("Home")
+    plane.page.wait_for_timeout(500)
+    assert drawn() == (begin, end)
     plane.press("ArrowDown")
     assert "<module>" in chosen(tab)
     plane.press("ArrowDown")

@@ -137,6 +137,13 @@ export class Plane {
     this.move(panned(this.range, part, this.wholeNs));
   }
 
+  /** Goes back to where the timeline began, also from a move that nobody has heard of yet. */
+  private home(): void {
+    clearTimeout(this.telling);
+    this.telling = 0;
+    this.handlers.reset();
+  }
+
   private redraw(): void {
     if (this.frame === 0) this.frame = requestAnimationFrame(() => ((this.frame = 0), this.draw()));
   }
@@ -218,7 +225,7 @@ export class Plane {
       "+": () => this.zoom(1 / KEY_ZOOM),
       "=": () => this.zoom(1 / KEY_ZOOM),
       "-": () => this.zoom(KEY_ZOOM),
-      Home: () => this.handlers.reset(),
+      Home: () => this.home(),
       f: () => this.fit(),
       "/": () => this.handlers.search(),
       Escape: () => (this.handlers.pointed(null), this.handlers.pick(null)),

@@ -106,7 +106,11 @@ export function Timeline(props: Props): JSX.Element {
       pointed: setPointed,
       pick: (hit) => latest.current.choose(hit),
       toggle: (track) => latest.current.toggle(track),
-      reset: () => latest.current.home(),
+      reset: () => {
+        const { start, home } = latest.current;
+        if (start) plane.current?.move(start);
+        home();
+      },
       search: () => field.current?.focus(),
     });
     return () => plane.current?.close();
