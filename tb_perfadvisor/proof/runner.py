@@ -22,7 +22,12 @@ from tb_perfadvisor.machine.this_machine import open_cores, this_machine
 from tb_perfadvisor.proof.runs import WINDOW_S, Plan, Run
 from tb_perfadvisor.proof.snapshot import Snapshot, path_in_copy, safe_environment
 from tb_perfadvisor.proof.started import Started
-from tb_perfadvisor.proof.turns import ended_with_this_process, take_turns, why_not_in_turns
+from tb_perfadvisor.proof.turns import (
+    ended_with_this_process,
+    take_turns,
+    warm_up,
+    why_not_in_turns,
+)
 
 _POLL_S: Final = 0.02
 _LONGEST_TEMP: Final = 60
@@ -30,6 +35,14 @@ _LONGEST_TEMP: Final = 60
 _BASE: Final = "base"
 _PLACES: Final = ("run-a", "run-b")
 """Directories of the same length: the length of a path alone can change how fast a program is."""
+_KEEP_MEMORY: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
+"""Lets glibc's allocator keep what is freed, and use it again.
+
+Whether it gives memory back in each step otherwise depends on the layout of the heap, which chance
+decides: then steps take up to a third longer, in one run of a program and not in the next."""
 
 
 class Runner:
@@ -112,10 +125,11 @@ class Runner:
         versions = [(base, _BASE), (change, name)]
         with ExitStack() as stack:
             stack.enter_context(ended_with_this_process(str(self._space).encode()))
-            programs = {
-                named: stack.enter_context(self._started(version, named, settings, {SWITCH: "off"}))
-                for version, named in (versions if base_first else versions[::-1])
-            }
+            programs = {}
+            for version, named in versions if base_first else versions[::-1]:
+                started = self._started(version, named, settings, {SWITCH: "off"})
+                programs[named] = stack.enter_context(started)
+                warm_up(programs[named], limit_s)
             before = self._moment(*programs.values())
             first, second = programs.values()
             take_turns(first, second, plan.blocks, limit_s, self._cores)
@@ -212,6 +226,7 @@ class Runner:
         caches = self._space / "caches" / name
         return {
             "PYTHONHASHSEED": "0",  # sets of strings have the same order in all runs
+            **_KEEP_MEMORY,
             **given,
             "PYTHONPATH": os.pathsep.join(part for part in path if part),
             "PYTHONUNBUFFERED": "1",  # what was printed is there when the program is ended

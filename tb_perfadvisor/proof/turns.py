@@ -48,10 +48,23 @@ def why_not_in_turns(runs: Sequence[Run], machine: Machine) -> str:
     return ""
 
 
+def warm_up(program: Started, limit_s: float) -> None:
+    """Let a program, which has just been started, run until its window begins, and stop it there.
+
+    Programs warm up one after the other: threads of two that wait actively for each other take the
+    cores from those that they wait for, and slow a start-up down tenfold.
+
+    Args:
+        program: It may also end or be late; then it does not wait for its turn.
+        limit_s: What it may take.
+    """
+    _stop_at_the_end_of_its_block(program, limit_s)
+
+
 def take_turns(
     first: Started, second: Started, blocks: int, limit_s: float, cores: Sequence[int]
 ) -> None:
-    """Let two programs, which have just been started, measure their blocks in turns.
+    """Let two programs, which have warmed up, measure their blocks in turns.
 
     Returns when both windows are complete, or one of the programs has ended or is late.
 
@@ -63,25 +76,25 @@ def take_turns(
         cores: Those that they may run on.
     """
     both = [first, second]
-    warming_up = list(both)
-    while warming_up:
-        for program in list(warming_up):
-            if program.waits():
-                program.stop()
-                warming_up.remove(program)
-            elif program.has_ended() or program.is_late(limit_s):
-                return
-        time.sleep(_POLL_S)
+    if not all(program.waits() for program in both):
+        return  # one of them ended while it warmed up
     for turn in range(blocks):
         for program in both if turn % 2 == 0 else both[::-1]:
             before = moment(program.processes(), cores)
             program.go_on()
-            while not program.waits():
-                if program.has_ended() or program.is_late(limit_s):
-                    return
-                time.sleep(_POLL_S)
-            program.stop()
+            if not _stop_at_the_end_of_its_block(program, limit_s):
+                return
             program.add_block_load(load_between(before, moment(program.processes(), cores)))
+
+
+def _stop_at_the_end_of_its_block(program: Started, limit_s: float) -> bool:
+    """Stop all processes of a program when it waits for its next turn; False if it never does."""
+    while not program.waits():
+        if program.has_ended() or program.is_late(limit_s):
+            return False
+        time.sleep(_POLL_S)
+    program.stop()
+    return True
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import tempfile
 import time
@@ -155,3 +156,22 @@ def test_patches_stay_in_the_copy(tmp_path: Path) -> None:
         with pytest.raises(PerfAdvisorError, match="does not apply"):
             apply_patch(f"--- a/{name}\n+++ b/{name}\n{hunk}", tmp_path / "copy")
     assert (tmp_path / "out.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's allocator")
+def test_freed_memory_is_kept_between_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = (
+        "import resource; blocks = [bytearray(1 << 20) for _ in range(20)]; del blocks; "
+        "faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
+        "number == 150 and sys.exit(f'{faults}')"
+    )
+    kept = _number_said(measured(tmp_path, each, begin=100, block_steps=1, blocks=400))
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")  # the default, by the user's choice
+    returned = _number_said(measured(tmp_path, each, begin=100, block_steps=1, blocks=400))
+    assert returned > kept + 100 * 20 * 256 / 2  # 256 pages in a block
+
+
+def _number_said(run: Run) -> int:
+    return int(run.problem.rpartition(" ")[2])

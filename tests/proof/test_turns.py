@@ -102,6 +102,11 @@ def test_one_program_at_a_time_with_all_of_its_processes(tmp_path: Path) -> None
         ][PLAN.begin : 12 + 60]
         for program in both
     }
+    warm_ups = sorted(
+        [int(begin) for kind, place, begin, _ in lines if kind == "main" and place == program][:12]
+        for program in both
+    )
+    assert warm_ups[0][-1] < warm_ups[1][0]  # one after the other
     first = max(each[0][0] for each in steps.values())
     last = min(each[-1][1] for each in steps.values())
     kinds = set()
