@@ -24,6 +24,8 @@ from tb_perfadvisor.proof.runs import Run
 from tb_perfadvisor.proof.started import Started
 
 _POLL_S: Final = 0.002
+_NOT_EARLIER: Final = 0.7
+"""No look before this part of the last block's time, which a change may have shortened."""
 _MOST_MEMORY: Final = 0.7
 """Of what is available, which both programs may need together."""
 
@@ -78,12 +80,16 @@ def take_turns(
     both = [first, second]
     if not all(program.waits() for program in both):
         return  # one of them ended while it warmed up
+    block_s = 0.0
     for turn in range(blocks):
         for program in both if turn % 2 == 0 else both[::-1]:
             before = moment(program.processes(), cores)
             program.go_on()
+            began_s = time.monotonic()
+            time.sleep(_NOT_EARLIER * block_s)  # looking disturbs programs that use all cores
             if not _stop_at_the_end_of_its_block(program, limit_s):
                 return
+            block_s = time.monotonic() - began_s
             program.add_block_load(load_between(before, moment(program.processes(), cores)))
 
 
