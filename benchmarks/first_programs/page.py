@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from first_programs.recipes import Program, judged
 from first_try.page import interval
@@ -25,7 +26,10 @@ def section(batch: Sequence[Program], when: str) -> Iterator[str]:
         + (f", {waiting} were not reached." if waiting else ".")
     )
     yield ""
-    yield from _rates(rows)
+    yield "| what | result | target |"
+    yield "|---|---|---|"
+    for rate in rates(rows):
+        yield f"| {rate.what} | {rate.result} | {rate.target} |"
     yield ""
     yield "| program | known cause | best change by hand | said first | predicted | brought |"
     yield "|---|---|---|---|---|---|"
@@ -39,45 +43,75 @@ def section(batch: Sequence[Program], when: str) -> Iterator[str]:
             yield f"- {each.name} ({each.repository}): {each.left_out}"
 
 
-def _rates(rows: Sequence[Program]) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often something that should be true of programs is."""
+
+    what: str
+    right: int
+    number: int
+    target: str
+
+    @property
+    def result(self) -> str:
+        """`9 of 26 = 35 % (95 % interval: 19 % to 54 %)`."""
+        if not self.number:
+            return "none to judge"
+        low, high = interval(self.right, self.number)
+        return (
+            f"{self.right} of {self.number} = {_percent(self.right / self.number)} "
+            f"(95 % interval: {_percent(low)} to {_percent(high)})"
+        )
+
+
+def rates(rows: Sequence[Program]) -> tuple[Rate, ...]:
+    """What counts as accuracy.
+
+    Args:
+        rows: Programs with a truth and a verdict.
+    """
     verdicts = [each.verdict for each in rows if each.verdict is not None]
     applied = [each for each in verdicts if each.is_in_range is not None]
-    patched = [each for each in verdicts if each.patch]
+    patched = [each.patch == "helped" for each in verdicts if each.patch]
     healthy = [each for each in rows if each.truth is not None and "healthy" in each.truth.causes]
     ill = [each for each in rows if each not in healthy]
-    alarmed = [each for each in healthy if each.verdict and each.verdict.severity == "high"]
-    yield "| what | result | target |"
-    yield "|---|---|---|"
-    yield _rate("known cause ranks first", [each.is_right for each in ill], "≥ 80 %")
-    yield _rate(
-        "first finding applied: gain in range",
-        [bool(each.is_in_range) for each in applied],
-        "≥ 70 %",
-    )
-    for severity, target in (("high", "none"), ("medium", "at most 1 in 20")):
-        yield _rate(
-            f"first finding applied: slower, *{severity}*",
-            [each.is_slower for each in applied if each.severity == severity],
-            target,
-        )
-    yield _rate(
-        "mechanical fixes: patch applies and helps",
-        [each.patch == "helped" for each in patched],
-        "≥ 60 %",
-    )
-    yield _rate("recorded by `run` at once", [each.recorded for each in verdicts], "≥ 95 %")
-    yield f"| healthy programs with a *high* finding | {len(alarmed)} of {len(healthy)} | none |"
-
-
-def _rate(what: str, found: Sequence[bool], target: str) -> str:
-    right, number = sum(found), len(found)
-    if not number:
-        return f"| {what} | none to judge | {target} |"
-    low, high = interval(right, number)
+    alarmed = [each.verdict is not None and each.verdict.severity == "high" for each in healthy]
+    slower = {
+        severity: [each.is_slower for each in applied if each.severity == severity]
+        for severity in ("high", "medium")
+    }
     return (
-        f"| {what} | {right} of {number} = {_percent(right / number)} "
-        f"(95 % interval: {_percent(low)} to {_percent(high)}) | {target} |"
+        _rate("known cause ranks first", [each.is_right for each in ill], "≥ 80 %"),
+        _rate(
+            "first finding applied: gain in range",
+            [bool(each.is_in_range) for each in applied],
+            "≥ 70 %",
+        ),
+        _rate("first finding applied: slower, *high*", slower["high"], "none"),
+        _rate("first finding applied: slower, *medium*", slower["medium"], "at most 1 in 20"),
+        _rate("mechanical fixes: patch applies and helps", patched, "≥ 60 %"),
+        _rate("recorded by `run` at once", [each.recorded for each in verdicts], "≥ 95 %"),
+        _rate("healthy programs with a *high* finding", alarmed, "none"),
     )
+
+
+def pooled(batches: Sequence[Sequence[Program]]) -> Iterator[str]:
+    """The table of all programs of all batches, by framework."""
+    rows = [each for batch in batches for each in judged(batch)]
+    frameworks = sorted({each.framework for each in rows}, key=str.casefold)
+    parts = [rates([each for each in rows if each.framework == name]) for name in frameworks]
+    yield f"| what | {' | '.join(frameworks)} | all {len(rows)} programs | target |"
+    yield "|---" * (len(frameworks) + 3) + "|"
+    for number, rate in enumerate(rates(rows)):
+        by_framework = [
+            f"{part[number].right} of {part[number].number}" if part[number].number else "–"
+            for part in parts
+        ]
+        yield f"| {rate.what} | {' | '.join(by_framework)} | {rate.result} | {rate.target} |"
+
+
+def _rate(what: str, found: Sequence[bool], target: str) -> Rate:
+    return Rate(what, sum(found), len(found), target)
 
 
 def _row(program: Program) -> str:

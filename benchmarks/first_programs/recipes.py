@@ -89,6 +89,8 @@ class Program:
     """A program of a batch."""
 
     name: str
+    framework: str
+    """As in the heading of a column: `PyTorch`, `TensorFlow and Keras`, `JAX`."""
     repository: str
     left_out: str
     """Why it is not judged; empty if it is."""
@@ -105,6 +107,15 @@ class Program:
         return not set(self.verdict.names).isdisjoint(self.truth.causes)
 
 
+def batches() -> list[str]:
+    """The names of all batches, in alphabetical order."""
+    return sorted(
+        path.stem
+        for path in FOLDER.glob("*.toml")
+        if not path.stem.endswith(("_truths", "_verdicts"))
+    )
+
+
 def programs(batch: str) -> list[Program]:
     """The programs of a batch, in the order of the list.
 
@@ -115,6 +126,7 @@ def programs(batch: str) -> list[Program]:
     return [
         Program(
             name=row["name"],
+            framework=collection["framework"],
             repository=collection["repository"],
             left_out=truths.get(row["name"], {}).get("left_out", ""),
             truth=_truth(truths.get(row["name"], {})),

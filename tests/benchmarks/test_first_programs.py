@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from first_programs import data
-from first_programs.page import section
-from first_programs.recipes import Program, Truth, Verdict, programs, recipes
+from first_programs.page import pooled, section
+from first_programs.recipes import (
+    FOLDER,
+    Program,
+    Truth,
+    Verdict,
+    batches,
+    programs,
+    recipes,
+)
 
 
-@pytest.mark.parametrize("batch", ["pytorch", "tensorflow_jax"])
+@pytest.mark.parametrize("batch", batches())
 def test_the_list_names_what_it_needs(batch: str) -> None:
     listed = recipes(batch)
     assert len({recipe.name for recipe in listed}) == len(listed) >= 20
@@ -29,9 +37,17 @@ def test_made_up_images_have_the_format_of_the_real_ones(tmp_path: Path) -> None
     assert len(content) == 16 + count * 28 * 28
 
 
-def program(name: str, cause: str, severity: str, names: str, gain: float | None) -> Program:
+def program(
+    name: str,
+    cause: str,
+    severity: str,
+    names: str,
+    gain: float | None,
+    framework: str = "PyTorch",
+) -> Program:
     return Program(
         name=name,
+        framework=framework,
         repository="a/b",
         left_out="",
         truth=Truth((cause,), "a change", 0.3, "because"),
@@ -73,3 +89,21 @@ def test_rates_are_of_the_programs_that_they_are_about() -> None:
     assert "| first finding applied: slower, *high* | 0 of 1 = 0 %" in lines
     assert "| first finding applied: slower, *medium* | 1 of 1 = 100 %" in lines
     assert "| healthy programs with a *high* finding | 1 of 1 | none |" in lines
+
+
+def test_batches_are_pooled_by_framework() -> None:
+    first = [program("right", "input", "high", "input", 0.25)]
+    second = [
+        program("wrong", "input", "medium", "host", -0.1),
+        program("graph", "input", "medium", "host", 0.2, "JAX"),
+    ]
+    lines = list(pooled([first, second]))
+    assert lines[0] == "| what | JAX | PyTorch | all 3 programs | target |"
+    assert lines[2].startswith("| known cause ranks first | 0 of 1 | 1 of 2 | 1 of 3 = 33 %")
+    assert lines[4].startswith("| first finding applied: slower, *high* | – | 0 of 1 | 0 of 1")
+
+
+def test_the_page_pools_all_batches() -> None:
+    page = FOLDER.parents[1] / "docs" / "accuracy.md"
+    written = page.read_text(encoding="utf-8")
+    assert "\n".join(pooled([programs(batch) for batch in batches()])) in written
