@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files import local_tree
 from tb_perfadvisor.ingest.files import tree as file_tree
+from tb_perfadvisor.ingest.format import HEAD_BYTES
 from tb_perfadvisor.ingest.trace_names import parse_trace_name, session_label
 
 
@@ -419,6 +422,25 @@ def test_exports_of_nsight_systems_by_rank(tmp_path: Path) -> None:
     found = [(each.run, each.session, len(each.files)) for each in listing.captures]
     assert found == [("a", "x_rank#", 2), ("b", "one", 1), ("b", "two", 1)]
     assert [file.rank for file in listing.captures[0].files] == [0, 1]
+
+
+def test_an_export_whose_texts_come_before_most_of_its_tables(tmp_path: Path) -> None:
+    """As Nsight Systems 2022.2 wrote them: it fills its tables one by one."""
+    path = tmp_path / "report.sqlite"
+    tables = ["StringIds", "ProcessStreams", "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_DETAILS"]
+    tables += [f"ENUM_OF_{number}" for number in range(40)]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA secure_delete = OFF")
+        for name in tables[:4]:
+            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, value TEXT)")
+        connection.execute("INSERT INTO StringIds VALUES (1, ?)", ["a kernel's name " * 40_000])
+        connection.commit()
+        for name in [*tables[4:], "CUPTI_ACTIVITY_KIND_RUNTIME", "TARGET_INFO_GPU"]:
+            columns = ", ".join(f"a_column_with_a_long_name_{each} INT" for each in range(10))
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+    assert b"TARGET_INFO_GPU" not in path.read_bytes()[:HEAD_BYTES]
+    (capture,) = discover(tmp_path).captures
+    assert capture.format == "nsight"
 
 
 def test_a_log_belongs_to_its_database(tmp_path: Path) -> None:

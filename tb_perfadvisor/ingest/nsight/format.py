@@ -22,10 +22,12 @@ _ENDING = re.compile(r"\.sqlite(?:\.gz)?$")
 _LOG_ENDING = "-wal"
 """SQLite's write-ahead log beside a database: changes that are not in the database yet."""
 _LOG = re.compile(rf"\.sqlite{_LOG_ENDING}$")
-# Tables that only Nsight Systems writes; their definitions stand at the beginning of the file.
+# Tables that only Nsight Systems writes. The definitions of those that it fills first stand at the
+# beginning of the file; its texts may lie between them and the others.
 _TABLES = re.compile(
     rb"\ASQLite format 3\0.*?(?:CUPTI_ACTIVITY_KIND_(?:KERNEL|RUNTIME|MEMCPY|GRAPH_TRACE)"
-    rb"|ENUM_NSYS_|TABLE ['\"]?(?:NVTX_EVENTS|OSRT_API|META_DATA_EXPORT|TARGET_INFO_GPU)\b)",
+    rb"|ENUM_NSYS_|TABLE ['\"]?(?:NVTX_EVENTS|OSRT_API|META_DATA_EXPORT|EXPORT_META_DATA"
+    rb"|ProcessStreams|TARGET_INFO_(?:GPU|SYSTEM_ENV|SESSION_START_TIME))\b)",
     re.DOTALL,
 )
 # Nvidia's older profilers have databases with other tables of similar names.

@@ -27,6 +27,8 @@ from tb_perfadvisor.trace.integer_groups import distinct
 
 _RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _OPERATING_SYSTEM: Final = "OSRT_API"
+_METADATA: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""What the export says of itself; the second name is that of releases before 2023.2."""
 # Tables that only recordings have.
 _EVENTS: Final = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
@@ -46,7 +48,7 @@ def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
     """
     with open_database(files) as database:
         metadata = _metadata(database)
-        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, "META_DATA_EXPORT", "TARGET_INFO_GPU")
+        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *_METADATA, "TARGET_INFO_GPU")
         if not any(map(database.columns, tables)):
             raise UnreadableProfileError(
                 "the database has no table of Nsight Systems.",
@@ -170,8 +172,9 @@ def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> N
 
 def _metadata(database: Database) -> dict[str, str]:
     rows: list[tuple[Any, ...]] = []
-    if database.has("META_DATA_EXPORT", "name", "value"):
-        rows = database.rows("name, value", "META_DATA_EXPORT")
+    for table in _METADATA:
+        if database.has(table, "name", "value"):
+            rows += database.rows("name, value", table)
     return {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
 
 

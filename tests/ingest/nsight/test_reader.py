@@ -330,8 +330,13 @@ def test_older_exports_lack_columns(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
         connection.execute("INSERT INTO StringIds VALUES (1, 'gemm')")
         connection.execute("CREATE TABLE UNKNOWN_TO_US (a INT)")
+        connection.execute("CREATE TABLE EXPORT_META_DATA (name TEXT, value TEXT)")
+        connection.execute(
+            "INSERT INTO EXPORT_META_DATA VALUES ('EXPORT_PRODUCT_VERSION', '2022.2.1.31')"
+        )
     connection.close()
     trace = read(path)
+    assert trace.source.version == "2022.2.1.31"
     assert names(trace, EventKind.KERNEL) == ["gemm"]
     assert trace.kernels.grid_blocks.tolist() == [-1]
 
