@@ -88,7 +88,7 @@ def test_rates_are_of_the_programs_that_they_are_about() -> None:
     assert "| first finding applied: gain in range | 1 of 2 = 50 %" in lines
     assert "| first finding applied: slower, *high* | 0 of 1 = 0 %" in lines
     assert "| first finding applied: slower, *medium* | 1 of 1 = 100 %" in lines
-    assert "| healthy programs with a *high* finding | 1 of 1 | none |" in lines
+    assert "| healthy programs with a *high* finding | 1 of 1 = 100 %" in lines
 
 
 def test_batches_are_pooled_by_framework() -> None:
