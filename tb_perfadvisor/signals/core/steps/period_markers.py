@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 import numpy as np
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_PERIOD_NS, MIN_REPEATS, Markers
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 _MATCH = 0.95
 """Share of the sequence that must repeat: autotuning changes a kernel here and there."""
 _MIN_EVENTS = 100
 """A step takes more kernels than a transformer layer, which repeats as well: a few dozen."""
+
+# A part of a model by its path (`FSDP::pre_forward (blocks.3.attention)`), or as PyTorch's profiler
+# numbers the modules of a class (`nn.Module: Block_3`).
+_NUMBERED_PART = re.compile(r"(?:\w\.|^nn\.Module: \w+_)(\d{1,6})(?=[.)\s]|$)")
 
 
 def period_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -41,6 +49,8 @@ def period_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         if len(regular) < MIN_REPEATS or float(np.median(np.diff(start[regular]))) < MIN_PERIOD_NS:
             continue
         bounds = start[regular]
+        if _repeats_parts(trace, len(bounds) - 1):
+            return None
         return Markers(
             source=f"the period of the {what} sequence ({period} {what}s)",
             is_inferred=True,
@@ -52,3 +62,21 @@ def period_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
             is_on_device=len(timeline.rows) > 0,
         )
     return None
+
+
+def _repeats_parts(trace: Trace, periods: int) -> bool:
+    """Whether each period runs the next of a model's numbered parts: layers of a single step."""
+    rows = trace.rows(EventKind.ANNOTATION, EventKind.PYTHON)
+    ids, name = unique_inverse(trace.events.name[rows])
+    numbers: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for index, text in enumerate(trace.texts(ids)):
+        for found in _NUMBERED_PART.finditer(text):
+            numbers[text[: found.start(1)], text[found.end(1) :]][index] = int(found[1])
+    for number in numbers.values():
+        if len(number) < MIN_REPEATS or not periods <= 2 * len(number) <= 4 * periods:
+            continue
+        runs = [number[index] for index in name[np.isin(name, [*number])].tolist()]
+        # A step that ran twice would run each of them twice.
+        if {*np.diff(runs).tolist()} in ({1}, {-1}):
+            return True
+    return False

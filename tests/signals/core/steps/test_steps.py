@@ -298,6 +298,28 @@ def test_the_period_of_the_kernels() -> None:
     assert windows_ms(steps) == [(0, 1.2), (1.2, 2.4), (2.4, 3.6), (3.6, 4.8)]
 
 
+@pytest.mark.parametrize(
+    ("spelling", "is_step"),
+    [
+        ("FSDP::pre_forward (blocks.{layer}._checkpoint_wrapped_module)", False),
+        ("nn.Module: Block_{layer}", False),
+        ("blocks.{layer}", False),
+        ("forward of blocks.3", True),
+        ("request {layer}", True),
+    ],
+)
+def test_layers_are_not_steps(spelling: str, is_step: bool) -> None:
+    """A slice of one step, such as the part of a recording that is not lost: five of its layers."""
+    builder = TraceBuilder()
+    for layer in range(5):
+        at = 1.2 * layer
+        builder.annotation(spelling.format(layer=layer + 7), ms(at), ms(at + 1))
+        for index in range(120):
+            name = "embedding" if index == 0 else "gemm"
+            builder.kernel(name, us(1200 * layer + 10 * index), us(1200 * layer + 10 * index + 10))
+    assert (steps_of(builder.build()).source != "none") == is_step
+
+
 @pytest.mark.parametrize(("cycle", "is_step"), [(40, False), (99, False), (100, True)])
 def test_short_period_is_not_a_step(cycle: int, is_step: bool) -> None:
     assert (steps_of(periodic(cycle=cycle, repeats=10)).source != "none") == is_step
