@@ -20,6 +20,8 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
+EMPTY = "empty-profile"
+"""The note of readers on files without any work."""
 LOST_SHARE = 0.05
 """A complete recording has a kernel for every launch in its steps; a few percent may be missing at
 its edges."""
@@ -60,6 +62,8 @@ def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
 def _on_missing_device(signals: Signals) -> list[Note]:
     if not signals.device.is_missing or signals.trace.is_snapshot_only:
         return []
+    if any(note.id == EMPTY for note in signals.trace.notes):
+        return []  # the reader says it, and how to record
     if shows_device_use(signals.trace):
         return [
             Note(

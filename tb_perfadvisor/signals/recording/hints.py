@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting, hint, pytorch_hint
 from tb_perfadvisor.signals.recording.needs import Need
-from tb_perfadvisor.signals.recording.nsight_hints import NSIGHT_HINTS
+from tb_perfadvisor.signals.recording.nsight_hints import (
+    NSIGHT_CUDA,
+    NSIGHT_HINTS,
+    NSIGHT_MEMORY,
+    NSIGHT_SHAPES,
+    NSIGHT_STACKS,
+)
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS
 from tb_perfadvisor.signals.workload.parts import Part
 from tb_perfadvisor.signals.workload.workload import Workload
@@ -15,6 +21,7 @@ from tb_perfadvisor.signals.workload.workload import Workload
 
 def _set_option(
     keyword: str,
+    nsight: Hint,
     vllm: str,
     sglang: str,
     megatron: str = "",
@@ -25,6 +32,7 @@ def _set_option(
 
     Args:
         keyword: The argument of torch.profiler.profile.
+        nsight: What it is with Nsight Systems.
         vllm: The key of vLLM's profiler config.
         sglang: The key of SGLang's /start_profile request; empty if it has none.
         megatron: Megatron's option; empty if it has none.
@@ -37,6 +45,7 @@ def _set_option(
     )
     asked = f'Send "{sglang}": true with the request to /start_profile.' if sglang else ""
     return (
+        nsight,
         Hint(text=rich, framework=rich_framework, needs=(Part.RUN,)),
         pytorch_hint(f"Pass --profiler-config.{vllm}=true to vllm serve.", Part.VLLM),
         pytorch_hint(asked, Part.SGLANG),
@@ -49,18 +58,20 @@ def _set_option(
 
 SHAPES = _set_option(
     "record_shapes",
+    NSIGHT_SHAPES,
     vllm="torch_profiler_record_shapes",
     sglang="record_shapes",
     megatron="--pytorch-profiler-collect-shapes",
 )
 STACKS = _set_option(
     "with_stack",
+    NSIGHT_STACKS,
     vllm="torch_profiler_with_stack",
     sglang="with_stack",
     megatron="--pytorch-profiler-collect-callstack",
     rich_framework="",
 )
-MEMORY = _set_option("profile_memory", vllm="torch_profiler_with_memory", sglang="")
+MEMORY = _set_option("profile_memory", NSIGHT_MEMORY, vllm="torch_profiler_with_memory", sglang="")
 SNAPSHOT = (
     pytorch_hint(
         "Call torch.cuda.memory._record_memory_history() before the steps and "
@@ -95,6 +106,7 @@ CONTEXT_LENGTHS = (
 )
 _ACTIVITIES = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 DEVICE_EVENTS = (
+    NSIGHT_CUDA,
     Hint(
         text="Make sure that CUPTI, NVIDIA's profiling library, is found, that no other profiler "
         "is attached, and that profiling is not restricted to administrators: the driver option "

@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.signals import Need
 from tb_perfadvisor.signals.recording.hint import first_fitting
-from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, HINTS, hint_for
+from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, HINTS, MEMORY, STACKS, hint_for
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS, SKIP_WARM_UP
 from tb_perfadvisor.signals.workload.parts import SERVERS, Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload
@@ -27,6 +27,7 @@ def program(*parts: Part, base: str = "pytorch") -> Workload:
         ((Part.LIGHTNING,), "PyTorchProfiler(record_shapes=True)"),
         ((Part.ACCELERATE,), "ProfileKwargs(record_shapes=True)"),
         ((Part.MEGATRON,), "--pytorch-profiler-collect-shapes"),
+        ((Part.NSIGHT, Part.NVIDIA), "--pytorch=autograd-shapes-nvtx"),
         ((), "Record with record_shapes=True."),
     ],
 )
@@ -34,6 +35,12 @@ def test_shapes_are_switched_on_where_the_framework_does_it(
     parts: tuple[Part, ...], words: str
 ) -> None:
     assert words in hint_for(Need.SHAPES, program(*parts))
+
+
+def test_what_only_torch_profiler_records_names_it() -> None:
+    recorded = program(Part.NSIGHT, Part.NVIDIA)
+    assert "nvtx" in first_fitting(STACKS, recorded)
+    assert "torch.profiler and profile_memory=True" in first_fitting(MEMORY, recorded)
 
 
 @pytest.mark.parametrize("part", SERVERS)
