@@ -114,6 +114,8 @@ def test_messages_that_use_little_of_the_link_are_a_sentence(second: str, says: 
     best = "4.38 GB/s" if second == "NNNN" else "8.75 GB/s"
     assert f"Large messages reach {best} at most, on a link of 100 GB/s" in finding.summary
     assert says in finding.summary
+    leads = finding.remedies[0].change == "link-path"
+    assert leads == (second == "NNNN"), "where the link is proven, it comes before overlap"
 
 
 @pytest.mark.parametrize(

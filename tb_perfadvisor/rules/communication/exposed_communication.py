@@ -24,6 +24,7 @@ from tb_perfadvisor.rules.evidence.collectives import (
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
+from tb_perfadvisor.signals.ranks.collective_costs import slow_messages
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     GOOD_PART,
@@ -96,7 +97,7 @@ class ExposedCommunication(Rule):
 
     Messages of a megabyte or more show which of the two it is. If even the fastest of them uses
     little of the link, and those of one size take the same time, the link is slow: late ranks come
-    later in one step than in the next.
+    later in one step than in the next. Then the path of the messages comes before overlap.
 
     When to ignore
     --------------
@@ -135,7 +136,7 @@ class ExposedCommunication(Rule):
             return
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
-        title, longest = _longest(signals)
+        title, longest = _longest(signals, split)
         in_words = per_step if title else time_of_each
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for it",
@@ -153,7 +154,7 @@ class ExposedCommunication(Rule):
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
-            remedies=advise(*_changes(signals)),
+            remedies=advise(*_changes(signals, split)),
         )
 
 
@@ -163,21 +164,30 @@ def _purpose(signals: Signals) -> str:
     return "" if costliest.role is Role.UNKNOWN else f", most of it for {costliest.role.value}"
 
 
-def _longest(signals: Signals) -> tuple[str, str]:
+def _is_link(signals: Signals, split: float | None) -> bool:
+    """Whether the link is the reason, as far as one rank tells, so that overlap comes second."""
+    slow = slow_messages(signals) if split is None else None
+    return slow is not None and slow.points_to_link
+
+
+def _longest(signals: Signals, split: float | None) -> tuple[str, str]:
     """The collective that takes most of the exposed time by itself: a title, and a sentence."""
     longest = dominant_collective(signals)
     if longest is None:
         return "", ""
+    is_link = _is_link(signals, split)
     where = f" in {longest.annotation}" if longest.annotation else ""
     taken = format_duration(longest.exposed_ns / signals.steps.count)
     share = share_of_each(longest.exposed_ns, signals)
+    what = f"{longest.operation}{where}"
+    advice = f"Find out why the {what} is slow" if is_link else f"Shrink or hide the {what}"
     return (
-        f"Shrink or hide the {longest.operation}{where}: it takes {share}",
+        f"{advice}: it takes {share}",
         f" One {longest.operation}{where} takes {taken} of it.",
     )
 
 
-def _changes(signals: Signals) -> tuple[str, ...]:
+def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     """What makes the collectives cost less, by what they are for."""
     uses = exposed_by_role(signals)
     known = [use for use in uses if use.role is not Role.UNKNOWN]
@@ -187,7 +197,8 @@ def _changes(signals: Signals) -> tuple[str, ...]:
     roles = [use.role for use in uses if use.exposed_ns >= GOOD_PART * total_ns]
     longest = dominant_collective(signals)
     is_gather = longest is not None and longest.operation == "all-gather"
-    first = ["sharded-logits"] if is_gather and roles[:1] == [Role.TENSOR] else []
+    first = ["link-path", "link-test"] if _is_link(signals, split) else []
+    first += ["sharded-logits"] if is_gather and roles[:1] == [Role.TENSOR] else []
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []

@@ -136,10 +136,6 @@ def collectives_by_operation(signals: Signals) -> Table:
     )
 
 
-_ALIKE = 0.1
-"""Late ranks come later in one step than in the next; a slow link is equally slow each time."""
-
-
 def _on_slow_messages(signals: Signals) -> str:
     """What the rate of the large messages tells of transfer and waiting, as a sentence or none."""
     slow = slow_messages(signals)
@@ -149,7 +145,7 @@ def _on_slow_messages(signals: Signals) -> str:
         f" Large messages reach {format_rate(slow.bytes_per_s, 'B/s')} at most, on a link of"
         f" {format_rate(slow.link_bytes_per_s, 'B/s')}"
     )
-    if slow.spread is None or slow.spread > _ALIKE:
+    if slow.spread is None or not slow.points_to_link:
         return f"{rates}: the link is slow, or other ranks are late for all of them."
     return (
         f"{rates}, and those of one size take the same time to within {format_share(slow.spread)}:"

@@ -111,6 +111,10 @@ _LITTLE = 0.35
 _FEWEST_OF_A_SIZE = 3
 
 
+_ALIKE = 0.1
+"""Messages of one size on one link vary by a few percent."""
+
+
 class SlowMessages(Struct, frozen=True):
     """Large messages of which even the fastest uses little of the link."""
 
@@ -120,6 +124,11 @@ class SlowMessages(Struct, frozen=True):
     spread: float | None
     """How far the times of messages of the same size are apart, as a share of their median; the
     largest over the sizes. None if no size occurs three times."""
+
+    @property
+    def points_to_link(self) -> bool:
+        """Late ranks come later in one step than in the next; a slow link is as slow each time."""
+        return self.spread is not None and self.spread <= _ALIKE
 
 
 @memoized
