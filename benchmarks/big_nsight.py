@@ -2,12 +2,14 @@
 
     python benchmarks/big_nsight.py RECORDED.sqlite big.sqlite --megabytes 1000
 
-The copies follow one another in time, each with its own correlation ids.
+The copies follow one another in time, each with its own correlation ids, and its own numbers of
+PyTorch's calls in the texts of ranges.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -15,6 +17,9 @@ from pathlib import Path
 
 _TIMES = ("start", "end", "timestamp", "rawTimestamp")
 _IDS = ("correlationId",)
+_CALL = re.compile(r"\b(seq|op_id) = (\d{1,12})\b")
+_CALLS = 10_000_000
+"""More than a recording has, so that the numbers of the copies differ."""
 
 
 def repeat(source: Path, target: Path, size_bytes: int) -> int:
@@ -24,6 +29,7 @@ def repeat(source: Path, target: Path, size_bytes: int) -> int:
     with closing(sqlite3.connect(target)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
+        connection.create_function("renumbered", 2, _renumbered)
         tables = _tables_of_events(connection)
         rows = {table: _largest(connection, table, "rowid") for table in tables}
         duration_ns = max(_largest(connection, table, "end") for table in tables)
@@ -40,6 +46,8 @@ def repeat(source: Path, target: Path, size_bytes: int) -> int:
                     if each in _TIMES
                     else f'"{each}" + {copies * ids}'
                     if each in _IDS
+                    else f'renumbered("{each}", {copies})'
+                    if (table, each) == ("NVTX_EVENTS", "text")
                     else f'"{each}"'
                     for each in columns
                 )
@@ -48,6 +56,13 @@ def repeat(source: Path, target: Path, size_bytes: int) -> int:
             connection.commit()
             copies += 1
     return copies
+
+
+def _renumbered(text: str | None, copy: int) -> str | None:
+    """A range's text with the numbers of a copy."""
+    if text is None:
+        return None
+    return _CALL.sub(lambda found: f"{found[1]} = {int(found[2]) + copy * _CALLS}", text)
 
 
 def _tables_of_events(connection: sqlite3.Connection) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from tb_perfadvisor.trace import Assembler, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
 
 _FINISHED: Final = "eventType IN (59, 60) AND start IS NOT NULL AND end >= start"
 """Ranges by push and pop, and by start and end."""
@@ -27,6 +28,7 @@ ADDED: Final = re.compile(
     r"(?:, input_op_ids = .*)?$",
     re.DOTALL,
 )
+_MOST_DIGITS: Final = 18
 _OPERATOR: Final = re.compile(r"(?:\w+::[\w.]+|autograd::.*|\w+Backward\d*|record_param_comms)$")
 
 
@@ -37,13 +39,13 @@ class Ranges(Struct, frozen=True):
     duration_ns: Int64
     thread: Int64
     """`globalTid`."""
-    name: Int64
-    kind: Int64
+    name: Int32
+    kind: NDArray[np.uint8]
     """`EventKind`."""
-    step: Int64
+    step: Int32
     sequence: Int64
     """Autograd's number."""
-    shapes: Int64
+    shapes: Int32
     """String: the shapes of an operator's inputs."""
     may_cross: NDArray[np.bool_]
     """Ranges by start and end may cross others of their thread."""
@@ -57,6 +59,34 @@ def is_operator(name: str, added: str) -> bool:
         added: What PyTorch added to it. Nothing if the program pushed the range itself.
     """
     return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
+
+
+def without_numbers(text: bytes) -> tuple[bytes, int]:
+    """A range's text with 0 for the numbers that PyTorch added, and autograd's number of it.
+
+    PyTorch numbers the calls of operators, so hardly two texts of a recording are the same.
+
+    Args:
+        text: As PyTorch or the program wrote it.
+
+    Returns:
+        The text, as it was if PyTorch added nothing; -1 if there is no number of autograd.
+    """
+    head, of_call, rest = text.partition(b", op_id = ")
+    name, of_autograd, number = head.rpartition(b", seq = ")
+    if not of_autograd:
+        name, number = head, b"0"
+    if of_call:
+        call, _, sizes = rest.partition(b", input_op_ids = ")[0].partition(b", ")
+    else:
+        number, _, sizes = number.partition(b", ")
+        call = b"0"
+    are_numbers = number.isdigit() and call.isdigit() and len(number) <= _MOST_DIGITS
+    if not (of_call or of_autograd) or not are_numbers:
+        return text, -1
+    parts = (name, b", seq = 0" if of_autograd else b"", b", op_id = 0" if of_call else b"")
+    text = b"".join((*parts, b", " + sizes if sizes else b""))
+    return text, int(number) if of_autograd else -1
 
 
 class _Spelled(dict[Any, int]):
@@ -98,22 +128,29 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
         UnreadableProfileError: If the database is damaged.
     """
     table, spelled = "NVTX_EVENTS", _Spelled(database, assembler)
-    # As bytes, texts are decoded once each.
+    # As bytes, texts are decoded once for each meaning.
     spellings = {"text": "CAST(text AS BLOB)", "textId": "textId"}
     text = [spelling for name, spelling in spellings.items() if database.has(table, name)]
-    numbers, places = [], []
+    columns_of, places, sequences = [], [], []
     if database.has(table, "start", "end", "eventType", "globalTid") and text:
         spelling = f"ifnull({', '.join(text)})" if len(text) == 2 else text[0]
         for rows in database.slices(
             f"start, end, eventType, globalTid, {spelling}", table, _FINISHED
         ):
             *columns, keys = zip(*rows, strict=True)
-            numbers.append(np.array([integers(column) for column in columns]))
-            places.append(np.fromiter(map(spelled.__getitem__, keys), np.int64, len(keys)))
-    start, end, event_type, thread = np.concatenate([np.empty((4, 0), np.int64), *numbers], axis=1)
+            columns_of.append(np.array([integers(column) for column in columns]))
+            texts = [without_numbers(key) if type(key) is bytes else (key, -1) for key in keys]
+            places.append(np.array([spelled[text] for text, _ in texts], dtype=np.int32))
+            sequences.append(np.array([number for _, number in texts], dtype=np.int64))
+    none = np.empty((4, 0), np.int64)
+    start, end, event_type, thread = np.concatenate([none, *columns_of], axis=1)
     meanings = np.array(spelled.meanings, dtype=np.int64).reshape(-1, 5)
-    place = np.concatenate([np.empty(0, np.int64), *places])
-    name, kind, step, sequence, shapes = (meanings[:, column][place] for column in range(5))
+    place = np.concatenate([np.empty(0, np.int32), *places])
+    sequence = np.concatenate([np.empty(0, np.int64), *sequences])
+    # Texts by id are few, and keep their numbers.
+    sequence = np.where(sequence >= 0, sequence, meanings[:, 3][place])
+    kind = meanings[:, 1].astype(np.uint8)[place]
+    name, step, shapes = (meanings[:, column].astype(np.int32)[place] for column in (0, 2, 4))
     return Ranges(
         start_ns=start,
         duration_ns=end - start,

@@ -10,6 +10,7 @@ import pytest
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank
+from tb_perfadvisor.ingest.nsight.ranges import ADDED, without_numbers
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
 from tests.support.nsight_exports import (
     OTHER_PROCESS,
@@ -116,6 +117,34 @@ def test_ranges_of_pytorch_are_operators(path: Path) -> None:
     ]
     assert trace.events.step[trace.rows(EventKind.STEP)].tolist() == [4]
     assert trace.source.has_shapes is True
+
+
+@pytest.mark.parametrize(
+    ("text", "same", "sequence"),
+    [
+        ("aten::mm, seq = 7, op_id = 12, sizes = [[8], [4]]", "seq = 0, op_id = 0, sizes", 7),
+        ("aten::mm, seq = 7, op_id = 12", ", seq = 0, op_id = 0", 7),
+        ("aten::mm, op_id = 12, sizes = [[8]], input_op_ids = [(1,0)]", "sizes = [[8]]", -1),
+        ("aten::mm, op_id = 12, input_op_ids = [(1,0)]", ", op_id = 0", -1),
+        ("MmBackward0, seq = 7", ", seq = 0", 7),
+        ("aten::mm, seq = 7, sizes = [[8], [4]]", ", seq = 0, sizes = [[8], [4]]", 7),
+        ("my_function, with a comma", "my_function, with a comma", -1),
+        ("epoch, seq = seven", "epoch, seq = seven", -1),
+        ("a, op_id = b, op_id = 3", "a, op_id = b, op_id = 3", -1),
+        ("a, seq = 1234567890123456789", "a, seq = 1234567890123456789", -1),
+        ("", "", -1),
+    ],
+)
+def test_calls_of_an_operator_have_the_same_text(text: str, same: str, sequence: int) -> None:
+    found, number = without_numbers(text.encode())
+    assert number == sequence
+    assert found.decode().endswith(same) or same in found.decode()
+    parts, before = ADDED.search(found.decode()), ADDED.search(text)
+    assert parts is not None
+    assert before is not None
+    assert parts["shapes"] == before["shapes"]
+    assert found[: parts.start()] == text.encode()[: before.start()]
+    assert (parts["sequence"] is None) == (before["sequence"] is None)
 
 
 def test_ranges_by_start_and_end_may_cross(path: Path) -> None:
