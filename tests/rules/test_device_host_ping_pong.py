@@ -57,6 +57,12 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving.low_ns == 2 * 400_000
 
 
+def test_pages_of_unified_memory_are_no_tensors() -> None:
+    there = copy("Memcpy DtoH (unified memory)", CopyDirection.DEVICE_TO_HOST, size_bytes=1 << 16)
+    back = copy("Memcpy HtoD (unified memory)", CopyDirection.HOST_TO_DEVICE, size_bytes=1 << 16)
+    assert not find(DeviceHostPingPong, SLOW, legend={**LEGEND, "d": there, "h": back})
+
+
 def test_tensors_of_other_sizes_are_not_a_round_trip() -> None:
     assert find(DeviceHostPingPong, SLOW, legend=LEGEND | {"h": to_device(1 << 19)}) == ()
 

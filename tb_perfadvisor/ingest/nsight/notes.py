@@ -32,6 +32,16 @@ def notes_of(
                 f"Record with `{RECORD}`.",
             )
         )
+    elif not work.kernels["start"].size and not work.graphs["start"].size:
+        notes.append(
+            Note(
+                "no-kernels",
+                "warning",
+                "Nsight Systems recorded copies and fills, but no kernel: the program had not begun"
+                " its work, or the recording ended before.",
+                "Record longer, and after the start of the program.",
+            )
+        )
     if work.graphs["start"].size:
         notes.append(
             Note(

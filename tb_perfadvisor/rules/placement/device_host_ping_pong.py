@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
@@ -142,10 +142,17 @@ class DeviceHostPingPong(Rule):
         return _Trips(trips.to_host[waits], trips.to_device[waits])
 
 
+_PAGES = "unified memory"
+"""In the names of copies that the driver makes when a page is not where it is used."""
+
+
 def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     """Each copy to the host with the next copy to the device, if that has the same size."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.COPY]
+    # Pages of unified memory move by themselves, many of one size: they are no tensors.
+    names, name = unique_inverse(trace.events.name[rows])
+    rows = rows[~np.array([_PAGES in text for text in trace.texts(names)], dtype=bool)[name]]
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]

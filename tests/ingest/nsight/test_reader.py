@@ -396,6 +396,12 @@ def test_an_export_without_device_work_says_how_to_record(path: Path) -> None:
     assert "nsys profile --trace=cuda" in note.remedy
 
 
+def test_an_export_without_kernels_is_called_one(path: Path) -> None:
+    write(path, {}, CUPTI_ACTIVITY_KIND_MEMSET=[(40, 41, 0, 7, 0, PROCESS, 4)])
+    assert "no-kernels" in notes(read(path))
+    assert "empty-profile" not in notes(read(path))
+
+
 def test_warnings_of_the_recorder_are_passed_on(path: Path) -> None:
     write(
         path,
