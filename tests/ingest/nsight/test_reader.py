@@ -397,7 +397,12 @@ def test_an_export_without_device_work_says_how_to_record(path: Path) -> None:
 
 
 def test_an_export_without_kernels_is_called_one(path: Path) -> None:
-    write(path, {}, CUPTI_ACTIVITY_KIND_MEMSET=[(40, 41, 0, 7, 0, PROCESS, 4)])
+    write(
+        path,
+        {2: "cudaMemsetAsync_v3020"},
+        CUPTI_ACTIVITY_KIND_MEMSET=[(40, 41, 0, 7, 1, PROCESS, 4)],
+        CUPTI_ACTIVITY_KIND_RUNTIME=[call(30, 35, 2, 1)],
+    )
     assert "no-kernels" in notes(read(path))
     assert "empty-profile" not in notes(read(path))
 
