@@ -186,6 +186,9 @@ def test_advice_is_by_what_the_collectives_are_for() -> None:
     assert "sequence parallelism" in tensor_parallel
     assert "tensor-parallel ranks" in tensor_parallel
     assert not any(word in tensor_parallel for word in ("gradient", "no_sync", "bucket", "DDP"))
+    context_parallel = remedies("AllToAll4D")
+    assert "context-parallel ranks" in context_parallel
+    assert not any(word in context_parallel for word in ("gradient", "bucket", "DDP"))
 
 
 def test_the_one_collective_that_takes_most_of_it_is_named() -> None:

@@ -57,7 +57,7 @@ encloses the model's own collectives."""
 # torch/nn/modules/_functions.py; megatron/core/tensor_parallel/mappings.py, layers.py and
 # cross_entropy.py; deepspeed/runtime/zero, deepspeed/sequence/layer.py and deepspeed/moe;
 # transformer_engine/pytorch/attention; torchrec/distributed; vllm and sglang,
-# distributed/communication_op.py.
+# distributed/communication_op.py; yunchang/comm/all_to_all.py and FastVideo (`AllToAll4D`).
 _ENCLOSING: Final = (
     (
         Role.TENSOR,
@@ -85,7 +85,8 @@ _ENCLOSING: Final = (
     ),
     (
         Role.CONTEXT,
-        r"AttnFuncWithCP|_?SeqAllToAll|ring_?attention|context_?parallel|deepspeed/sequence/",
+        r"AttnFuncWithCP|SeqAllToAll|AllToAll4D|ring_?attention|context_?parallel"
+        r"|deepspeed/sequence/",
     ),
     (
         Role.PIPELINE,

@@ -66,6 +66,7 @@ def role_of(trace: Trace) -> tuple[Role, str]:
             ("megatron/core/pipeline_parallel/p2p_communication.py(120): _communicate",),
         ),
         (Role.EXPERTS, "all-to-all", ("megatron/core/transformer/moe/moe_layer.py(89): forward",)),
+        (Role.CONTEXT, "all-to-all", ("FSDP::pre_forward", "AllToAll4D", "c10d::alltoall_base_")),
         (Role.STATISTICS, "all-gather", ("SyncBatchNorm",)),
         # Nothing but the backward pass is known, as with compiled autograd.
         (
