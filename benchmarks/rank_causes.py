@@ -2,6 +2,7 @@
 
     python benchmarks/rank_causes.py DIR --record   # record each cause ten times (10 minutes)
     python benchmarks/rank_causes.py DIR             # judge the recordings
+    python benchmarks/rank_causes.py DIR --record --first 11 --runs 5    # other lots
 
 Recording needs PyTorch and Linux, and continues where it was stopped. The slow link is the loopback
 device of a network namespace, limited by `tc`; where that is not allowed, the cause is left out.
@@ -158,9 +159,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", action="store_true", help="record what is missing first")
     parser.add_argument("--runs", type=int, default=10, help="how often each is recorded")
+    parser.add_argument("--first", type=int, default=1, help="the seed of the first lot")
     given = parser.parse_args()
     if given.record:
-        record(given.folder, range(1, given.runs + 1))
+        record(given.folder, range(given.first, given.first + given.runs))
     else:
         print("\n".join(page(list(judge(given.folder)))))
 
