@@ -49,7 +49,11 @@ _STEP_NAME = re.compile(
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
 _KERAS = "Profiled batch"
 """The marker of Keras's TensorBoard callback (keras/src/callbacks/tensorboard.py)."""
-_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+_OPTIMIZER_STEPS = (
+    re.compile(r"^Optimizer\.step#"),
+    # A range of the program: PyTorch's own are missing in recordings of Nsight Systems.
+    re.compile(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
+)
 
 
 def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -160,11 +164,13 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
 
 
 def _optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
-    rows = rows_named(trace, _OPTIMIZER_STEP, EventKind.ANNOTATION, EventKind.OPERATOR)
-    if len(rows) == 0:
-        return None
-    rows = rows[not_overlapping(trace, rows)]
-    if len(rows) < MIN_REPEATS:
+    found = (
+        rows_named(trace, name, EventKind.ANNOTATION, EventKind.OPERATOR)
+        for name in _OPTIMIZER_STEPS
+    )
+    apart = (rows[not_overlapping(trace, rows)] for rows in found if len(rows))
+    rows = next((rows for rows in apart if len(rows) >= MIN_REPEATS), None)
+    if rows is None:
         return None
     # The optimizer ends a step: step i runs from the end of optimizer step i to the end of the
     # next.

@@ -281,6 +281,27 @@ def test_the_optimizer_closes_a_step() -> None:
     assert windows_ms(steps) == [(3, 8), (8, 13)]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_step"),
+    [
+        ("optimizer", True),
+        ("optimizer step", True),
+        ("Optimizer_Step", True),
+        ("optim.step", True),
+        ("optimizer state", False),
+        ("backward", False),
+    ],
+)
+def test_a_range_of_the_program_around_the_optimizer_closes_a_step(
+    name: str, is_step: bool
+) -> None:
+    steps = steps_of(repeated(name, 4, 14, 24, length_ms=2).build())
+    assert (len(steps) == 2) == is_step
+    if is_step:
+        # The first one begins the trace: from its end to that of the next.
+        assert windows_ms(steps) == [(2, 12), (12, 22)]
+
+
 def periodic(cycle: int, repeats: int) -> Trace:
     """Kernels of 10 us without a gap; the first of each cycle has a different name."""
     builder = TraceBuilder()
