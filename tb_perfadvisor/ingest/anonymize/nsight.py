@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from tb_perfadvisor.ingest.anonymize.names import Names
-from tb_perfadvisor.ingest.nsight.database import Database, open_database
+from tb_perfadvisor.ingest.nsight.database import (
+    METADATA,
+    Database,
+    metadata_of,
+    open_database,
+)
 from tb_perfadvisor.ingest.nsight.nccl_calls import NCCL_NAME
 from tb_perfadvisor.ingest.nsight.ranges import ADDED, is_operator
 
@@ -155,12 +160,11 @@ def _write_texts(database: Database, target: sqlite3.Connection, names: Names) -
             for row in database.rows(", ".join(f'"{column}"' for column in columns), table)
         ]
         _insert(target, table, columns, rows)
-    metadata = database.rows("name, value", "META_DATA_EXPORT")
     _insert(
         target,
-        "META_DATA_EXPORT",
+        METADATA[0],
         ["name", "value"],
-        [(key, value) for key, value in metadata if key in _METADATA],
+        [(key, value) for key, value in metadata_of(database).items() if key in _METADATA],
     )
 
 

@@ -37,6 +37,8 @@ _MAX_ROWS: Final = 1 << 25
 """More events take several gigabytes of memory."""
 _FUNCTIONS: Final = frozenset({"ifnull", "substr", "instr"})
 _ALLOWED: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
+METADATA: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""What the export says of itself; the second name is that of releases before 2023.2."""
 _HINT: Final = "Export the recording again: `nsys export --type sqlite FILE.nsys-rep`."
 
 
@@ -165,6 +167,19 @@ def integers(values: Iterable[object]) -> Int64:
         return np.fromiter(found, dtype=np.int64, count=len(found))
     except (TypeError, ValueError, OverflowError):  # a missing value, or one of another type
         return np.array([each if type(each) is int else -1 for each in found], dtype=np.int64)
+
+
+def metadata_of(database: Database) -> dict[str, str]:
+    """What the export says of itself, by name.
+
+    Raises:
+        UnreadableProfileError: If the database is damaged.
+    """
+    rows: Rows = []
+    for table in METADATA:
+        if database.has(table, "name", "value"):
+            rows += database.rows("name, value", table)
+    return {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
 
 
 @contextmanager

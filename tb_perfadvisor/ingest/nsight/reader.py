@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.format import Opener
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
-from tb_perfadvisor.ingest.nsight.database import Database, open_database
+from tb_perfadvisor.ingest.nsight.database import (
+    METADATA,
+    Database,
+    metadata_of,
+    open_database,
+)
 from tb_perfadvisor.ingest.nsight.device_work import add_device_work, read_device_work
 from tb_perfadvisor.ingest.nsight.devices import devices_of
 from tb_perfadvisor.ingest.nsight.host_work import HostCalls, read_host_calls
@@ -27,8 +32,6 @@ from tb_perfadvisor.trace.integer_groups import distinct
 
 _RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _OPERATING_SYSTEM: Final = "OSRT_API"
-_METADATA: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""What the export says of itself; the second name is that of releases before 2023.2."""
 # Tables that only recordings have.
 _EVENTS: Final = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
@@ -47,8 +50,8 @@ def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
         UnreadableProfileError: If it is no export, or a damaged one.
     """
     with open_database(files) as database:
-        metadata = _metadata(database)
-        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *_METADATA, "TARGET_INFO_GPU")
+        metadata = metadata_of(database)
+        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
         if not any(map(database.columns, tables)):
             raise UnreadableProfileError(
                 "the database has no table of Nsight Systems.",
@@ -168,14 +171,6 @@ def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> N
         assembler.add_operators(rows[has_any], shapes=shapes[has_any], sequence=sequence[has_any])
     backward, forward = forward_links(ranges, assembler.strings)
     assembler.link_forward(row_of[backward], row_of[forward])
-
-
-def _metadata(database: Database) -> dict[str, str]:
-    rows: list[tuple[Any, ...]] = []
-    for table in _METADATA:
-        if database.has(table, "name", "value"):
-            rows += database.rows("name, value", table)
-    return {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
 
 
 def _clock(database: Database) -> int | None:
