@@ -95,10 +95,10 @@ class Combination:
         # The simulation knows what the fixes add to each other. Subtract only the time that
         # findings without a simulated fix have taken.
         fresh, whole = _untaken(saving, self._not_simulated)
-        costs_ns = saving.recording_ns + saving.elsewhere_ns
         realized_ns = int(saving.realized_share * (self._saved_by_fixes - before))
-        added_ns = max(realized_ns - costs_ns, 0)
-        marginal = min(added_ns, total_ns(saving.expected_from)) * fresh // whole
+        # In the order in which the finding's own saving is computed: alone, it adds just that.
+        most_ns = min(realized_ns - saving.elsewhere_ns, total_ns(saving.expected_from))
+        marginal = max(most_ns - saving.recording_ns, 0) * fresh // whole
         unclaimed, _ = _untaken(saving, self._taken)
         marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)

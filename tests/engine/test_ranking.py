@@ -292,6 +292,16 @@ def test_a_fix_may_add_more_after_another_than_alone() -> None:
     assert [entry.marginal_ns for entry in ranked] == [60, 40]
 
 
+def test_alone_a_finding_adds_its_saving_less_the_cost_of_recording() -> None:
+    # A replay saves 120 of the 100 that are claimed, 10 of which went into recording.
+    claims = single(0, 100)
+    saving = Saving(50, 90, 100, claims, "simulated", (Remove(claims),), recording_ns=10)
+    ranked, combined = rank([(rule("a"), Finding("", saving))], 1000, lambda fixes: 120)
+    assert [entry.marginal_ns for entry in ranked] == [90]
+    assert combined is not None
+    assert combined.expected_ns == 90
+
+
 def test_simulated_savings_exclude_time_that_other_findings_claimed() -> None:
     # b claims [50, 150), half of which a has claimed.
     ranked, combined = rank(
