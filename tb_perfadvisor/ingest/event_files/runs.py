@@ -14,8 +14,9 @@ from tb_perfadvisor.ingest.files.tree import FileEntry
 
 MOST_BYTES_BESIDE_A_REPORT = 256 << 20
 """Half a minute of reading. Whoever waits for a report did not ask for more."""
-_OF_PROFILES = re.compile("prof|trace", re.IGNORECASE)
-"""`profile_traces` (torchtitan), `profiler`, `profiling`, `torch_profile`, `traces`."""
+_OF_PROFILES = re.compile(r"(?<![a-z])(?:prof(?:il\w*)?|traces?)(?![a-z])", re.IGNORECASE)
+"""`profile_traces` (torchtitan), `profiler`, `profiling`, `torch_profile`, `traces`. Whole words:
+`tracelens` is the name of a run."""
 
 
 class EventFile(Struct, frozen=True):

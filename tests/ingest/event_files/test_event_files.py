@@ -115,6 +115,7 @@ def test_capture_belongs_to_the_run_of_its_directory_or_above(
         (".", ["titan/tb/first", "titan/tb/second", "trainer/runs/Nov22"]),
         ("other", []),  # another run, which logged no scalars
         ("trainer/other/profiler", []),
+        ("tracelens", []),  # named after nothing but itself
     ],
 )
 def test_runs_beside_a_directory_of_profiles_are_candidates(
