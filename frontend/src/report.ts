@@ -254,6 +254,7 @@ export interface MemoryInfo {
   peak_allocated_bytes: number | null;
   peak_reserved_bytes: number | null;
   capacity_bytes: number | null;
+  peak_above_start_bytes?: number | null;
 }
 /**
  * Host memory over the whole trace, of a program that ran on the CPU alone.

@@ -39,7 +39,9 @@ def key_numbers(
 def _other_side(steps: model.StepsInfo) -> Iterator[str]:
     """What a step takes on the side that does not decide, if that differs."""
     host_ns, device_ns = steps.host_ns, steps.device_ns
-    if not host_ns or not device_ns:
+    # From the end of one step to that of the next: of two steps, that is one of them, and the step
+    # time is the mean of both.
+    if not host_ns or not device_ns or steps.used == 2:
         return
     if max(host_ns, device_ns) <= (1 + AGREE_SHARE) * min(host_ns, device_ns):
         return
@@ -142,12 +144,13 @@ def _on_serving(serving: model.ServingInfo | None) -> Iterator[model.KeyNumber]:
 
 def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
     busy = overview.device_busy_share
+    unseen = ["no device events"] if overview.device_compute_share is None else []
     yield _share(
         "device-compute",
         "Device compute",
         overview.device_compute_share,
         of=of,
-        notes=[] if busy is None else [f"busy {format_share(busy)}"],
+        notes=unseen if busy is None else [f"busy {format_share(busy)}"],
         definition="Share of the time in which the device runs at least one compute kernel. The "
         "device is busy when it computes, copies or communicates.",
     )
@@ -172,7 +175,9 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
         "Operators on device",
         overview.operators.device_share_by_time,
         of="operator time",
-        notes=[] if by_count is None else [f"by count {format_share(by_count)}"],
+        notes=[
+            "no operators recorded" if by_count is None else f"by count {format_share(by_count)}"
+        ],
         definition="Share of the framework's operators that run on the device, by time and by "
         "count. The others run on the host, where they can slow down the step.",
     )
@@ -182,7 +187,8 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
         "16-bit compute",
         in_16_bits,
         of="device compute",
-        notes=[
+        notes=unseen
+        + [
             f"{label} {format_share(precision[width])}"
             for width, label in (("8", "8-bit"), ("unknown", "unknown"))
             if in_16_bits is not None and precision[width] >= _SHOWN_SHARE
@@ -282,23 +288,25 @@ def _on_memory(overview: model.Overview, *, on_device: bool) -> Iterator[model.K
             ),
         )
         return
-    peak = None
+    peak = above_start = capacity = None
     if memory is not None:
         peak = memory.peak_allocated_bytes
         peak = memory.peak_reserved_bytes if peak is None else peak
+        above_start, capacity = memory.peak_above_start_bytes, memory.capacity_bytes
     if peak is None and not on_device:
         return
-    capacity = memory.capacity_bytes if memory is not None else None
     yield model.KeyNumber(
         id="peak-memory",
         label="Peak memory",
-        value=peak,
+        value=above_start if peak is None else peak,
         unit="bytes",
         of="",
-        notes=["not recorded"]
+        notes=[f"of {format_bytes(capacity)}"]
+        if peak is not None and capacity
+        else ["above the start of the recording"]
+        if above_start is not None
+        else ["not recorded"]
         if peak is None
-        else [f"of {format_bytes(capacity)}"]
-        if capacity
         else [],
         share=min(peak / capacity, 1.0) if peak is not None and capacity else None,
         definition="The most device memory allocated to tensors at any time in the trace. The "

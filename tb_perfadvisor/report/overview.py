@@ -268,15 +268,21 @@ def _program_memory(signals: Signals) -> model.ProgramMemoryInfo | None:
 
 def _memory(signals: Signals) -> model.MemoryInfo | None:
     memory, course = signals.memory, memory_course(signals)
+    if memory is None and course is not None:
+        return model.MemoryInfo(
+            peak_allocated_bytes=course.peak_allocated_bytes,
+            peak_reserved_bytes=course.peak_reserved_bytes,
+            capacity_bytes=snapshot_capacity_bytes(signals),
+        )
     if memory is None:
-        return (
-            None
-            if course is None
-            else model.MemoryInfo(
-                peak_allocated_bytes=course.peak_allocated_bytes,
-                peak_reserved_bytes=course.peak_reserved_bytes,
-                capacity_bytes=snapshot_capacity_bytes(signals),
-            )
+        use = memory_use(signals)
+        if use is None or use.device is None:
+            return None
+        return model.MemoryInfo(
+            peak_allocated_bytes=None,
+            peak_reserved_bytes=None,
+            capacity_bytes=None,
+            peak_above_start_bytes=int(use.allocated_bytes[use.peak]),
         )
     return model.MemoryInfo(
         peak_allocated_bytes=memory.peak_allocated_bytes,

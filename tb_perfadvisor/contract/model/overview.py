@@ -88,6 +88,8 @@ class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     capacity_bytes: int | None
+    peak_above_start_bytes: int | None = None
+    """The most allocated since the recording began, if the files have no totals."""
 
 
 class MemoryPartInfo(msgspec.Struct, frozen=True, kw_only=True):
