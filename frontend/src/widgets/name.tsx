@@ -3,8 +3,8 @@ import type { JSX } from "preact";
 
 /** Each possible line break costs layout time, so very long names get no more than this. */
 const MAX_PIECES = 80;
-/** Keeps `__next__` together: no break after one of several underscores. */
-const PIECE = /.*?(?:::|[/.,<(\-]+|(?<=[^_])_(?![_\s]|$)|$)/gs;
+/** Keeps `__next__` together, with no break after one of several underscores, and numbers. */
+const PIECE = /.*?(?:::|(?:[/<(\-]|[.,](?!\d))+|(?<=[^_])_(?![_\s]|$)|$)/gs;
 
 /** Splits a name where a line may break: after the separators of words in names. */
 export function namePieces(name: string): string[] {

@@ -84,7 +84,7 @@ test("flames are as wide as their time, below what is around the root", () => {
 });
 
 test("the headline names what takes the most time itself", () => {
-  assert.equal(headline(TREE, 1, "in the recording"), "sleep takes 60 ns in the recording, 60.0 % of main thread");
+  assert.equal(headline(TREE, 1, "in the recording"), "sleep itself takes 60 ns in the recording, 60.0 % of main thread");
 });
 
 test("calls are counted per step, like times, and in all where steps do without them", () => {

@@ -6,6 +6,8 @@ test("names break after separators of words and lose nothing", () => {
   assert.deepEqual(namePieces("void at::native::vectorized_elementwise<4>"), [
     "void at::", "native::", "vectorized_", "elementwise<", "4>",
   ]);
+  // Not inside numbers.
+  assert.deepEqual(namePieces("net.forward takes 45.5 ms"), ["net.", "forward takes 45.5 ms"]);
   const long = "a_".repeat(10_000);
   assert.equal(namePieces(long).join(""), long);
   assert.equal(namePieces(long).length, 81);

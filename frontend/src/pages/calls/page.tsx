@@ -43,7 +43,8 @@ export function headline(tree: CallTree, steps: number, period: string): string 
   const { inside, totalNs: wholeNs } = invertTree(growTree(tree));
   const first = inside.find(({ kind }) => kind !== REST);
   if (!first) return "No time in calls";
-  return `${first.name} takes ${formatDuration(first.totalNs / steps)} ${period}, ${formatShare(wholeNs ? first.totalNs / wholeNs : null)} of ${tree.label}`;
+  const what = first.kind === "kernel" ? first.name : `${first.name} itself`;
+  return `${what} takes ${formatDuration(first.totalNs / steps)} ${period}, ${formatShare(wholeNs ? first.totalNs / wholeNs : null)} of ${tree.label}`;
 }
 
 function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Element {
