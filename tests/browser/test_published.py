@@ -56,7 +56,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> None:
     page.goto(f"{address}#text")
-    page.get_by_text("Feed the device without making it wait, 36.1 ms per step").first.wait_for(
+    page.get_by_text("Feed the step without making it wait, 36.1 ms per step").first.wait_for(
         timeout=60_000
     )
     # The numbers that the README shows for this profile.

@@ -63,7 +63,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         {cause !== null && <ChosenCause cause={cause} shown={branches.length} of={all.length} />}
         {cause === null && branches.length > 0 && (
           <span class="muted">
-            {formatPlural(report.findings.length, "finding")}, sorted by saving{report.steps.used > 0 && " per step"}
+            {formatPlural(report.findings.length, "finding")}, {describeOrder(report)}
           </span>
         )}
         {fullShare > 0 && <RangeKey />}
@@ -94,6 +94,12 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
     </section>
   );
 }
+
+/** Findings that save no time are in order of their severity. */
+const describeOrder = ({ findings, steps }: Report): string =>
+  findings.every(({ saving, bounds }) => !saving && !bounds)
+    ? "most important first"
+    : `sorted by saving${steps.used > 0 ? " per step" : ""}`;
 
 /** An empty list is good news only if enough checks passed. */
 function NoFindings({ passed, unseen }: { passed: number; unseen: BlindSpotInfo | null }): JSX.Element {

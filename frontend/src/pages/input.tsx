@@ -115,9 +115,9 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
               <p>
                 {report.framework === "pytorch" ? (
                   <>
-                    PyTorch’s profiler records the wait for the loader, not what its worker processes do. Wrap the
-                    loader in <code>time_workers(loader)</code> of <code>tb_perfadvisor.instrument.torch</code> and
-                    record again.
+                    If worker processes load the batches, wrap the loader in <code>time_workers(loader)</code> of{" "}
+                    <code>tb_perfadvisor.instrument.torch</code>, and record again. If the training process loads
+                    them, record with <code>with_stack=True</code>: the Calls page then shows what a batch takes.
                   </>
                 ) : (
                   "The profile has no tf.data iterators. Read the input through tf.data, or record again with TensorFlow’s default host tracer level."
