@@ -97,7 +97,7 @@ def _said(
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
         changes = (
             f"{number} change{'' if count == 1 else 's'} could save "
-            f"{_saved_of(combined, whole, steps.count)}"
+            f"{_saved_of(combined, _most_ns(findings), whole, steps.count)}"
         )
         if findings[0].finding.severity == "low":
             changes = f"Nothing stands out but what costs accuracy. {changes}"
@@ -133,12 +133,18 @@ def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
     return f"{text}, {part} of it from {holders[0].line}"
 
 
-def _saved_of(combined: CombinedSaving, whole: str, steps: int) -> str:
+def _most_ns(findings: Sequence[RankedFinding]) -> int:
+    """The most that the changes themselves save: `CombinedSaving` also counts what happens once."""
+    limits = [limits_of(ranked.finding) for ranked in findings if ranked.refines is None]
+    return sum(saving.high_ns for saving in limits if saving is not None)
+
+
+def _saved_of(combined: CombinedSaving, most_ns: int, whole: str, steps: int) -> str:
     """What is saved of the whole: at most, and probably, if the low end is near 0."""
     expected = format_duration(combined.expected_ns / steps)
     if combined.low_ns >= SURE_SHARE * combined.expected_ns:
         return f"{expected} of {whole}"
-    most = format_duration(combined.high_ns / steps)
+    most = format_duration(min(combined.high_ns, most_ns) / steps)
     return f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
 
 
@@ -149,13 +155,13 @@ def _may_save(ranked: RankedFinding) -> int:
 
 
 def _launched_work_waits(signals: Signals, whole: str) -> str:
-    """What launched work waits for, if it waits for a good part of the time; else empty."""
+    """What is launched and does not start for a good part of the time; else empty."""
     found = queued_waits(signals)
     share = found.total_ns / signals.attribution.window_ns
     if share < QUEUED_SHARE or not found.waits:
         return ""
     wait = wait_in_short(found.waits[0])
-    return f"For {format_share(share)} of {whole}, launched work waits on the device: {wait}"
+    return f"For {format_share(share)} of {whole}, queued work does not start: {wait}"
 
 
 def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None) -> str:

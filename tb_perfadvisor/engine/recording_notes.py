@@ -223,7 +223,8 @@ def _on_overhead(signals: Signals) -> list[Note]:
     if cost_ns <= RECORDING_SHARE * window.window_ns or signals.trace.totals is not None:
         return []
     options = profiler_overhead(signals).options
-    recorded = f" with {', '.join(options)}" if options else ""
+    *first, last = options or ("",)
+    recorded = f" with {' and '.join(filter(None, (', '.join(first), last)))}" if last else ""
     return [
         Note(
             "profiler-overhead",

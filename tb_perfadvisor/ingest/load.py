@@ -422,8 +422,8 @@ def _missing_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
         Note(
             "missing-ranks",
             "warning",
-            f"{len(ranks)} of {world_size} ranks are here; missing: {named}. What a rank waits "
-            "for the others cannot be told from its transfers.",
+            f"The files hold {len(ranks)} of {world_size} ranks; missing: {named}. So waiting for "
+            "other ranks cannot be told from transfers.",
             "Record all ranks in the same steps and put their traces into one directory.",
         ),
     )

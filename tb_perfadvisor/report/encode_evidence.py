@@ -44,10 +44,16 @@ def encode_evidence(evidence: source.Evidence, workers: Mapping[int, Signals]) -
             note=evidence.note,
         )
     if isinstance(evidence, source.Table):
+        # On the CPU, there is no device that could idle.
+        on_cpu = all(signals.device.is_host_only for signals in workers.values())
         return model.TableEvidence(
             title=evidence.title,
             columns=[
-                model.TableColumn(key=column.key, label=column.label, unit=column.unit)
+                model.TableColumn(
+                    key=column.key,
+                    label=column.label.replace("Device idle", "Idle") if on_cpu else column.label,
+                    unit=column.unit,
+                )
                 for column in evidence.columns
             ],
             rows=[[_cell(cell) for cell in row] for row in evidence.rows[:MAX_ROWS]],

@@ -31,6 +31,11 @@ def share_of_each(total_ns: int, signals: Signals) -> str:
     return f"{format_share(share_of_window(total_ns, signals))} of {whole}"
 
 
+def in_analyzed(signals: Signals) -> str:
+    """What totals are about: `in the analyzed steps`; without steps, `in the profile`."""
+    return "in the analyzed steps" if len(signals.steps) else "in the profile"
+
+
 def count_per_step(count: int, noun: str, signals: Signals, *, plural: str = "") -> str:
     """A count in words: `12 waits per step`; without steps, `3 waits in all`.
 

@@ -22,7 +22,7 @@ def test_text_is_the_default_format() -> None:
     assert lines[1] == "One change could save up to 61.5 ms of each 116 ms step, probably 36.1 ms"
     first = "Load batches in worker processes: each takes 56.5 ms now"
     assert lines[3] == f"First: {first} (finding 1a)"
-    assert "1. Feed the device without making it wait, 36.1 ms per step  input-stall" in lines
+    assert "1. Feed the step without making it wait, 36.1 ms per step  input-stall" in lines
     # No progress and no colors in a pipe.
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -109,7 +109,7 @@ def test_several_captures_are_listed() -> None:
     assert "--full" in full
     assert gained.endswith("pytorch_input_slow " + str(SLOW.parent / "pytorch_input_fixed"))
     whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
-    assert "1. Feed the device without making it wait, 36.1 ms per step" in whole.stdout
+    assert "1. Feed the step without making it wait, 36.1 ms per step" in whole.stdout
     assert whole.stderr == ""
 
 

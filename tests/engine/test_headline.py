@@ -85,14 +85,14 @@ def queued(wait_ms: int) -> Builder:
 def test_queued_work_names_what_waits() -> None:
     # 8 of 20 ms.
     assert headline_of_run(queued(8).build()) == (
-        "For 40.0 % of each 20.0 ms step, launched work waits on the device: fill on stream 7, "
+        "For 40.0 % of each 20.0 ms step, queued work does not start: fill on stream 7, "
         "under exchange"
     )
 
 
 def test_just_below_and_just_above_a_tenth() -> None:
     # 1 and 2 of 20 ms are 5 and 10 %.
-    assert "launched work waits" not in headline_of_run(queued(1).build())
+    assert "queued work" not in headline_of_run(queued(1).build())
     assert "For 10.0 % of each 20.0 ms step" in headline_of_run(queued(2).build())
 
 
@@ -113,8 +113,8 @@ def test_savings_come_before_queued_work() -> None:
     text = headline_of_run(builder.build())
     # The fetch may overlap with the wait, so the saving is less than 10 ms.
     assert re.match(
-        r"One change could save [\d.]+ ms of each 40\.0 ms step\. For 15\.0 % of it, launched work "
-        r"waits on the device: fill on stream 7$",
+        r"One change could save [\d.]+ ms of each 40\.0 ms step\. For 15\.0 % of it, queued work "
+        r"does not start: fill on stream 7$",
         text,
     )
 

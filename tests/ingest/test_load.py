@@ -96,7 +96,7 @@ def test_missing_ranks_are_a_note(tmp_path: Path) -> None:
     (note,) = load_capture(listing, listing.captures[0]).notes
     assert (note.id, note.severity) == ("missing-ranks", "warning")
     assert note.message.startswith(
-        "1 of 12 ranks are here; missing: 0, 2, 3, 4, 5, 6, 7, 8 and 3 more."
+        "The files hold 1 of 12 ranks; missing: 0, 2, 3, 4, 5, 6, 7, 8 and 3 more."
     )
 
 
@@ -208,7 +208,7 @@ def test_recordings_load_as_their_index_says() -> None:
     assert len(load(CORPUS / "quentin-tutorial" / "transformer")) == 2
     (sampled,) = load(CORPUS / "hta" / "trace_filter")
     assert [t.source.rank for t in sampled.traces] == [0, 1]
-    assert sampled.notes[0].message.startswith("2 of 128 ranks are here")
+    assert sampled.notes[0].message.startswith("The files hold 2 of 128 ranks")
     (tpu,) = load(CORPUS / "xprof-test")
     assert (tpu.session, len(tpu.traces)) == ("tpu_inference_2_2cc1243f", 1)
 

@@ -72,7 +72,7 @@ def test_what_to_record_is_said_once() -> None:
 
 def test_a_group_has_a_heading_and_numbers_below_it() -> None:
     lines = shown(report_of("pytorch_input_slow"), 120)
-    assert "1. Feed the device without making it wait, 36.1 ms per step  input-stall" in lines
+    assert "1. Feed the step without making it wait, 36.1 ms per step  input-stall" in lines
     (specific,) = (line for line in lines if "loader-in-main-process" in line)
     assert specific.startswith("   1a. Load batches in worker processes: each takes 56.5 ms now")
     # What both advise is said once.
@@ -107,10 +107,13 @@ def test_a_range_with_equal_ends_is_not_shown() -> None:
     assert text(nothing).startswith("saves nothing alone, at most 60.0 ms per step")
     assert text(None) == "saving not estimated"
     bounds = model.SavingBounds(high_ns=60_000_000, share_high=0.5)
-    assert text(None, bounds) == "saves up to 60.0 ms per step (50.0 %), how much is unknown"
+    assert (
+        text(None, bounds)
+        == "saves up to 60.0 ms per step (50.0 %); the profile cannot tell how much"
+    )
     bounds = model.SavingBounds(high_ns=60_000_000, share_high=0.5, low_ns=2_000_000)
     assert text(None, bounds) == (
-        "saves at least 2.00 ms, up to 60.0 ms per step (50.0 %), how much is unknown"
+        "saves 2.00 ms to 60.0 ms per step (50.0 %); the profile cannot tell how much"
     )
 
 

@@ -43,6 +43,19 @@ def test_names_the_operators_with_the_most_time_of_their_own() -> None:
         " (20.0 %) and aten::softmax (15.0 %)."
     )
     assert (finding.saving, finding.severity) == (None, "low")
+    assert finding.instance == "aten::mm, aten::linear and aten::softmax"
+
+
+def test_the_title_leaves_out_operators_with_little_time() -> None:
+    # 14, 5 and 1 of 20 ms.
+    trace = """
+        cell 1ms
+        step   |....................|....................|
+        main   |mmmmmmmmmmmmmmlllllr|mmmmmmmmmmmmmmlllllr|
+        main   |...c................|...c................|
+    """
+    (finding,) = find(DominantOperators, trace, legend=LEGEND)
+    assert finding.instance == "aten::mm and aten::linear"
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -62,7 +62,9 @@ def test_an_excluded_first_step_is_left_alone() -> None:
 def test_finds_long_calls_in_a_profile_without_steps() -> None:
     (finding,) = find(WarmUpInProfile, STARTING) or ()
     # The call of 70 ms ends with the gap.
-    assert finding.summary.startswith("70.0 ms of the profile (58.3 %) is 1 long call")
+    assert finding.summary.startswith(
+        "1 long call of the device's runtime takes 70.0 ms of the profile (58.3 %)"
+    )
 
 
 def test_just_below_and_just_above_the_limits() -> None:

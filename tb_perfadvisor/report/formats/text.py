@@ -236,10 +236,12 @@ def _outcomes(report: model.Report) -> RenderableType:
     if report.not_checked:
         count = len(recordable_checks(report))
         more = f"{count} more check{'' if count == 1 else 's'}"
+        if sum(len(gap.rule_ids) for gap in report.not_checked) > count:
+            more += ", some of which need more than one of these"
         parts.append(WrappedText(f"Another recording would allow {more}:", style="dim"))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(justify="right", width=5, style="dim")
-        table.add_column(style="dim")
+        table.add_column(style="dim", overflow="fold")
         for gap in report.not_checked:
             table.add_row(str(len(gap.rule_ids)), WrappedText(plain(gap.remedy)))
         parts.append(table)

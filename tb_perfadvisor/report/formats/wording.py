@@ -38,8 +38,8 @@ def saving_text(finding: model.FindingInfo, report: model.Report) -> str:
         if bounds is None:
             return "saving not estimated"
         most, share = format_duration(bounds.high_ns), format_share(bounds.share_high)
-        least = f"at least {format_duration(bounds.low_ns)}, " if bounds.low_ns > 0 else ""
-        return f"saves {least}up to {most} {whole} ({share}), how much is unknown"
+        least = f"{format_duration(bounds.low_ns)}" if bounds.low_ns > 0 else "up"
+        return f"saves {least} to {most} {whole} ({share}); the profile cannot tell how much"
     low, expected, high = map(format_duration, (saving.low_ns, saving.expected_ns, saving.high_ns))
     if saving.expected_ns == 0:
         return f"saves nothing alone, at most {high} {whole}, {saving.basis}"

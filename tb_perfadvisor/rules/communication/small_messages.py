@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.advice import Remedy, advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, in_analyzed, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth, most_exposed
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Table
@@ -149,7 +149,7 @@ def _buckets(signals: Signals, chosen: Mask) -> tuple[Remedy, ...]:
 
 def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> tuple[Evidence, ...]:
     table = Table(
-        "Small collectives in the analyzed steps",
+        f"Small collectives {in_analyzed(signals)}",
         (
             Column("operation", "Operation"),
             Column("count", "Count", "count"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tb_perfadvisor.rules.amounts import in_analyzed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
@@ -124,7 +125,7 @@ def collectives_by_operation(signals: Signals) -> Table:
         )
     ranked = sorted(rows, key=lambda row: -row[4])
     return Table(
-        "Collectives in the analyzed steps",
+        f"Collectives {in_analyzed(signals)}",
         (
             Column("operation", "Operation"),
             Column("count", "Count", "count"),

@@ -17,6 +17,9 @@ from tb_perfadvisor.units import format_duration
 
 _SHORT_KERNEL_NS = 50_000
 """A launch takes 5 to 20 microseconds. The length of longer kernels does not explain the idle."""
+_FEW_KERNELS = 50
+"""A single layer of a transformer launches about this many, with its gradients. Of fewer, it is
+not the number that costs time, but what the host does for each."""
 
 
 def launch_queue_table(queue: LaunchQueue) -> Table:
@@ -59,7 +62,7 @@ def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int
         rows.append(("of the above: launches of graphs", in_replays))
     return Table(
         "What the host did while the device idled",
-        (Column("cause", "The host was"), Column("idle_ns", "Device idle, all steps", "ns")),
+        (Column("cause", "The host was"), Column("idle_ns", "Device idle in all", "ns")),
         tuple(rows),
     )
 
@@ -86,11 +89,19 @@ def idle_by_launching_operator(signals: Signals, intervals: Intervals) -> Table:
     )
 
 
-def launched_kernels(signals: Signals, rows: Int32) -> str:
-    """How many kernels are launched, and how short they are where that is the point."""
+def launched_kernels(signals: Signals, rows: Int32, idle_ns: int) -> str:
+    """How many kernels are launched, and how short they are where that is the point.
+
+    Args:
+        signals: The worker's facts.
+        rows: The kernels.
+        idle_ns: How long the device waits for them.
+    """
     where = " outside of graphs" if runs_graphs(signals) else ""
     count = count_per_step(len(rows), "kernel", signals).removesuffix(" in all")
     kernels = f"{count}{where}"
+    if 0 < len(rows) < _FEW_KERNELS * max(len(signals.steps), 1):
+        return f"the device waits {format_duration(idle_ns / len(rows))} for each of {kernels}"
     median_ns = float(np.median(signals.trace.events.duration_ns[rows])) if len(rows) else 0.0
     if 0 < median_ns <= _SHORT_KERNEL_NS:
         return f"half of the {kernels} take less than {format_duration(median_ns)}"

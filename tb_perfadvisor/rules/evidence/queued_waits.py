@@ -9,6 +9,8 @@ from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait, QueuedWaits
 
 _NOISE = re.compile(r"^void\s+|\(anonymous namespace\)::")
+_PURPOSE = re.compile(r"\(\w+\)$")
+"""`Stream #142(Compute)`."""
 # A space precedes the parentheses in the names of copies: `Memset (Device)`.
 _ARGUMENTS = re.compile(r"<|(?<! )\(")
 
@@ -57,7 +59,13 @@ def describe_wait(wait: QueuedWait) -> str:
 def wait_in_short(wait: QueuedWait) -> str:
     """`Memset (Device) on stream 7, under forward`: what fits into a headline."""
     where = f", under {short_annotation(wait.annotation)}" if wait.annotation else ""
-    return f"{short_name(wait.event)} on {wait.stream}{where}"
+    return f"{waiting_work(wait)}{where}"
+
+
+def waiting_work(wait: QueuedWait) -> str:
+    """`fill on stream 7`, without namespaces, and without what TensorFlow uses a stream for."""
+    event = short_name(wait.event).rpartition("::")[2]
+    return f"{event} on {_PURPOSE.sub('', wait.stream)}"
 
 
 def _brief(name: str) -> str:

@@ -22,7 +22,7 @@ def server_phases(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
             "What the server did in the gaps",
             (
                 Column("phase", "The server was"),
-                Column("idle_ns", "Device idle, all steps", "ns"),
+                Column("idle_ns", "Device idle in all", "ns"),
                 Column("code", "Mostly in"),
             ),
             tuple(

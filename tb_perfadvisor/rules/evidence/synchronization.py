@@ -115,6 +115,8 @@ def main_causes(sites: tuple[WaitCallSite, ...]) -> str:
         label = _label(site)
         if label is not None:
             cost[label] = cost.get(label, 0) + site.induced_ns
+    if len(cost) == 1 and all(map(_label, sites)):
+        return f", by {next(iter(cost))}"
     labels = sorted(cost, key=lambda label: -cost[label])[:2]
     return f", mostly {' and '.join(labels)}" if labels else ""
 

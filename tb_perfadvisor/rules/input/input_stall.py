@@ -136,11 +136,13 @@ class InputStall(Rule):
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
-        where = f", in {name}" if name else ""
-        subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
+        where = f", in {_fetch(name)}" if name else ""
+        on_cpu = signals.device.is_host_only
+        subject = "The step's operators wait" if on_cpu else "The device waits"
         loader = loader_in_process(signals) if loads_itself else None
         keeps_in_memory = prices is not None and prices.keeps_in_memory
         yield Finding(
+            title="Feed the step without making it wait" if on_cpu else "",
             instance=_fetch(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
             saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel),

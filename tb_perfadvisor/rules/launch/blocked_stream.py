@@ -9,8 +9,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import longest_stretch
 from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
-from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table
+from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table, waiting_work
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
@@ -53,7 +52,7 @@ class BlockedStream(Rule):
     """
 
     id = "blocked-stream"
-    title = "Find out what the launched work waits for"
+    title = "Find out why queued work does not start"
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     is_preview = False
@@ -69,7 +68,7 @@ class BlockedStream(Rule):
             return
         longest = found.waits[0]
         yield Finding(
-            instance=f"{short_name(longest.event)} on {longest.stream}",
+            instance=waiting_work(longest),
             summary=(
                 f"The device idles {per_step(found.total_ns, signals)} although its next work is"
                 f" launched. The longest wait is that of {describe_wait(longest)}:"

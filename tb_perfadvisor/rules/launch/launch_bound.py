@@ -162,7 +162,7 @@ class LaunchBound(Rule):
             summary=(
                 f"The host launches work too slowly, which costs {time_of_each(total, signals)}:"
                 f" {format_share(queue.empty_share)} of launches find an empty queue, and"
-                f" {launched_kernels(signals, rows)}.{_UNKNOWN if is_nameless else ''}"
+                f" {launched_kernels(signals, rows, total)}.{_UNKNOWN if is_nameless else ''}"
             ),
             saving=Saving(
                 low,

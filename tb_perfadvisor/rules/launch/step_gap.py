@@ -110,7 +110,9 @@ class StepGap(Rule):
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
         what = f", mostly in {activity.names[0]}" if is_explained else ""
         yield Finding(
-            instance=activity.names[0] if is_explained else per_step(gap_ns, signals),
+            instance=activity.names[0]
+            if is_explained
+            else per_step(gap_ns + evaluating_ns, signals),
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."

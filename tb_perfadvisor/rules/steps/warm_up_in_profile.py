@@ -113,12 +113,14 @@ class WarmUpInProfile(Rule):
         share = share_of_window(total, signals)
         if len(rows) == 0 or share < self.minimum_share:
             return
+        calls = f"{len(rows)} long {'call' if len(rows) == 1 else 'calls'}"
+        takes = "takes" if len(rows) == 1 else "take"
         yield Finding(
-            instance=f"{format_share(share)} of the profile is start-up",
+            instance=f"{calls} {takes} {format_share(share)} of the profile",
             summary=(
-                f"{format_duration(total)} of the profile ({format_share(share)}) is"
-                f" {len(rows)} long {'call' if len(rows) == 1 else 'calls'} of the device's"
-                " runtime, as at the start of a program: other findings look smaller than they are."
+                f"{calls} of the device's runtime {takes} {format_duration(total)} of the profile"
+                f" ({format_share(share)}), as at the start of a program: other findings look"
+                " smaller than they are."
             ),
             severity="low",
             evidence=(

@@ -111,11 +111,10 @@ def _unknown_flop(signals: Signals, flop: ProductFlop, *, is_xla: bool) -> Utili
     if share < KNOWN_SHARE:
         is_none = not flop.executed.any()
         return Utilization(
-            reason="The profile does not give the shapes of the matrix products, convolutions and "
-            "attention."
+            reason="The profile does not give the shapes of matrix products and attention."
             if is_none
-            else f"FLOP are known for only {format_share(share)} of the time of matrix products, "
-            "convolutions and attention. The profile does not give the shapes of the others.",
+            else f"FLOP are known for only {format_share(share)} of the time of matrix products "
+            "and attention.",
             reason_in_short="no shapes of products"
             if is_none
             else f"{format_share(share)} of products known",
@@ -153,9 +152,9 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
     if any(program.has(part) for part in SERVERS):
         return "Kernels that the server brings along for its products have no formula."
     return (
-        "Kernels that the program brings along, or that torch.compile generates for products, have "
-        "no formula. Record some steps with PyTorch's own operators, such as "
-        "scaled_dot_product_attention, and without max-autotune."
+        "Custom kernels, and products that torch.compile generates, have no formula. Record some "
+        "steps with PyTorch's own operators, such as scaled_dot_product_attention, and without "
+        "max-autotune."
     )
 
 
