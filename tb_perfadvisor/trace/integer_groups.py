@@ -72,8 +72,11 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
         unique, inverse = np.unique(values, return_inverse=True)
         return unique, inverse.reshape(-1)
     least, occurs = table
-    number = np.cumsum(occurs) - 1
-    return (np.flatnonzero(occurs) + least).astype(values.dtype), number[values - least]
+    # The table may have many more entries than there are values: no copy of it, and no 64 bits.
+    number = np.cumsum(occurs, dtype=np.int32)
+    number -= 1
+    inverse = number[values - least].astype(np.int64)
+    return (np.flatnonzero(occurs) + least).astype(values.dtype), inverse
 
 
 def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
