@@ -52,7 +52,7 @@ function Row({ label, links, class: name }: { label: string; links: Link[]; clas
     // In a narrow window the row scrolls: bring the current page into view.
     const current = row.current?.querySelector<HTMLElement>("[aria-current]");
     if (row.current && current) row.current.scrollLeft = current.offsetLeft - row.current.clientWidth / 3;
-  }, [page.value]);
+  }, [page.value, links.length]);
   return (
     <nav class={`navigation ${name}`} aria-label={label} ref={row}>
       {links.map(([name, label]) => (
