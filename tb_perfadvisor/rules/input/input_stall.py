@@ -136,7 +136,8 @@ class InputStall(Rule):
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
-        where = f", in {_fetch(name)}" if name else ""
+        article = "the " if _fetch(name) != name else ""
+        where = f", in {article}{_fetch(name)}" if name else ""
         on_cpu = signals.device.is_host_only
         subject = "The step's operators wait" if on_cpu else "The device waits"
         loader = loader_in_process(signals) if loads_itself else None
