@@ -1,6 +1,7 @@
 """Judges programs that were written before the advice was looked at: TPU families, and the host.
 
 python benchmarks/judge_families.py compiled DIR   # DIR: of `compiled_pairs.compiling`
+python benchmarks/judge_families.py second DIR     # the second batch of families
 python benchmarks/judge_families.py host DIR       # DIR: of `host_programs.recording`
 """
 
@@ -18,6 +19,7 @@ from advice_verdicts import Estimate, Verdict
 from compiled_advice import TOLERANCE, CompiledCase, CompiledVerdict, cases, judge
 from compiled_pairs.families.catalog import FAMILY_PAIRS
 from compiled_pairs.pair import CompiledPair, Kind
+from compiled_pairs.second_families.catalog import SECOND_FAMILY_PAIRS
 from host_programs.catalog import PROGRAMS, HostProgram
 from tb_perfadvisor import analyze
 
@@ -28,10 +30,10 @@ _LEAST_GAIN = 0.05
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
-    parser.add_argument("batch", choices=("compiled", "host"))
+    parser.add_argument("batch", choices=("compiled", "second", "host"))
     parser.add_argument("directory", type=Path)
     given = parser.parse_args()
-    read = _compiled if given.batch == "compiled" else _host
+    read = {"compiled": _compiled, "second": _second, "host": _host}[given.batch]
     verdicts = [_of_own_step(judge(subject)) for subject in read(given.directory)]
     print("\n".join((*_summary(verdicts), "", *_programs(verdicts))))
 
@@ -48,6 +50,10 @@ def _of_own_step(found: CompiledVerdict) -> CompiledVerdict:
 
 def _compiled(directory: Path) -> Iterator[CompiledCase]:
     yield from cases(directory, FAMILY_PAIRS)
+
+
+def _second(directory: Path) -> Iterator[CompiledCase]:
+    yield from cases(directory, SECOND_FAMILY_PAIRS)
 
 
 def _host(directory: Path) -> Iterator[CompiledCase]:

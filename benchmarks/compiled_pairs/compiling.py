@@ -16,6 +16,7 @@ from compiled_pairs.catalog import GENERATIONS, PAIRS, generations_of, pair_name
 from compiled_pairs.families.catalog import FAMILY_PAIRS
 from compiled_pairs.families.catalog import GENERATIONS as FAMILY_GENERATIONS
 from compiled_pairs.pair import CompiledPair
+from compiled_pairs.second_families.catalog import SECOND_FAMILY_PAIRS
 from tb_perfadvisor.testing.compiled import write_compiled
 from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
@@ -76,7 +77,7 @@ def main() -> None:
         return
     pairs = [
         pair
-        for pair in (*PAIRS, *FAMILY_PAIRS)
+        for pair in (*PAIRS, *FAMILY_PAIRS, *SECOND_FAMILY_PAIRS)
         if any(text in pair.name for text in given.only or [""])
     ]
     refused = 0

@@ -9,7 +9,7 @@ from compiled_pairs.pair import CompiledPair, Kind
 GENERATIONS = ("v5e", "v5p", "v6e", "tpu7x")
 
 
-def _pair(
+def family_pair(
     family: str,
     kind: Kind,
     program: str,
@@ -17,11 +17,24 @@ def _pair(
     *first: str,
     chips: int = 1,
     still_true: tuple[str, ...] = (),
+    folder: str = "families",
 ) -> CompiledPair:
+    """A pair of a family, named by its function.
+
+    Args:
+        family: What such programs are called.
+        kind: Of the pair.
+        program: `module.function` in the folder.
+        cause: What makes it slow.
+        first: Rules that would be right.
+        chips: That execute it.
+        still_true: Rules that are right about the fixed one, too.
+        folder: Of the batch.
+    """
     name = program.rpartition(".")[2].replace("_", "-")
     return CompiledPair(
         name,
-        f"families.{program}",
+        f"{folder}.{program}",
         kind,
         cause,
         first,
@@ -31,31 +44,33 @@ def _pair(
     )
 
 
-_EXPOSED = ("exposed-communication", "synchronous-collectives")
+EXPOSED = ("exposed-communication", "synchronous-collectives")
 
 FAMILY_PAIRS = (
-    _pair("transformer training", "healthy", "language.pretraining", "a step of Llama's kind"),
-    _pair(
+    family_pair(
+        "transformer training", "healthy", "language.pretraining", "a step of Llama's kind"
+    ),
+    family_pair(
         "transformer training",
         "cause",
         "language.exact_blocks",
         "blocks in 32 bits with the highest precision; fixed: in 16",
         "full-precision-compute",
     ),
-    _pair(
+    family_pair(
         "transformer training",
         "trap",
         "language.kept_state",
         "the state is not donated, although each step rewrites it; fixed: donated",
     ),
-    _pair(
+    family_pair(
         "transformer training",
         "cause",
         "language.classifier",
         "the last block computes all positions, of which the first is used; fixed: the first",
         "unused-results",
     ),
-    _pair(
+    family_pair(
         "long context",
         "cause",
         "language.whole_attention",
@@ -63,7 +78,7 @@ FAMILY_PAIRS = (
         "unused-results",
         "unfused-attention",
     ),
-    _pair(
+    family_pair(
         "long context",
         "cause",
         "language.bias_of_positions",
@@ -73,28 +88,28 @@ FAMILY_PAIRS = (
         "rewritten-arrays",
         "unused-results",
     ),
-    _pair(
+    family_pair(
         "long context",
         "trap",
         "language.repeated_rotations",
         "rotary embeddings are computed in each block; fixed: read",
     ),
-    _pair("decode", "healthy", "serving.serving", "grouped queries and donated caches"),
-    _pair(
+    family_pair("decode", "healthy", "serving.serving", "grouped queries and donated caches"),
+    family_pair(
         "decode",
         "cause",
         "serving.shifted_cache",
         "a cache that is shifted by one position; fixed: a ring",
         "rewritten-arrays",
     ),
-    _pair(
+    family_pair(
         "decode",
         "cause",
         "serving.window_of_cache",
         "a window of 512 positions by masking 8,192; fixed: by reading 512",
         "unused-results",
     ),
-    _pair(
+    family_pair(
         "decode",
         "cause",
         "serving.repeated_groups",
@@ -103,50 +118,52 @@ FAMILY_PAIRS = (
         "reshape-overhead",
         "transpose-overhead",
     ),
-    _pair(
+    family_pair(
         "decode",
         "cause",
         "serving.nucleus",
         "all logits are sorted; fixed: the 64 largest",
         "data-shuffling",
     ),
-    _pair(
+    family_pair(
         "decode",
         "cause",
         "serving.prefill_of_all",
         "logits of all positions of a prompt; fixed: of the last",
         "unused-results",
     ),
-    _pair(
+    family_pair(
         "mixture of experts",
         "cause",
         "serving.all_experts",
         "all experts compute all tokens; fixed: their share",
         "unused-results",
     ),
-    _pair(
+    family_pair(
         "mixture of experts",
         "cause",
         "serving.dispatched_by_mask",
         "tokens go to experts by products with a mask; fixed: by index",
         "one-hot-product",
     ),
-    _pair("diffusion", "healthy", "images.denoising", "a residual block and attention to words"),
-    _pair(
+    family_pair(
+        "diffusion", "healthy", "images.denoising", "a residual block and attention to words"
+    ),
+    family_pair(
         "diffusion",
         "cause",
         "images.wide_denoising",
         "32 bits; fixed: 16",
         "full-precision-compute",
     ),
-    _pair(
+    family_pair(
         "diffusion",
         "cause",
         "images.words_in_each_step",
         "keys and values of words in each of 16 steps; fixed: once",
         "repeated-products",
     ),
-    _pair(
+    family_pair(
         "diffusion",
         "cause",
         "images.guided_twice",
@@ -154,15 +171,17 @@ FAMILY_PAIRS = (
         "small-batch",
         "weights-read-twice",
     ),
-    _pair(
+    family_pair(
         "residual networks",
         "cause",
         "images.strided_shortcut",
         "filters at all places, of which one in four is used; fixed: at those",
         "unused-results",
     ),
-    _pair("residual networks", "healthy", "images.bottleneck", "training with batch normalization"),
-    _pair(
+    family_pair(
+        "residual networks", "healthy", "images.bottleneck", "training with batch normalization"
+    ),
+    family_pair(
         "residual networks",
         "cause",
         "images.prepared_on_chip",
@@ -171,29 +190,29 @@ FAMILY_PAIRS = (
         "transpose-overhead",
         "reshape-overhead",
     ),
-    _pair(
+    family_pair(
         "recommender",
         "cause",
         "tables.moments_of_all_rows",
         "Adam over all rows; fixed: over those that were looked up",
         "rewritten-arrays",
     ),
-    _pair(
+    family_pair(
         "recommender",
         "cause",
         "tables.features_by_one_hot",
         "categories as one-hot vectors; fixed: as rows",
         "one-hot-product",
     ),
-    _pair("recommender", "healthy", "tables.towers", "two towers"),
-    _pair(
+    family_pair("recommender", "healthy", "tables.towers", "two towers"),
+    family_pair(
         "recommender",
         "cause",
         "tables.pairs_of_fields",
         "the upper half of all pairs is gathered; fixed: all are used",
         "data-shuffling",
     ),
-    _pair(
+    family_pair(
         "graphs",
         "cause",
         "tables.messages_by_edge",
@@ -201,7 +220,7 @@ FAMILY_PAIRS = (
         "costly-product-order",
         "data-shuffling",
     ),
-    _pair(
+    family_pair(
         "graphs",
         "cause",
         "tables.widened_messages",
@@ -209,8 +228,8 @@ FAMILY_PAIRS = (
         "costly-product-order",
         "data-shuffling",
     ),
-    _pair("graphs", "healthy", "tables.neighbors", "neighbors as a table"),
-    _pair(
+    family_pair("graphs", "healthy", "tables.neighbors", "neighbors as a table"),
+    family_pair(
         "recurrence",
         "cause",
         "sequences.inputs_in_loop",
@@ -219,64 +238,64 @@ FAMILY_PAIRS = (
         "short-loop-trips",
         "small-batch",
     ),
-    _pair("recurrence", "healthy", "sequences.recurrence", "inputs are multiplied at once"),
-    _pair(
+    family_pair("recurrence", "healthy", "sequences.recurrence", "inputs are multiplied at once"),
+    family_pair(
         "recurrence",
         "cause",
         "sequences.state_by_state",
         "1,024 small steps; fixed: 16 blocks",
         "short-loop-trips",
     ),
-    _pair(
+    family_pair(
         "recurrence",
         "trap",
         "sequences.reversed_twice",
         "arrays are flipped; fixed: scanned in reverse",
     ),
-    _pair(
+    family_pair(
         "several chips",
         "cause",
         "on_many_chips.whole_logits",
         "logits are gathered; fixed: they stay split",
-        *_EXPOSED,
+        *EXPOSED,
         "repeated-products",
         chips=4,
-        still_true=_EXPOSED,
+        still_true=EXPOSED,
     ),
-    _pair(
+    family_pair(
         "several chips",
         "cause",
         "on_many_chips.split_in_turns",
         "activations change how they are split; fixed: they do not",
-        *_EXPOSED,
+        *EXPOSED,
         chips=4,
-        still_true=_EXPOSED,
+        still_true=EXPOSED,
     ),
-    _pair(
+    family_pair(
         "several chips",
         "cause",
         "on_many_chips.state_on_each_chip",
         "each chip updates all of the state; fixed: an eighth",
         "repeated-products",
         chips=8,
-        still_true=_EXPOSED,
+        still_true=EXPOSED,
     ),
-    _pair(
+    family_pair(
         "several chips",
         "healthy",
         "on_many_chips.split_parameters",
         "split parameters and a large batch",
         chips=8,
-        still_true=_EXPOSED,
+        still_true=EXPOSED,
     ),
-    _pair(
+    family_pair(
         "several chips",
         "cause",
         "on_many_chips.small_parts",
         "small layers are split over four chips; fixed: samples are",
-        *_EXPOSED,
+        *EXPOSED,
         chips=4,
-        still_true=_EXPOSED,
+        still_true=EXPOSED,
     ),
 )
 
