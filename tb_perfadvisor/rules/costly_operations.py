@@ -45,8 +45,9 @@ class CostlyOperations(Rule):
     """Base of the rules that look for one kind of XLA operation.
 
     High is the time in which the core executes only these operations, without what their work needs
-    at the peaks of the data sheet; low is 0. If XLA fuses nothing with them, high also includes the
-    time that the operations before and after them spend on the arrays that they exchange.
+    at the peaks of the data sheet; low is 0 unless a rule is sure of a part. If XLA fuses nothing
+    with them, high also includes the time that the operations before and after them spend on the
+    arrays that they exchange.
     """
 
     category = "xla"
@@ -88,9 +89,17 @@ class CostlyOperations(Rule):
         """
         return 0.0
 
-    def remains(self, operation: XlaOperation) -> float:
+    def remains(self, signals: Signals, operation: XlaOperation) -> float:
         """The share of an operation's time that is expected to remain after the change."""
         return self.remaining_share
+
+    def sure_share(self, signals: Signals, operation: XlaOperation) -> float:
+        """The share of what an operation is expected to save that it saves at least."""
+        return 0.0
+
+    def changes_of(self, signals: Signals, operations: Sequence[XlaOperation]) -> tuple[str, ...]:
+        """What to do about these operations, by id."""
+        return self.changes
 
     def faster_readers(
         self, signals: Signals, operations: Sequence[XlaOperation]
@@ -123,7 +132,7 @@ class CostlyOperations(Rule):
             ),
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
-            remedies=advise(*self.changes),
+            remedies=advise(*self.changes_of(signals, operations)),
         )
 
     def _avoidable_ns(
@@ -140,9 +149,12 @@ class CostlyOperations(Rule):
         best_ns = self._best(signals, operations, at_peak=False)[op]
         least_ns = np.minimum(self._best(signals, operations, at_peak=True)[op], now_ns)
         remains = np.zeros(len(signals.trace.hlo.name))
-        remains[[o.op for o in operations]] = [self.remains(o) for o in operations]
+        sure = np.zeros_like(remains)
+        for o in operations:
+            remains[o.op], sure[o.op] = self.remains(signals, o), self.sure_share(signals, o)
         then_ns = np.maximum(now_ns * remains[op], best_ns * self.expected_of_best)
         then_ns = np.minimum(then_ns, now_ns)
+        most_ns = now_ns - sure[op] * (now_ns - then_ns)
         readers = [r for r in self.faster_readers(signals, operations) if r.other not in operations]
         if readers:
             saved_ns, kept_ns = np.zeros((2, len(signals.trace.hlo.name)))
@@ -157,6 +169,7 @@ class CostlyOperations(Rule):
             other_then_ns = np.maximum(other_ns - saved_ns[other_op], 0)
             rows = np.append(rows, other_rows)
             then_ns = np.append(then_ns, other_then_ns)
+            most_ns = np.append(most_ns, other_ns)
             least_ns = np.append(least_ns, np.minimum(kept_ns[other_op], other_then_ns))
         saving = faster_device_work(
             signals,
@@ -164,6 +177,7 @@ class CostlyOperations(Rule):
             then_ns.astype(np.int64),
             basis="heuristic",
             least_then_ns=least_ns.astype(np.int64),
+            most_then_ns=np.ceil(most_ns).astype(np.int64),
         )
         return replace(saving, is_unknown=bool((remains[op] == 1).all()) and not readers)
 

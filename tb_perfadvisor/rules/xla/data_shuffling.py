@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
-from tb_perfadvisor.rules.costly_operations import CostlyOperations
+from tb_perfadvisor.rules.costly_operations import CostlyOperations, FasterReader
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.graph import running_programs
+from tb_perfadvisor.signals.program.graph import mean_ns, running_programs
+from tb_perfadvisor.signals.program.moved_rows import (
+    copies_for,
+    other_form_ns,
+    readers_of_weights,
+    slice_moves,
+)
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
-from tb_perfadvisor.signals.tpu.readers import operands_of
+from tb_perfadvisor.signals.tpu.readers import operands_of, readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
@@ -22,9 +28,11 @@ _MOVING = frozenset(
     {
         *_SHUFFLING,
         *("add", "and", "broadcast", "clamp", "compare", "concatenate", "convert", "copy", "iota"),
-        *("custom-call", "pad", "reshape", "select", "slice", "transpose"),
+        *("custom-call", "or", "pad", "reshape", "select", "shift-left", "shift-right-logical"),
+        *("slice", "subtract", "transpose"),
     }
 )
+_PRODUCTS = frozenset({"dot", "convolution"})
 # How JAX names what `approx_max_k` does: a reduction to some maxima, and a sort of them.
 _APPROXIMATE = "approx_top_k"
 _MOST_UNROLLED = 64
@@ -53,7 +61,12 @@ class DataShuffling(CostlyOperations):
     depends on nothing that the loop computes: then all rows can be gathered before the loop. XLA
     fuses nothing with these operations, so high also includes the time that those before and after
     them spend on the arrays that they exchange, by the share of bytes. Expected is at most half of
-    the time, because the algorithm needs some of these operations; low is 0. If an operation takes
+    the time, because the algorithm needs some of these operations; low is 0, or half of what is
+    expected where another form is known to take a quarter of the time or less. A scatter that adds
+    four rows or more to each row of a table can be a gather of as many rows and a sum, at two to
+    five cycles for a row. If whole matrices of weights are gathered, as many as there are or more,
+    it takes less to multiply all rows by all of them: nothing of the gather is expected to remain,
+    and the products read the table instead. If an operation takes
     several times what its bytes need, the finding names it with that ratio. The small sort at the
     end of an approximate maximum does not count, nor do the slices that each trip of a loop of more
     than 64 trips takes and stores.
@@ -80,6 +93,8 @@ class DataShuffling(CostlyOperations):
         0.05, "share", "Embeddings, their gradients and a scan over layers take a few percent."
     )
 
+    far = Limit(4.0, "ratio", "Models of products and of memory are hardly ever off by as much.")
+
     needs = (Need.WORK, Need.XLA_OPERATIONS)
 
     activity = "goes into gathers, scatters, sorts and slices at run-time indices"
@@ -90,7 +105,10 @@ class DataShuffling(CostlyOperations):
     moves_data = True
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """What moves elements, and what prepares gathers that could run before their loop."""
+        """What moves elements, and what prepares gathers.
+
+        That is what could run before a loop with them, and copies to the layout that they need.
+        """
         found = {o.op: o for o in super().selected(signals)}
         if signals.device.is_host_only:
             # The processor reads rows of tables about as fast as other arrays.
@@ -98,6 +116,8 @@ class DataShuffling(CostlyOperations):
         for operation in _in_long_loops(signals):
             if not (_gathers(operation) or _scatters(operation) or _sorts(operation)):
                 found.pop(operation.op, None)
+        for operation in [o for o in found.values() if o.op in slice_moves(signals)]:
+            found |= {copy.op: copy for copy in copies_for(signals, operation)}
         pending = [o for o in found.values() if o.is_known_before_loop and _gathers(o)]
         while pending:
             # What is known before the loop depends on nothing else.
@@ -113,6 +133,8 @@ class DataShuffling(CostlyOperations):
             return False
         if operation.opcode in _SHUFFLING or operation.category in _SHUFFLING:
             return True
+        if _scatters(operation) and not operation.inside & _PRODUCTS:
+            return True  # each row costs more than what is computed of it
         return bool(operation.inside & set(_SHUFFLING)) and operation.inside <= _MOVING
 
     def best_ns(self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
@@ -122,9 +144,47 @@ class DataShuffling(CostlyOperations):
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
         if operation.is_known_before_loop:
             return memory_ns
-        # Only a product with a one-hot matrix replaces a gather or a scatter.
-        product_ns = flop_time_ns(signals, _one_hot_flop(operation), at_peak=at_peak)
-        return memory_ns if product_ns is None else float(np.fmax(memory_ns, product_ns))
+        moves = slice_moves(signals).get(operation.op)
+        if moves is not None and moves.copies_weights:
+            return 0.0
+        # Only a product with a one-hot matrix replaces a gather or a scatter, or a sum of rows.
+        other_ns = (
+            flop_time_ns(signals, _one_hot_flop(operation), at_peak=at_peak)
+            if moves is None
+            else other_form_ns(signals, moves, at_peak=at_peak)
+        )
+        return memory_ns if other_ns is None else float(np.fmax(memory_ns, other_ns))
+
+    def remains(self, signals: Signals, operation: XlaOperation) -> float:
+        """Half, but nothing of a gather of matrices that are multiplied where they are instead."""
+        moves = slice_moves(signals).get(operation.op)
+        is_copy = moves is not None and moves.copies_weights
+        return 0.0 if is_copy else self.remaining_share
+
+    def changes_of(self, signals: Signals, operations: Sequence[XlaOperation]) -> tuple[str, ...]:
+        """Other forms of what is found come first."""
+        moves = [m for o in operations if (m := slice_moves(signals).get(o.op)) is not None]
+        special = {
+            "all-matrices": any(m.copies_weights for m in moves),
+            "rows-of-sums": any(m.adds_up_many for m in moves),
+        }
+        return (*(change for change, fits in special.items() if fits), *self.changes)
+
+    def sure_share(self, signals: Signals, operation: XlaOperation) -> float:
+        """Half of what is expected, where another form is known to take far less."""
+        for gather in (operation, *(o for o, _ in readers_of(signals, [operation]))):
+            moves = slice_moves(signals).get(gather.op)
+            if moves is not None and not gather.is_known_before_loop:
+                far_ns = self.far * self.best_ns(signals, gather)
+                is_far = mean_ns(signals, gather) >= far_ns
+                return 0.5 if is_far or moves.adds_up_many else 0.0
+        return 0.0
+
+    def faster_readers(
+        self, signals: Signals, operations: Sequence[XlaOperation]
+    ) -> list[FasterReader]:
+        """Products by gathered matrices: they read each matrix of the table once instead."""
+        return [FasterReader(*found) for found in readers_of_weights(signals, operations)]
 
 
 def _in_long_loops(signals: Signals) -> Iterator[XlaOperation]:

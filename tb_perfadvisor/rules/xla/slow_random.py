@@ -78,7 +78,7 @@ class SlowRandom(CostlyOperations):
         pattern = _DRAWN if operation.inside >= _ROTATIONS else _SLOW
         return any(re.search(pattern, path) for path in operation.paths)
 
-    def remains(self, operation: XlaOperation) -> float:
+    def remains(self, signals: Signals, operation: XlaOperation) -> float:
         """Nothing is expected where another generator than Threefry draws already."""
         is_fast = operation.inside and not operation.inside >= _ROTATIONS
         return 1.0 if is_fast and "threefry" not in "".join(operation.paths) else 0.5

@@ -64,7 +64,7 @@ class TransposeOverhead(CostlyOperations):
     changes = ("native-order", "einsum-order", "transposed-product", "stacked-first")
     moves_data = True
 
-    def remains(self, operation: XlaOperation) -> float:
+    def remains(self, signals: Signals, operation: XlaOperation) -> float:
         """Nothing is known of XLA's copies, and half of a transpose is expected to go."""
         is_of_program = operation.opcode == "transpose" or operation.is_transposed
         return self.remaining_share if is_of_program else 1.0

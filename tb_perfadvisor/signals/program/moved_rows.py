@@ -1,0 +1,160 @@
+"""Gathers and scatters in a program: how many slices of which table they move.
+
+The places of the slices are known only at run time, so each takes some cycles of its own, however
+few bytes it has. Other forms that give the same result do not have to move slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import prod
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import Running, mean_ns, origin, running_programs
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
+from tb_perfadvisor.signals.tpu.readers import operands_of, reader_count, readers_of
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.trace.hlo_text import Shape
+from tb_perfadvisor.units import NS_PER_S
+
+_READ_CYCLES = {True: 2, False: 5}
+"""Of a row that a gather reads, at best and usually: from memory on the chip, and from main memory.
+XLA's compiler (libtpu 0.0.52) schedules 2.2 to 16 cycles for v5e, v5p and v6e, and 8.7 to 69 for a
+row that a scatter adds."""
+_LEAST_MATRIX = 1 << 16
+"""Elements of a slice that is a matrix, not a row."""
+_MOST_ROWS = 240
+"""TPUs multiply this many rows while they read a weight."""
+
+
+_ROWS_PER_SUM = 4
+"""Where fewer rows are added to each row of a table, padding them to equal numbers costs more."""
+
+
+class SliceMoves(NamedTuple):
+    """What a gather reads, or a scatter adds."""
+
+    running: Running
+    row: int
+    """Its row in the program."""
+    is_scatter: bool
+    count: int
+    """Slices that are moved."""
+    elements: int
+    """Of each slice."""
+    table_slices: int
+    """Slices of the table."""
+
+    @property
+    def one_hot_flop(self) -> float:
+        """FLOP of a product with a one-hot matrix that does the same."""
+        return 2.0 * self.count * self.elements * self.table_slices
+
+    @property
+    def adds_up_many(self) -> bool:
+        """Whether several rows are added to each of the table: they can be read and summed up."""
+        return self.is_scatter and self.count >= _ROWS_PER_SUM * self.table_slices
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether matrices of weights are gathered, as often as the table has them, or more.
+
+        Multiplying all rows by all matrices reads the table once, which is fewer bytes.
+        """
+        program = self.running.program
+        tables = program.operands(self.row, 0)
+        return (
+            not self.is_scatter
+            and self.elements >= _LEAST_MATRIX
+            and self.table_slices <= self.count <= _MOST_ROWS
+            and any(program.argument[origin(program, of)] >= 0 for of in tables)
+        )
+
+
+@memoized
+def slice_moves(signals: Signals) -> dict[int, SliceMoves]:
+    """By row of the `HloTable`: the gather or scatter of each operation, of several the scatter."""
+    found: dict[int, SliceMoves] = {}
+    for running in running_programs(signals):
+        for name in ("gather", "scatter"):
+            for row in running.program.rows_of((name,)):
+                moves = _moves(running, row, is_scatter=name == "scatter")
+                for operation in running.of([row]) if moves is not None else ():
+                    found[operation.op] = moves
+    return found
+
+
+def _moves(running: Running, row: int, *, is_scatter: bool) -> SliceMoves | None:
+    program = running.program
+    operands = [program.operands(row, slot) for slot in (0, 1, 2)]
+    if any(len(of) != 1 for of in operands[: 3 if is_scatter else 2]):
+        return None
+    table, places = (program.shape_of(of[0]) for of in operands[:2])
+    moved = program.shape_of(operands[2][0] if is_scatter else row)
+    for numbers in _numbers_per_place(table, places):
+        count = places.elements // numbers
+        elements = moved.elements // count if count else 0
+        if elements * count == moved.elements and _is_slice(table, elements):
+            return SliceMoves(running, row, is_scatter, count, elements, table.elements // elements)
+    return None
+
+
+def _numbers_per_place(table: Shape, places: Shape) -> list[int]:
+    """How many indices may say where one slice is."""
+    last = places.dims[-1] if len(places.dims) > 1 else 1
+    return [1, last] if 1 < last <= len(table.dims) else [1]
+
+
+def _is_slice(table: Shape, elements: int) -> bool:
+    """Whether some dimensions of a table together have so many elements."""
+    return elements > 0 and any(
+        prod(dims) == elements
+        for count in range(len(table.dims) + 1)
+        for dims in combinations(table.dims, count)
+    )
+
+
+def other_form_ns(signals: Signals, moves: SliceMoves, *, at_peak: bool) -> float | None:
+    """The time of another form with the same result; None if it is unknown.
+
+    That is a product with a one-hot matrix, or for a scatter that adds up many rows, a gather.
+    """
+    times = [flop_time_ns(signals, moves.one_hot_flop, at_peak=at_peak)]
+    costs = costs_of(signals)
+    if moves.adds_up_many and costs is not None:
+        times.append(moves.count * _READ_CYCLES[at_peak] / costs.cycles_per_s * NS_PER_S)
+    return min((ns for ns in times if ns is not None), default=None)
+
+
+def copies_for(signals: Signals, operation: XlaOperation) -> list[XlaOperation]:
+    """The operations that bring a table to another layout for a gather alone."""
+    names = operation.instruction.operand_names
+    return [
+        other
+        for other in operands_of(signals, operation)
+        if other.opcode == "copy"
+        and other.name in names
+        and reader_count(signals, operation, other.name) == 1
+    ]
+
+
+def readers_of_weights(
+    signals: Signals, operations: Sequence[XlaOperation]
+) -> Iterator[tuple[XlaOperation, float, float]]:
+    """Products by gathered matrices, with what each saves and keeps if it reads the table."""
+    for operation in operations:
+        moves = slice_moves(signals).get(operation.op)
+        if moves is None or not moves.copies_weights:
+            continue
+        # A table that was brought to the chip for the gather is read from there.
+        is_on_chip = any(of.memory_space for of in operation.instruction.operands if of.dims)
+        for reader, shape in readers_of(signals, [operation]):
+            less = shape.padded_bytes * (1 - moves.table_slices / moves.count)
+            whole = sum(of.padded_bytes for of in reader.instruction.operands)
+            now = mean_ns(signals, reader)
+            saved = now * less / max(whole, 1)
+            yield reader, saved, 0.0 if is_on_chip else now - saved
