@@ -5,8 +5,15 @@ import pytest
 from tb_perfadvisor.rules.xla.broadcast_overhead import BroadcastOverhead
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
+from tests.support.program_values import drawn, program
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
+ONE = """
+    cell 100us
+    step  |..........|..........|
+    main  |LSSSSSSSSS|LSSSSSSSSS|
+    tpu 0 |XXXXXXssss|XXXXXXssss|
+"""
 MATCHING = (
     (
         "%broadcast.7 = f32[1024,1024]{1,0:T(8,128)} broadcast(f32[1024]{0:T(1024)} %bias"
@@ -120,3 +127,39 @@ def test_what_reads_an_expanded_array_gets_faster_as_well() -> None:
 
 def test_fires_only_above_the_limit() -> None:
     check_limit(BroadcastOverhead, *MATCHING[0])
+
+
+def test_what_moves_an_expanded_array_is_not_needed_either() -> None:
+    slow = """
+        cell 1ms
+        step  |..........|..........|
+        main  |LSSSSSSSSS|LSSSSSSSSS|
+        tpu 0 |XXssmmmrrX|XXssmmmrrX|
+    """
+    expanded, moved = "bf16[16,64,2,64,2,256]{5,4,3,2,1,0}", "bf16[16,128,128,256]{3,2,1,0}"
+    texts = {
+        "s": f"%broadcast = {expanded} broadcast(bf16[16,64,64,256]{{3,2,1,0}} %x)",
+        "m": f"%reshape = {moved} reshape({expanded} %broadcast)",
+        "r": f"%sum = bf16[16,256]{{1,0:T(8,128)}} fusion({moved} %reshape), kind=kLoop",
+    }
+    symbols = {key: xla_op(text.split()[0][1:], text) for key, text in texts.items()}
+    (finding,) = find(BroadcastOverhead, slow, legend=symbols, device="TPU v5e") or ()
+    assert finding.saving is not None
+    # The three operations take 7 ms in each step. What is left at best are 16 x 256 sums.
+    assert finding.saving.high_ns == pytest.approx(2 * 7_000_000, rel=0.01)
+
+
+@pytest.mark.parametrize(("opcode", "is_found"), [("add", True), ("rsqrt", False)])
+def test_a_function_of_each_pair_is_no_product(opcode: str, is_found: bool) -> None:
+    x, pairs = "f32[8192]{0:T(1024)}", "f32[8192,8192]{1,0}"
+    text = f"%fusion = {x} fusion({x} %x), kind=kLoop"
+    values = program(f"""
+        %x = {x} parameter(0)
+        %spread = {pairs} broadcast({x} %x), dimensions={{0}} // in fusion
+        %roots = {pairs} {opcode}({pairs} %spread) // in fusion
+        %scaled = {pairs} multiply({pairs} %roots, {pairs} %spread) // in fusion
+        %sums = {x} reduce({pairs} %scaled) // in fusion, result
+    """)
+    inside = f"broadcast {opcode} multiply reduce"
+    columns = {"inside_opcodes": inside, "inside_elements": 8192 * 8192}
+    assert bool(find(BroadcastOverhead, drawn(ONE, text, values, **columns))) == is_found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations, FasterReader
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.program.expanded import nonlinear_pairs, readers_of_expanded
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_time_ns
-from tb_perfadvisor.signals.tpu.readers import readers_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.units import NS_PER_S
@@ -34,7 +33,7 @@ class BroadcastOverhead(CostlyOperations):
     Broadcasts of whole arrays that XLA executes as separate operations, not inside the operation
     that uses them; fusions that expand their operands to eight times the elements or more; and
     fusions that multiply and sum over pairs of elements, as a matrix product would. Constants that
-    fill an array do not count.
+    fill an array do not count, nor do functions of each pair, such as roots, which no product does.
 
     Why it matters
     --------------
@@ -46,7 +45,8 @@ class BroadcastOverhead(CostlyOperations):
     How it is measured
     ------------------
     High is the time in which the core executes only these operations, and others that read the
-    expanded arrays from the device's memory; without what the operands of fusions, the other arrays
+    expanded arrays from the device's memory, or write as many elements that come from nothing
+    else; without what the operands of fusions, the other arrays
     of the readers, or matrix products of the same elements take at the peaks of the data sheet.
     XLA fuses the products with what uses their results, so high also includes the time that other
     operations spend on the arrays that they exchange with these, by the share of bytes.
@@ -91,8 +91,9 @@ class BroadcastOverhead(CostlyOperations):
         results = operation.instruction.results
         # Sums of products and squares are matrix products; sums of absolute values are not.
         if operation.inside >= {"multiply", "reduce"} and "abs" not in operation.inside:
-            return operation.inside_elements >= PAIRS * _elements(*results, *operands)
-        if "reduce" in operation.inside:
+            if operation.inside_elements >= PAIRS * _elements(*results, *operands):
+                return True
+        elif "reduce" in operation.inside:
             return False
         return _elements(*results) >= EXPANSION * _elements(*operands)
 
@@ -105,10 +106,15 @@ class BroadcastOverhead(CostlyOperations):
             return None
         instruction = operation.instruction
         kept, product_ns = instruction.operands, None
-        if "reduce" in operation.inside:
+        if not _expands(operation):
             kept = (*instruction.results, *kept)
             product_ns = flop_time_ns(signals, 2.0 * operation.inside_elements, at_peak=at_peak)
         return max(stored_bytes(*kept) / bytes_per_s * NS_PER_S, product_ns or 0.0)
+
+    def selected(self, signals: Signals) -> list[XlaOperation]:
+        """Without what computes more of each pair of elements than products could."""
+        needed = nonlinear_pairs(signals)
+        return [o for o in super().selected(signals) if o.op not in needed]
 
     def faster_readers(
         self, signals: Signals, operations: Sequence[XlaOperation]
@@ -117,19 +123,23 @@ class BroadcastOverhead(CostlyOperations):
         usual, peak = (memory_bandwidth(signals, at_peak=at_peak) for at_peak in (False, True))
         if usual is None or peak is None:
             return []
-        expanding = [o for o in operations if "reduce" not in o.inside]
-        readers: dict[int, XlaOperation] = {}
-        read_bytes: Counter[int] = Counter()
-        for reader, shape in readers_of(signals, expanding):
-            readers[reader.op] = reader
-            read_bytes[reader.op] += stored_bytes(shape)
         found = []
-        for op, reader in readers.items():
+        expanding = [o for o in operations if _expands(o)]
+        for reader, less_bytes in readers_of_expanded(signals, expanding):
             all_bytes = stored_bytes(*reader.instruction.results, *reader.instruction.operands)
             product_ns = product_time_ns(signals, reader, at_peak=True) or 0.0
-            kept_ns = max((all_bytes - read_bytes[op]) / peak * NS_PER_S, product_ns)
-            found.append(FasterReader(reader, read_bytes[op] / usual * NS_PER_S / 2, kept_ns))
+            kept_ns = max((all_bytes - less_bytes) / peak * NS_PER_S, product_ns)
+            found.append(FasterReader(reader, less_bytes / usual * NS_PER_S / 2, kept_ns))
         return [reader for reader in found if reader.saved_ns]
+
+
+def _expands(operation: XlaOperation) -> bool:
+    """Whether an operation writes many times what it reads."""
+    instruction = operation.instruction
+    is_sum = "reduce" in operation.inside
+    return not is_sum or _elements(*instruction.results) >= EXPANSION * _elements(
+        *instruction.operands
+    )
 
 
 def _elements(*shapes: Shape) -> int:
