@@ -28,8 +28,9 @@ class ProductsInLoop(FasterOperations):
     How it is measured
     ------------------
     A product before the loop takes what its FLOP or its bytes need: the inputs, the weights once,
-    and the results, which are written and read again. Expected is that it reaches 80 % of these
-    rates, low half of that gain; high assumes that half of the bytes stay on the chip.
+    and the results, which are written and read again. Expected is that it reaches the usual rates,
+    low half of that gain; high assumes that half of the bytes stay on the chip, and so do the
+    weights of the loop's other products, which then has less to read.
 
     When to ignore
     --------------

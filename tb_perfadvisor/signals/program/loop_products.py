@@ -7,6 +7,7 @@ single product of all rows reads the weights once.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
@@ -26,6 +27,7 @@ from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.units import NS_PER_S
@@ -33,8 +35,6 @@ from tb_perfadvisor.units import NS_PER_S
 _FOLLOWED = (*SAME_ELEMENTS, *MAPS, "broadcast", "slice")
 _MOST_STEPS = 400
 _LEAST_BYTES = 1 << 20
-_REACHED = 0.8
-"""What a large product reaches of the rates that its FLOP and its bytes allow."""
 
 
 class LoopProduct(NamedTuple):
@@ -94,7 +94,7 @@ def before_loops(signals: Signals) -> list[FasterOperation]:
     if bytes_per_s is None:
         return []
     needs: dict[int, float] = defaultdict(float)
-    operations = {}
+    operations: dict[int, XlaOperation] = {}
     for found in loop_products(signals):
         program = found.running.program
         parsed = parse_instruction(program.texts.get(found.product, ""))
@@ -112,12 +112,41 @@ def before_loops(signals: Signals) -> list[FasterOperation]:
     beside = {one.operation.op: one.needed_ns for one in operation_needs(signals)}
     for op, need in needs.items():
         now = mean_ns(signals, operations[op])
-        expected = min(need / _REACHED, now)
+        expected = min(need, now)
         # What else the operation computes of each trip is computed before the loop, too.
         rest = min(beside.get(op, 0.0), now)
         expected, best = max(expected, rest), max(min(need / 2, now), rest)
         faster.append(FasterOperation(operations[op], expected, best, (expected + now) / 2))
-    return faster
+    return [*faster, *_with_weights_on_chip(signals, operations)]
+
+
+def _with_weights_on_chip(
+    signals: Signals, gone: dict[int, XlaOperation]
+) -> Iterator[FasterOperation]:
+    """The other products of these loops, whose weights may stay on the chip then, at best.
+
+    With less to read in each trip, XLA may keep what the loop still needs. Nothing is expected.
+    """
+    bytes_per_s = achievable_bandwidth(signals)
+    loops = {(id(found.running), found.trips) for found in loop_products(signals)}
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(PRODUCTS):
+            if (id(running), float(program.runs[row])) not in loops or bytes_per_s is None:
+                continue
+            parsed = parse_instruction(program.texts.get(row, ""))
+            flop = product_flop(parsed) if parsed is not None else None
+            product_ns = flop_time_ns(signals, flop, at_peak=True) if flop is not None else None
+            weights = max(
+                (program.shape_of(of) for of in program.operands(row)),
+                key=lambda shape: shape.padded_bytes,
+            )
+            for operation in running.of([row]):
+                if product_ns is None or operation.op in gone or weights.memory_space:
+                    continue
+                now = mean_ns(signals, operation)
+                kept = now - weights.padded_bytes / bytes_per_s * NS_PER_S
+                yield FasterOperation(operation, now, min(max(kept, product_ns), now), now)
 
 
 class SharedWeights(NamedTuple):
