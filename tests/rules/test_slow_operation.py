@@ -54,3 +54,20 @@ def test_an_operation_that_needs_its_time_is_healthy(large: str) -> None:
 def test_what_other_rules_look_at_is_left_out(opcode: str) -> None:
     text = PROGRAM.replace("multiply(", f"{opcode}(")
     assert find(SlowOperation, drawn(SLOW, FUSION, program(text))) == ()
+
+
+@pytest.mark.parametrize(("rows", "is_found"), [(4, False), (2048, True)])
+def test_loading_the_matrix_unit_takes_as_long_for_few_rows(rows: int, is_found: bool) -> None:
+    x, w, y = f"bf16[2048,{rows},128]", "bf16[2048,128,2048]", f"bf16[2048,{rows},2048]"
+    layout, on_chip = "{2,1,0:T(8,128)(2,1)S(1)}", "{2,1,0:T(8,128)(2,1)S(1)}"
+    dot = f"%dot = {y}{layout} dot({x}{layout} %x, {w}{on_chip} %w), lhs_contracting_dims={{2}}"
+    text = f"""
+        %x = {x}{layout} parameter(0)
+        %w = {w}{on_chip} parameter(1)
+        {dot} // result
+    """
+    # Four rows take 2 x 2,048 x 4 x 128 x 2,048 FLOP, 29 µs of 400 at 75 % of the peak. Squares of
+    # 128 by 128 weights take 32 times as long to load. For 2,048 rows, 400 ms is what
+    # 2 x 2,048^3 x 128 FLOP take 27 times.
+    slow = SLOW if rows == 4 else SLOW.replace("100us", "100ms")
+    assert bool(find(SlowOperation, drawn(slow, dot, program(text)))) == is_found

@@ -169,3 +169,35 @@ def test_gates_that_are_zero_for_most_experts() -> None:
     assert "25.0 %" in finding.instance
     dense = text.replace("direction=EQ", "direction=GE")
     assert find(UnusedResults, drawn(SLOW, FUSION, program(dense))) == ()
+
+
+def test_pairs_of_rows_and_columns_cannot_be_computed_alone() -> None:
+    x, pairs = "bf16[8192,27,64]{2,1,0}", "bf16[8192,27,27]{2,1,0}"
+    text = f"""
+        %x = {x} parameter(0)
+        %places = s32[351,2]{{1,0}} parameter(1)
+        %products = {pairs} dot({x} %x, {x} %x), lhs_contracting_dims={{2}} // in fusion
+        %half = bf16[351,8192]{{1,0}} gather({pairs} %products, s32[351,2]{{1,0}} %places) // result
+    """
+    fusion = f"%fusion = {pairs} fusion({x} %x), kind=kOutput"
+    assert find(UnusedResults, drawn(SLOW, fusion, program(text))) == ()
+    rows = text.replace("bf16[351,8192]", "bf16[8192,3,27]")
+    assert find(UnusedResults, drawn(SLOW, fusion, program(rows)))
+
+
+@pytest.mark.parametrize(("rows", "is_found"), [(1024, True), (2048, False)])
+def test_half_of_an_array_in_many_places_is_not_worth_taking_out(rows: int, is_found: bool) -> None:
+    part, weights = f"bf16[{rows},1024]{{1,0}}", "bf16[4096,1024]{1,0}"
+    text = f"""
+        %x = {X} parameter(0)
+        %ids = s32[{rows}]{{0}} parameter(1)
+        %rows = {part} parameter(2)
+        %zero = bf16[] constant(0)
+        %zeros = {weights} broadcast(bf16[] %zero), dimensions={{}}
+        %filled = {weights} scatter({weights} %zeros, s32[{rows}]{{0}} %ids, {part} %rows)
+        %out = bf16[1024,1024]{{1,0}} dot({X} %x, {weights} %filled) // in fusion, result
+    """
+    fusion = f"%fusion = bf16[1024,1024]{{1,0}} fusion({X} %x, {weights} %filled), kind=kOutput"
+    # A quarter is the limit.
+    text = text.replace("[1024,1024]{1,0} parameter(2)", "[1023,1024]{1,0} parameter(2)")
+    assert bool(find(UnusedResults, drawn(SLOW, fusion, program(text)))) == is_found

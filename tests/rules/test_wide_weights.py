@@ -58,3 +58,17 @@ def test_keys_and_values_are_no_weights() -> None:
     assert find(WideWeights, drawn(SLOW, DOT, program(attention))) == ()
     other = attention.replace("exponential", "tanh")
     assert find(WideWeights, drawn(SLOW, DOT, program(other)))
+
+
+def test_values_that_are_multiplied_and_summed_up_make_keys_of_the_weights() -> None:
+    text = f"""
+        %x = {X} parameter(0)
+        %w = {W} parameter(1)
+        {DOT}
+        %exp = {Y} exponential({Y} %dot)
+        %spread = {W} broadcast({Y} %exp), dimensions={{}}
+        %values = {W} multiply({W} %spread, {W} %w)
+        %mixed = {X} reduce({W} %values) // result
+    """
+    assert find(WideWeights, drawn(SLOW, DOT, program(text))) == ()
+    assert find(WideWeights, drawn(SLOW, DOT, program(text.replace("reduce(", "negate("))))

@@ -34,7 +34,8 @@ class SlowOperation(FasterOperations):
     How it is measured
     ------------------
     What an operation needs is the longest of: its bytes at the bandwidth that transfers reach, its
-    products at the rate that products reach, and its other arithmetic at 1,024 elements in each
+    products at the rate that products reach, or for few rows at which the matrix unit loads a
+    factor, and its other arithmetic at 1,024 elements in each
     cycle, a multiple of that for divisions and exponentials. High is all time beyond it. Expected
     is half of it if the operation takes ten times what it needs, a quarter otherwise; low is a
     quarter, or nothing.

@@ -26,7 +26,9 @@ class UnusedResults(FasterOperations):
     needs no other row: all layers after the last attention. Scores that a mask hides which depends
     on positions alone: a window of attention, or a causal mask of 2,048 positions or more. What is
     multiplied by gates that are zero for most experts. In the backward pass, products with an array
-    of zeros into which a part was filled. The embedded program shows what becomes of each result.
+    of zeros into which a part was filled, a quarter at most if it may be anywhere. Pairs of rows
+    and columns that a gather takes do not count: no product computes them alone. The embedded
+    program shows what becomes of each result.
 
     Why it matters
     --------------

@@ -17,13 +17,15 @@ from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, passes_of, product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
-from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 from tb_perfadvisor.units import NS_PER_S
 
 _LANES = 1024
 _MOST_NAMES = 3
 _USUAL_CLOCK_HZ = 0.94e9
 """Of v4 to v6e; newer chips are faster, so that they need less."""
+_USUAL_SIDE = 128
+"""Of the matrix units before v6e."""
 _FREE = ("bitcast", "broadcast", "constant", "iota", "parameter", "partition-id", "replica-id")
 _CYCLES = {
     **dict.fromkeys(("exponential", "log", "tanh", "logistic", "divide", "rsqrt", "sqrt"), 6),
@@ -80,7 +82,8 @@ def _needed_ns(
     signals: Signals, running: Running, operation: XlaOperation, rows: list[int]
 ) -> float | None:
     """What one execution needs at the rates that are usual; None if unknown."""
-    program = running.program
+    program, costs = running.program, costs_of(signals)
+    side = costs.array_side if costs is not None else _USUAL_SIDE
     bytes_ns, flop, cycles = needed_ns(signals, operation), 0.0, 0.0
     for row in rows:
         name = program.name_of(row)
@@ -89,17 +92,27 @@ def _needed_ns(
             terms = product_flop(product) if product is not None else None
             if product is None or terms is None:
                 return None
-            flop += terms * passes_of(product)
+            flop += terms * passes_of(product) * _loading(product, terms, side)
         elif name not in _FREE:
             sizes = (program.shape_of(of).elements for of in program.operands(row))
             size = max(program.shape_of(row).elements, *sizes, 0)
             cycles += size * _CYCLES.get(name, 1) / _LANES
-    costs = costs_of(signals)
     clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
     product_ns = flop_time_ns(signals, flop)
     if product_ns is None or bytes_ns != bytes_ns:
         return None
     return max(bytes_ns, product_ns, cycles / clock_hz * NS_PER_S)
+
+
+def _loading(product: Instruction, flop: float, side: int) -> float:
+    """How much longer a product of few rows, or columns, takes than its FLOP.
+
+    The matrix unit holds a square of one factor. To load it takes as long as to multiply as many
+    rows of the other factor as the square has.
+    """
+    terms = flop / 2
+    fewest = min(terms / max(shape.elements, 1) for shape in product.operands[:2])
+    return max(side / max(fewest, 1.0), 1.0)
 
 
 def described(one: OperationNeeds) -> str:

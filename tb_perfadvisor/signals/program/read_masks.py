@@ -83,7 +83,10 @@ def mapped_from(program: Program, row: int) -> list[int]:
 
 
 def is_normalized(program: Program, row: int) -> bool:
-    """Whether exponentials of a value are the factor of a product, as in attention."""
+    """Whether exponentials of a value are the factor of a product, as in attention.
+
+    Of few rows, XLA makes products of elements that are summed up.
+    """
     pending, seen, exponential = [row], {row}, False
     size = program.shape_of(row).elements
     while pending:
@@ -92,8 +95,25 @@ def is_normalized(program: Program, row: int) -> bool:
             if program.name_of(user) in PRODUCTS and exponential:
                 return True
             is_map = program.name_of(user) in (*SAME_ELEMENTS, *MAPS)
+            if exponential and program.shape_of(user).elements > size and _is_summed(program, user):
+                return True
             if user not in seen and is_map and program.shape_of(user).elements == size:
                 exponential |= program.name_of(user) == "exponential"
+                seen.add(user)
+                pending.append(user)
+    return False
+
+
+def _is_summed(program: Program, row: int) -> bool:
+    """Whether a value is multiplied element by element, and then summed up."""
+    pending, seen, multiplied = [row], {row}, False
+    while pending:
+        place = pending.pop()
+        multiplied |= program.name_of(place) == "multiply"
+        for user in program.users(place):
+            if program.name_of(user) == "reduce" and multiplied:
+                return True
+            if user not in seen and program.name_of(user) in (*SAME_ELEMENTS, "multiply"):
                 seen.add(user)
                 pending.append(user)
     return False

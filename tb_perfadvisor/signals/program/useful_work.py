@@ -8,6 +8,7 @@ multiply these zeros.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ _PART_OF_BLOCKS = 0.125
 """What eight blocks along the diagonal compute of what the mask hides."""
 _LARGE_BYTES = 64 << 20
 """Scores of this size do not fit on the chip, but those of a block do."""
+_MOST_SCATTERED = 0.25
+"""Of an array into which rows are scattered. Taking the same rows of a factor moves them, too."""
 _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
@@ -118,6 +121,8 @@ def _taken_share(
             masked = true_share(program, user, row) if name == "select" else None
             # In a loop, each trip may take another part.
             times = float(program.runs[user]) / runs
+            if name == "gather" and not _takes_of_one_factor(program, product, user, row):
+                return 1.0, -1
             if name in _TAKES and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements * times, user
             elif masked is not None and masked <= _most_true(program.shape_of(user)):
@@ -134,6 +139,17 @@ def _taken_share(
             else:
                 return 1.0, -1
     return (min(taken / size, 1.0), by) if by >= 0 and taken == taken else (1.0, -1)
+
+
+def _takes_of_one_factor(program: Program, product: int, gather: int, value: int) -> bool:
+    """Whether what a gather leaves out of a product is all of one factor's rows, or columns.
+
+    Of a product of all rows with all columns, no product computes some pairs alone.
+    """
+    kept = Counter(program.shape_of(gather).dims)
+    gone = Counter(program.shape_of(value).dims) - kept
+    factors = [Counter(program.shape_of(of).dims) for of in program.operands(product)]
+    return any(gone <= sizes or prod(gone.elements()) in sizes for sizes in factors)
 
 
 def _most_true(shape: Shape) -> float:
@@ -216,7 +232,9 @@ def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int
             if not zeros or any(program.name_of(zero) != "constant" for zero in zeros):
                 continue
             filled = sum(program.shape_of(of).elements for of in program.operands(row, 2))
-        if 0 < filled < size >= _LEAST_ELEMENTS:
+        # The other factor's part has to be gathered where it may be anywhere.
+        most = size if program.name_of(row) == "pad" else size * _MOST_SCATTERED
+        if 0 < filled < most and size >= _LEAST_ELEMENTS:
             return filled / size, row
     return 1.0, -1
 
