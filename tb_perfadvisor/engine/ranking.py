@@ -1,7 +1,8 @@
 """Ranks findings by what they save, without counting the same time twice.
 
 Findings rank by what they are expected to save. If nothing tells how much that is, the bounds do:
-such a finding ranks by their middle, and its severity is one degree below that of its high end.
+such a finding ranks by their middle, and its severity is one degree below that of its high end. It
+does not lead while another one is rated high.
 
 The marginal saving of a finding is what it adds to the findings above it. The marginal savings
 add up to the combined saving: see `combination`.
@@ -141,7 +142,8 @@ def _rank_all(
     general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
     union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns), once)
-    for rule, finding in _lossless_first(sorted(general, key=_sort_key)):
+    ordered = _priced_first(sorted(general, key=_sort_key), window_ns, steps)
+    for rule, finding in _lossless_first(ordered):
         marginal = union.add(finding)
         ranked.append(
             RankedFinding(rule, finding, _severity(finding, window_ns, steps), marginal, None)
@@ -277,6 +279,19 @@ def _lossless_part(ranked: Sequence[RankedFinding]) -> int | None:
         if part.saving is not None and part.remedies and not part.is_lossy:
             return place if part.saving.expected_ns >= LEADS_SHARE * saving.expected_ns else None
     return None
+
+
+def _priced_first(
+    ordered: Sequence[tuple[Rule, Finding]], window_ns: int, steps: Steps | None
+) -> list[tuple[Rule, Finding]]:
+    """The same findings; if nothing tells what the first one saves, the best sure one leads."""
+    found = list(ordered)
+    if not found or found[0][1].saving is not None:
+        return found
+    for place, (_, finding) in enumerate(found):
+        if finding.saving is not None and _severity(finding, window_ns, steps) == "high":
+            return [found[place], *found[:place], *found[place + 1 :]]
+    return found
 
 
 def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:

@@ -51,3 +51,14 @@ def test_a_saving_of_which_more_than_half_is_unknown_has_no_price(
     ((_, finding),) = estimated([(Any(), Finding("", saving))], signals)
     assert finding.saving == (saving if is_priced else None)
     assert finding.bounds == (None if is_priced else saving)
+
+
+@pytest.mark.parametrize(("low_ms", "leads"), [(1, True), (0, False)])
+def test_a_sure_saving_leads_before_one_that_nothing_tells(low_ms: int, leads: bool) -> None:
+    signals = Signals(run_of(draw(TRACE)))
+    unknown = Saving(0, 0, ms(8), single(ms(6), ms(14)), "heuristic", is_unknown=True)
+    sure = Saving(ms(low_ms), ms(3), ms(4), single(ms(14), ms(20)), "modeled")
+    found = estimated([(Any(), Finding("a", unknown)), (Any(), Finding("b", sure))], signals)
+    ranked, _ = rank(found, ms(20))
+    # 3 of 20 ms is high, and less than the middle of 0 and 8 ms. Without a low end, it is medium.
+    assert [entry.finding.summary for entry in ranked] == (["b", "a"] if leads else ["a", "b"])
