@@ -310,3 +310,39 @@ def test_a_copy_to_the_layout_of_a_gather_belongs_to_it() -> None:
     # 700 µs in each step, of which half is expected: a product takes 8,192 x 729 x 351 x 2 FLOP,
     # which is 4.2 GFLOP in 21 µs.
     assert finding.saving.expected_ns == pytest.approx(700_000, rel=0.001)
+
+
+@pytest.mark.parametrize(("width", "is_found"), [(64, True), (1, False)])
+def test_products_with_narrow_tables_leave_most_of_the_matrix_unit_empty(
+    width: int, is_found: bool
+) -> None:
+    table, taken = f"f32[131072,{width}]{{1,0:T(8,128)}}", f"f32[2080,{width}]{{1,0:T(8,128)}}"
+    text = f"%taken = {taken} fusion({table} %t, s32[2080] %i), kind=kCustom"
+    values = program(f"""
+        %t = {table} parameter(0)
+        %i = s32[2080]{{0}} parameter(1)
+        %taken = {taken} gather({table} %t, s32[2080]{{0}} %i) // result
+    """)
+    # 2 x 2,080 x 64 x 131,072 FLOP, in half of each square, take 472 µs of 800 at 75 % of the peak.
+    # One number for each place fills one of 128 columns, and takes as long.
+    trace = drawn(pictured(1_000), text, values, inside_opcodes="gather", traffic_bytes=1 << 20)
+    quick = drawn(pictured(500), text, values, inside_opcodes="gather", traffic_bytes=1 << 20)
+    assert bool(find(DataShuffling, trace if is_found else quick)) == is_found
+    assert find(DataShuffling, quick) == ()
+
+
+@pytest.mark.parametrize(("cell_ns", "is_found"), [(10_000, True), (1_000, False)])
+def test_a_gather_before_the_loop_takes_cycles_for_each_row_as_well(
+    cell_ns: int, is_found: bool
+) -> None:
+    table, taken = "f32[131072,1]{1,0:T(8,128)}", "f32[2300,1]{1,0:T(8,128)}"
+    text = f"%taken = {taken} fusion({table} %t, s32[2300] %i), kind=kCustom"
+    values = program(f"""
+        %t = {table} parameter(0)
+        %i = s32[2300]{{0}} parameter(1)
+        %taken = {taken} gather({table} %t, s32[2300]{{0}} %i) // result
+    """)
+    # 2,300 rows take 11,500 cycles, 7.7 µs, before the loop as well: of 80 µs, but not of 8.
+    slow = pictured(cell_ns // 100).replace(f"{cell_ns // 1000}us", f"{cell_ns}ns")
+    trace = drawn(slow, text, values, inside_opcodes="gather", traffic_bytes=4096, before_loop=1)
+    assert bool(find(DataShuffling, trace)) == is_found

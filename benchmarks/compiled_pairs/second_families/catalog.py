@@ -262,8 +262,15 @@ SECOND_FAMILY_PAIRS = (
     ),
 )
 
-_REFUSED: dict[str, int] = {}
-"""As in the first batch: for how many generations the compiler refuses a program."""
+_REFUSED = {
+    "concatenated-skips": 1,
+    "gathered-gradients": 1,
+    "gathered-heads": 1,
+    "gathered-relative-bias": 2,
+    "neighbors-by-index": 2,
+}
+"""As in the first batch: for how many generations the compiler refuses a program, or is not asked
+because it refuses programs of this kind there."""
 
 
 def generation_of(pair: CompiledPair) -> str:

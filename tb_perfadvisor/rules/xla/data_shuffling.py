@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.program.moved_rows import (
     copies_for,
     other_form_ns,
     readers_of_weights,
+    reading_ns,
     slice_moves,
 )
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
@@ -58,7 +59,8 @@ class DataShuffling(CostlyOperations):
     at the bandwidth of the memory; of a sort, nothing has to remain, because what replaces it
     returns a few elements. For a gather or a scatter, it is also no more than a product with a
     one-hot matrix would save, because nothing else replaces it, unless it runs in a loop and
-    depends on nothing that the loop computes: then all rows can be gathered before the loop. XLA
+    depends on nothing that the loop computes: then all rows can be gathered before the loop, at two
+    to five cycles for each. XLA
     fuses nothing with these operations, so high also includes the time that those before and after
     them spend on the arrays that they exchange, by the share of bytes. Expected is at most half of
     the time, because the algorithm needs some of these operations; low is 0, or half of what is
@@ -142,9 +144,11 @@ class DataShuffling(CostlyOperations):
         if at_peak and _sorts(operation):
             return 0.0
         memory_ns = needed_ns(signals, operation, at_peak=at_peak)
-        if operation.is_known_before_loop:
-            return memory_ns
         moves = slice_moves(signals).get(operation.op)
+        if operation.is_known_before_loop:
+            # Before the loop, each row takes its cycles as well.
+            rows_ns = reading_ns(signals, moves, at_best=at_peak) if moves is not None else None
+            return memory_ns if rows_ns is None else float(np.fmax(memory_ns, rows_ns))
         if moves is not None and moves.copies_weights:
             return 0.0
         # Only a product with a one-hot matrix replaces a gather or a scatter, or a sum of rows.

@@ -123,11 +123,21 @@ def other_form_ns(signals: Signals, moves: SliceMoves, *, at_peak: bool) -> floa
 
     That is a product with a one-hot matrix, or for a scatter that adds up many rows, a gather.
     """
-    times = [flop_time_ns(signals, moves.one_hot_flop, at_peak=at_peak)]
     costs = costs_of(signals)
-    if moves.adds_up_many and costs is not None:
-        times.append(moves.count * _READ_CYCLES[at_peak] / costs.cycles_per_s * NS_PER_S)
+    side = costs.array_side if costs is not None else 1
+    # Of narrow slices, each square of the matrix unit is mostly empty.
+    filled = min(moves.elements / side, moves.count / side, 1.0)
+    times = [flop_time_ns(signals, moves.one_hot_flop / filled, at_peak=at_peak)]
+    if moves.adds_up_many:
+        times.append(reading_ns(signals, moves, at_best=at_peak))
     return min((ns for ns in times if ns is not None), default=None)
+
+
+def reading_ns(signals: Signals, moves: SliceMoves, *, at_best: bool) -> float | None:
+    """What a gather of so many slices takes, wherever it runs; None if the clock is unknown."""
+    costs = costs_of(signals)
+    cycles = moves.count * _READ_CYCLES[at_best]
+    return None if costs is None else cycles / costs.cycles_per_s * NS_PER_S
 
 
 def copies_for(signals: Signals, operation: XlaOperation) -> list[XlaOperation]:
