@@ -42,7 +42,7 @@ class SliceMoves(NamedTuple):
     row: int
     """Its row in the program."""
     is_scatter: bool
-    count: int
+    slices: int
     """Slices that are moved."""
     elements: int
     """Of each slice."""
@@ -52,12 +52,12 @@ class SliceMoves(NamedTuple):
     @property
     def one_hot_flop(self) -> float:
         """FLOP of a product with a one-hot matrix that does the same."""
-        return 2.0 * self.count * self.elements * self.table_slices
+        return 2.0 * self.slices * self.elements * self.table_slices
 
     @property
     def adds_up_many(self) -> bool:
         """Whether several rows are added to each of the table: they can be read and summed up."""
-        return self.is_scatter and self.count >= _ROWS_PER_SUM * self.table_slices
+        return self.is_scatter and self.slices >= _ROWS_PER_SUM * self.table_slices
 
     @property
     def copies_weights(self) -> bool:
@@ -70,7 +70,7 @@ class SliceMoves(NamedTuple):
         return (
             not self.is_scatter
             and self.elements >= _LEAST_MATRIX
-            and self.table_slices <= self.count <= _MOST_ROWS
+            and self.table_slices <= self.slices <= _MOST_ROWS
             and any(program.argument[origin(program, of)] >= 0 for of in tables)
         )
 
@@ -83,8 +83,8 @@ def slice_moves(signals: Signals) -> dict[int, SliceMoves]:
         for name in ("gather", "scatter"):
             for row in running.program.rows_of((name,)):
                 moves = _moves(running, row, is_scatter=name == "scatter")
-                for operation in running.of([row]) if moves is not None else ():
-                    found[operation.op] = moves
+                if moves is not None:
+                    found |= {operation.op: moves for operation in running.of([row])}
     return found
 
 
@@ -126,7 +126,7 @@ def other_form_ns(signals: Signals, moves: SliceMoves, *, at_peak: bool) -> floa
     costs = costs_of(signals)
     side = costs.array_side if costs is not None else 1
     # Of narrow slices, each square of the matrix unit is mostly empty.
-    filled = min(moves.elements / side, moves.count / side, 1.0)
+    filled = min(moves.elements / side, moves.slices / side, 1.0)
     times = [flop_time_ns(signals, moves.one_hot_flop / filled, at_peak=at_peak)]
     if moves.adds_up_many:
         times.append(reading_ns(signals, moves, at_best=at_peak))
@@ -136,7 +136,7 @@ def other_form_ns(signals: Signals, moves: SliceMoves, *, at_peak: bool) -> floa
 def reading_ns(signals: Signals, moves: SliceMoves, *, at_best: bool) -> float | None:
     """What a gather of so many slices takes, wherever it runs; None if the clock is unknown."""
     costs = costs_of(signals)
-    cycles = moves.count * _READ_CYCLES[at_best]
+    cycles = moves.slices * _READ_CYCLES[at_best]
     return None if costs is None else cycles / costs.cycles_per_s * NS_PER_S
 
 
@@ -163,7 +163,7 @@ def readers_of_weights(
         # A table that was brought to the chip for the gather is read from there.
         is_on_chip = any(of.memory_space for of in operation.instruction.operands if of.dims)
         for reader, shape in readers_of(signals, [operation]):
-            less = shape.padded_bytes * (1 - moves.table_slices / moves.count)
+            less = shape.padded_bytes * (1 - moves.table_slices / moves.slices)
             whole = sum(of.padded_bytes for of in reader.instruction.operands)
             now = mean_ns(signals, reader)
             saved = now * less / max(whole, 1)
