@@ -20,16 +20,21 @@ def section(batch: Sequence[Program], when: str) -> Iterator[str]:
     left_out = [each for each in batch if each.left_out]
     repositories = {each.repository for each in batch}
     waiting = len(batch) - len(rows) - len(left_out)
+    is_own = repositories == {"."}
+    source = "" if is_own else f" of {len(repositories)} repositories"
     yield (
-        f"Judged once, {when}: {len(rows)} of the {len(batch)} programs of {len(repositories)} "
-        f"repositories. {len(left_out)} do not run or cannot be measured"
+        f"Judged once, {when}: {len(rows)} of the {len(batch)} programs{source}. "
+        f"{len(left_out)} do not run or cannot be measured"
         + (f", {waiting} were not reached." if waiting else ".")
     )
     yield ""
-    yield "| what | result | target |"
-    yield "|---|---|---|"
-    for rate in rates(rows):
-        yield f"| {rate.what} | {rate.result} | {rate.target} |"
+    if is_own:
+        yield from pooled([batch])
+    else:
+        yield "| what | result | target |"
+        yield "|---|---|---|"
+        for rate in rates(rows):
+            yield f"| {rate.what} | {rate.result} | {rate.target} |"
     yield ""
     yield "| program | known cause | best change by hand | said first | predicted | brought |"
     yield "|---|---|---|---|---|---|"

@@ -92,6 +92,7 @@ class Program:
     framework: str
     """As in the heading of a column: `PyTorch`, `TensorFlow and Keras`, `JAX`."""
     repository: str
+    """`owner/name`, or `.` for programs of our own."""
     left_out: str
     """Why it is not judged; empty if it is."""
     truth: Truth | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,20 @@ def test_the_page_pools_all_batches() -> None:
     page = FOLDER.parents[1] / "docs" / "accuracy.md"
     written = page.read_text(encoding="utf-8")
     assert "\n".join(pooled([programs(batch) for batch in batches()])) in written
+
+
+def test_programs_of_our_own_are_counted_by_framework() -> None:
+    batch = [
+        replace(program("right", "input", "high", "input", 0.25), repository="."),
+        replace(program("graph", "input", "high", "host", 0.25, "JAX"), repository="."),
+    ]
+    lines = "\n".join(section(batch, "today"))
+    assert "2 of the 2 programs. 0 do not run" in lines
+    assert "| known cause ranks first | 0 of 1 | 1 of 1 | 1 of 2 = 50 %" in lines
+
+
+def test_each_patch_of_our_own_programs_is_of_a_listed_program() -> None:
+    folder = FOLDER.parent / "small_programs"
+    listed = {recipe.command[1].removesuffix(".py") for recipe in recipes("small")}
+    assert {path.stem for path in folder.glob("*.py")} == listed
+    assert {path.stem for path in folder.glob("*.patch")} <= listed
