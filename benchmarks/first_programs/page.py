@@ -45,7 +45,8 @@ def section(batch: Sequence[Program], when: str) -> Iterator[str]:
         yield "Not judged:"
         yield ""
         for each in left_out:
-            yield f"- {each.name} ({each.repository}): {each.left_out}"
+            where = "" if is_own else f" ({each.repository})"
+            yield f"- {each.name}{where}: {each.left_out}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,10 @@ def _row(program: Program) -> str:
     if verdict.predicted is not None:
         predicted = " – ".join(_percent(share) for share in verdict.predicted)
     brought = "–" if verdict.gain is None else _percent(verdict.gain)
+    best = "not measured" if truth.gain is None else _percent(truth.gain)
     note = f"; {verdict.note}" if verdict.note else ""
     return (
-        f"| {program.name} | {' or '.join(truth.causes)} | {truth.change}: {_percent(truth.gain)} "
+        f"| {program.name} | {' or '.join(truth.causes)} | {truth.change}: {best} "
         f"| {said}{mark} | {predicted} | {brought}{note} |"
     )
 

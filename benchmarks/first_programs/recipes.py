@@ -25,8 +25,8 @@ class Truth:
     """What limits it, in the words of the file; either is right. `healthy` below 5 %."""
     change: str
     """The change that brought most."""
-    gain: float
-    """Share of the step that it saves."""
+    gain: float | None
+    """Share of the step that it saves; None if nobody measured it."""
     reason: str
 
 
@@ -162,7 +162,7 @@ def judged(batch: Sequence[Program]) -> list[Program]:
 def _truth(row: dict[str, Any]) -> Truth | None:
     if "causes" not in row:
         return None
-    return Truth(tuple(row["causes"]), row["change"], row["gain"], row["reason"])
+    return Truth(tuple(row["causes"]), row["change"], row.get("gain"), row["reason"])
 
 
 def _verdict(row: dict[str, Any] | None) -> Verdict | None:
