@@ -163,6 +163,8 @@ def _anonymized_program(proto: bytes, names: Names) -> bytes:
     """A program with the fields that readers use, and without the user's names."""
     program = decode_program(proto)
     program.DiscardUnknownFields()
+    files = program.hlo_module.stack_frame_index.file_names
+    files[:] = [_bytes(names.frame, file) for file in files]
     for computation in program.hlo_module.computations:
         for instruction in computation.instructions:
             instruction.name = _bytes(names.operator, instruction.name)

@@ -158,6 +158,7 @@ def planted_xspace() -> bytes:
         opcode=b"fusion",
         metadata={"op_name": b"jit(rank_customers)/dot", "source_file": b"/home/jdoe/ranker.py"},
     )
+    program.hlo_module.stack_frame_index.file_names.append(b"/home/jdoe/ranker.py")
     kind = metadata.event_metadata[1]
     kind.id, kind.name = 1, "jit_rank_customers(1)"
     metadata.stat_metadata[1].id, metadata.stat_metadata[1].name = 1, "Hlo Proto"

@@ -31,6 +31,14 @@ HloProto: Final = build_messages(
             ("op_name", 2, TEXT, False),
             ("source_file", 3, TEXT, False),
             ("source_line", 4, INT64, False),
+            ("stack_frame_id", 15, INT64, False),
+        ),
+        "FileLocation": (("file_name_id", 1, INT64, False), ("line", 3, INT64, False)),
+        "StackFrame": (("file_location_id", 1, INT64, False),),
+        "StackFrameIndex": (
+            ("file_names", 1, TEXT, True),
+            ("file_locations", 3, "FileLocation", True),
+            ("stack_frames", 4, "StackFrame", True),
         ),
         "WindowDimension": (
             ("size", 1, INT64, False),
@@ -117,6 +125,7 @@ HloProto: Final = build_messages(
             ("input_output_alias", 8, "Aliases", False),
             ("spmd_parameters_shardings", 14, "Sharding", True),
             ("device_assignment", 15, "DeviceAssignment", False),
+            ("stack_frame_index", 17, "StackFrameIndex", False),
         ),
         "BufferAllocation": (
             ("size", 2, INT64, False),

@@ -16,6 +16,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import (
     product_line,
     shape_text,
 )
+from tb_perfadvisor.ingest.xspace.interpret.hlo.source_lines import source_line
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
 from tb_perfadvisor.trace.program import Program
 
@@ -312,11 +313,7 @@ def program_values(module: str, message: Any) -> Program | None:
             for row, i in enumerate(instructions)
             if i.metadata.op_name
         },
-        lines={
-            row: f"{decoded(i.metadata.source_file)}:{i.metadata.source_line}"
-            for row, i in enumerate(instructions)
-            if i.metadata.source_file
-        },
+        lines={row: line for row, i in enumerate(instructions) if (line := source_line(hlo, i))},
     )
 
 

@@ -21,6 +21,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.loop_dependences import known_be
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
 from tb_perfadvisor.ingest.xspace.interpret.hlo.program_values import program_values
+from tb_perfadvisor.ingest.xspace.interpret.hlo.source_lines import source_line
 from tb_perfadvisor.ingest.xspace.interpret.hlo.table_lookups import table_lookups
 from tb_perfadvisor.ingest.xspace.interpret.hlo.transpositions import Transpositions
 from tb_perfadvisor.trace.program import Program
@@ -143,11 +144,10 @@ class _Program:
             self._by_id[number] = {other.id: other for other in instructions}
         by_id, instruction = self._by_id[number], instructions[place]
         text = instruction_line(instruction, [by_id.get(id_) for id_ in instruction.operand_ids])
-        file = decoded(instruction.metadata.source_file)
         path = decoded(instruction.metadata.op_name)
         return ProgramOperation(
             text=text,
-            source=f"{file}:{instruction.metadata.source_line}" if file else "",
+            source=source_line(self._message.hlo_module, instruction),
             path=path,
             operation=parse_operation(
                 text,
