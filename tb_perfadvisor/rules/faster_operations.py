@@ -30,11 +30,11 @@ class FasterOperations(Rule):
     """
 
     category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PROGRAMS)
+    needs: ClassVar[tuple[Need, ...]] = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PROGRAMS)
 
     noun: ClassVar[str]
     """What one of the operations is called."""
-    changes: ClassVar[tuple[str, ...]]
+    changes: ClassVar[tuple[str, ...]] = ()
     reads_less: ClassVar[bool] = False
     """Whether the change makes arguments smaller. Else, no step gets shorter than reading them."""
 
@@ -45,6 +45,10 @@ class FasterOperations(Rule):
     @abstractmethod
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
         """The instance, and the summary that begins with what the operations cost."""
+
+    def advice(self, signals: Signals) -> tuple[str, ...]:
+        """The changes to advise."""
+        return self.changes
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding if the operations would save a good part of the step."""
@@ -74,7 +78,7 @@ class FasterOperations(Rule):
             summary=summary,
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
-            remedies=advise(*self.changes),
+            remedies=advise(*self.advice(signals)),
         )
 
 
