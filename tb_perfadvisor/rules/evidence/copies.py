@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_perfadvisor.rules.amounts import count_per_step
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.copy_streams import copy_waits
+from tb_perfadvisor.signals.device.streamed_weights import fits_on_device, streamed_weights
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import format_bytes
 
 _LABELS = {
     CopyDirection.UNKNOWN: "direction unknown",
@@ -78,3 +81,18 @@ def copy_wait_table(signals: Signals) -> tuple[Table, ...]:
         for wait in waits
     )
     return (Table("Launched work that waits for copies", columns, rows),) if rows else ()
+
+
+def weights_in_short(signals: Signals) -> str:
+    """A sentence on weights that a program copies from the host; empty if it copies none."""
+    found = streamed_weights(signals)
+    if found is None:
+        return ""
+    fits = " All of it would fit into the device's memory." if fits_on_device(signals) else ""
+    return (
+        f" They look like weights that are kept on the host:"
+        f" {count_per_step(found.rounds, 'round', signals)} of copies,"
+        f" {format_bytes(found.size_bytes)} each, with {found.kernels}"
+        f" {'kernel' if found.kernels == 1 else 'kernels'} between two rounds."
+        f"{fits}"
+    )

@@ -9,7 +9,11 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.copies import copies_by_direction, copy_wait_table
+from tb_perfadvisor.rules.evidence.copies import (
+    copies_by_direction,
+    copy_wait_table,
+    weights_in_short,
+)
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.rules.savings.pinned_memory import pinning
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -20,6 +24,7 @@ from tb_perfadvisor.signals.device.pageable_copies import (
     pageable_copies,
     time_when_pinned_ns,
 )
+from tb_perfadvisor.signals.device.streamed_weights import fits_on_device, streamed_weights
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
@@ -38,6 +43,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Fix, Overlap, Shorten
 
 _FROM_HOST = ("copy-ahead", "prefetch-to-device")
+_WEIGHTS = ("resident-weights", "weights-ahead", "fewer-bits-for-weights")
 _WITHIN_DEVICE = ("copies-within-device", "donated-arguments", "xla-compiled-step")
 _TO_HOST = (
     *("results-to-pinned-memory", "overlapped-schedule"),
@@ -131,21 +137,26 @@ class ExposedCopies(Rule):
         if pinned:
             movable = np.setdiff1d(movable, pageable_copies(signals).rows)
         shorter = Shorten(within, events.duration_ns[within] // 2)
+        fix: tuple[Fix, ...] = (Overlap(movable), shorter, *pinned)
         table = copies_by_direction(signals, rows, exposed)
+        may_stay = fits_on_device(signals)
+        if may_stay:
+            hideable, fix = exposed_ns // 2, (Shorten(rows, events.duration_ns[rows] // 2),)
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for them",
             summary=(
                 f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
                 f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
-                f" mostly {table.rows[0][0]}."
+                f" mostly {table.rows[0][0]}.{weights_in_short(signals)}"
             ),
             saving=Saving(
                 0,
                 hideable,
                 exposed_ns,
                 claims,
-                "measured",
-                (Overlap(movable), shorter, *pinned),
+                "heuristic" if may_stay else "measured",
+                fix,
+                is_unknown=streamed_weights(signals) is not None and may_stay is None,
             ),
             evidence=(
                 table,
@@ -169,6 +180,8 @@ def _changes(signals: Signals, rows: Int32, exposed: Int64) -> tuple[str, ...]:
             return _TO_HOST
         case CopyDirection.PEER_TO_PEER:
             return _BETWEEN_DEVICES
+        case CopyDirection.HOST_TO_DEVICE if streamed_weights(signals) is not None:
+            return _WEIGHTS
         case CopyDirection.HOST_TO_DEVICE:
             copies = copies_to_device(signals)
             exposed_ns = time_within(signals, copies.row, signals.attribution.of(Cause.COPIES))

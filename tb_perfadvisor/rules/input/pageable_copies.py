@@ -13,7 +13,11 @@ from tb_perfadvisor.rules.savings.pinned_memory import saving_by_pinning
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.pageable_copies import HostLink, host_link, pageable_copies
+from tb_perfadvisor.signals.device.streamed_weights import streamed_weights
 from tb_perfadvisor.units import NS_PER_S, format_rate
+
+_BATCHES = ("pinned-memory", "prefetch-to-device")
+_WEIGHTS = ("weights-ahead", "resident-weights")
 
 
 class PageableCopies(Rule):
@@ -84,7 +88,9 @@ class PageableCopies(Rule):
         moved_ns = max(int(signals.trace.events.duration_ns[rows].sum()), 1)
         rate = format_rate(int(copies.size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         pinned = format_rate(link.bandwidth_bytes_per_s, "B/s")
+        of_weights = streamed_weights(signals) is not None
         yield Finding(
+            title="Copy weights from pinned memory" if of_weights else "",
             instance=f"{rate} now, {pinned} if pinned",
             summary=(
                 f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
@@ -98,5 +104,5 @@ class PageableCopies(Rule):
                 ),
                 costliest("Longest copies", signals.worker, rows, cost_ns),
             ),
-            remedies=advise("pinned-memory", "prefetch-to-device"),
+            remedies=advise(*(_WEIGHTS if of_weights else _BATCHES)),
         )
