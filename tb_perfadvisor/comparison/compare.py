@@ -13,7 +13,11 @@ from tb_perfadvisor.comparison.explanation import explanation
 from tb_perfadvisor.comparison.finding_changes import finding_changes
 from tb_perfadvisor.comparison.finding_wording import outcome_of, summary_of
 from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
-from tb_perfadvisor.comparison.memory_changes import memory_changes, memory_headline
+from tb_perfadvisor.comparison.memory_changes import (
+    memory_changes,
+    memory_growth,
+    memory_headline,
+)
 from tb_perfadvisor.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.comparison.run_facts import RunFacts, matching_kinds
 from tb_perfadvisor.comparison.scaling import (
@@ -125,6 +129,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
             compared,
             verdict="memory",
             headline=memory_headline(compared.memory),
+            explanation=memory_growth(base.memory, target.memory),
             warnings=[warning for warning in compared.warnings if warning.id != "no-steps"],
             findings=_findings(base, target, counts, "memory", []),
         )

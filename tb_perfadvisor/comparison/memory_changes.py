@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tb_perfadvisor.comparison.line_matches import match_lines, number_of
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
+from tb_perfadvisor.signals.snapshots.source_lines import LineMemory, by_line
 from tb_perfadvisor.units import format_bytes, format_share
 
 MAX_LINES = 500
@@ -20,8 +22,12 @@ _SAME_SHARE = 0.01
 """Of the base's peak: allocators and data sizes vary that much between two runs."""
 
 
+_FEWEST_BYTES = 1 << 20
+"""Less than a mebibyte may be rounding of block sizes."""
+
+
 class LineBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one line of the program holds at the peak."""
+    """What one line of the program holds."""
 
     line: str | None
     bytes: int
@@ -35,6 +41,10 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[LineBytes]
     is_alone: bool
     """Whether there is no profile beside it."""
+    taken_ns: int = -1
+    """Wall-clock time of the last event of the history; -1 if unknown."""
+    kept: list[LineBytes] = []
+    """What each line holds when the snapshot is taken."""
 
 
 def memory_facts(signals: Signals) -> MemoryFacts | None:
@@ -43,12 +53,19 @@ def memory_facts(signals: Signals) -> MemoryFacts | None:
     if course is None:
         return None
     holders = by_line(course.allocations.alive_in(course.peak), course.snapshot.stacks)
+    kept = by_line(course.allocations.alive_in(len(course) - 1), course.snapshot.stacks)
     return MemoryFacts(
         peak_allocated_bytes=course.peak_allocated_bytes,
         peak_reserved_bytes=course.peak_reserved_bytes,
-        lines=[LineBytes(line=holder.line, bytes=holder.bytes) for holder in holders[:MAX_LINES]],
+        lines=_lines(holders),
         is_alone=signals.trace.is_snapshot_only,
+        taken_ns=int(course.snapshot.events.at_ns[course.rows[-1]]) if course.has_times else -1,
+        kept=_lines(kept),
     )
+
+
+def _lines(holders: Sequence[LineMemory]) -> list[LineBytes]:
+    return [LineBytes(line=holder.line, bytes=holder.bytes) for holder in holders[:MAX_LINES]]
 
 
 def memory_changes(
@@ -120,3 +137,27 @@ def memory_headline(changes: model.MemoryChanges) -> str:
         return text
     size = format_bytes(abs(most.change_bytes))
     return f"{text}; {most.line} holds {size} {'more' if change > 0 else 'less'}"
+
+
+def memory_growth(base: MemoryFacts, target: MemoryFacts) -> str | None:
+    """What the program keeps from an earlier snapshot to a later one, and what to do about it.
+
+    None if nothing grew, and if the snapshots cannot be of one run: the second one is not the later
+    one, or most of what the first one kept is not there any more.
+    """
+    if not 0 <= base.taken_ns < target.taken_ns:
+        return None
+    before = {held.line: held.bytes for held in base.kept}
+    after = {held.line: held.bytes for held in target.kept}
+    kept, later = sum(before.values()), sum(after.values())
+    remaining = sum(min(size, after.get(line, 0)) for line, size in before.items())
+    grown = later - kept
+    if 2 * remaining < kept or grown < max(_SAME_SHARE * base.peak_allocated_bytes, _FEWEST_BYTES):
+        return None
+    more, line = max((size - before.get(line, 0), line or "") for line, size in after.items())
+    mostly = f", mostly from {line} ({format_bytes(more)} more)" if line else ""
+    return (
+        f"When the second snapshot was taken, {format_bytes(grown)} more was allocated than when"
+        f" the first one was{mostly}. If both are of one run, the program keeps it: keep numbers,"
+        " or copies on the host, instead of tensors on the device, and limit the size of caches."
+    )

@@ -94,3 +94,47 @@ def test_lines_of_an_unchanged_function_stay_themselves() -> None:
     assert target.memory is not None
     rows = {(row.line, row.change_bytes) for row in target.memory.rows}
     assert rows == {("p/net.py:10 forward", 2 * GIB), ("p/net.py:11 forward", -2 * GIB)}
+
+
+def later(made: Snapshot) -> Snapshot:
+    """The same history, a minute later."""
+    for entry in made.history:
+        entry["time_us"] += 60_000_000
+    return made
+
+
+def kept(**gib: float) -> Snapshot:
+    """What each line holds at the end."""
+    made = Snapshot()
+    at = made.segment(80 * GIB)
+    for name, size in gib.items():
+        stack = frames((f"/p/{name}.py", 1, "forward"))
+        made.allocate(at, int(size * GIB), stack).holds(
+            at_segment(made), at, int(size * GIB), stack
+        )
+        at += int(size * GIB)
+    return made
+
+
+def at_segment(made: Snapshot) -> int:
+    return next(iter(made._segments))
+
+
+def test_what_a_program_keeps_between_two_snapshots_of_a_run() -> None:
+    _, target = compared(kept(model=10, log=1), later(kept(model=10, log=4)))
+    assert target.explanation == (
+        "When the second snapshot was taken, 3.00 GiB more was allocated than when the first one"
+        " was, mostly from p/log.py:1 forward (3.00 GiB more). If both are of one run, the program"
+        " keeps it: keep numbers, or copies on the host, instead of tensors on the device, and"
+        " limit the size of caches."
+    )
+
+
+def test_snapshots_that_show_no_growth_of_one_run() -> None:
+    grown = kept(model=10, log=4)
+    _, earlier = compared(later(kept(model=10, log=1)), grown)
+    assert earlier.explanation is None
+    _, another = compared(kept(model=10, log=1), later(kept(net=12, log=4)))
+    assert another.explanation is None
+    _, same = compared(kept(model=10, log=1), later(kept(model=10, log=1.05)))
+    assert same.explanation is None

@@ -261,7 +261,8 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     """One sentence."""
     explanation: str | None = None
-    """What grew, and what shrank, if the step did not get faster; null otherwise."""
+    """What grew, and what shrank, if the step did not get faster; or what a program keeps from one
+    memory snapshot to the next; null otherwise."""
     per: Per
     change: TimeChange
     scaling: Scaling | None = None
