@@ -62,6 +62,33 @@ def test_work_that_is_launched_late_does_not_wait() -> None:
     assert find(BlockedStream, late) == ()
 
 
+def test_recorded_waits_of_streams_are_not_asked_for_again() -> None:
+    waits = LEGEND | {"w": host("Stream Wait Event", EventKind.DEVICE_SYNC)}
+    # The wait is put on the stream between the launches of its two kernels.
+    awaited = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |L.L.......|L.L.......|L.L.......|
+        main   |..........|..........|..........|
+        gpu 7  |.KKK..KKKK|.KKK..KKKK|.KKK..KKKK|
+        gpu 7  |.w........|.w........|.w........|
+    """
+    (finding,) = find(BlockedStream, awaited, legend=waits, links=LINKS) or ()
+    assert "For 2.00 ms of each step (20.0 %) of it, the program made the stream wait" in (
+        finding.summary
+    )
+    assert [remedy.change for remedy in finding.remedies] == [
+        "look-at-blocked-work",
+        "look-at-other-processes",
+    ]
+    # Before the first kernel, as here, it does not explain why the second one waits.
+    early = awaited.replace("|.w........", "|w.........")
+    (finding,) = find(BlockedStream, early, legend=waits, links=LINKS) or ()
+    assert "No stream was told to wait" in finding.summary
+    (unknown,) = find(BlockedStream, SLOW, legend=LEGEND, links=LINKS) or ()
+    assert unknown.remedies[0].change == "record-stream-waits"
+
+
 def described(event: str, launched_by: str = "", host_call: str = "") -> str:
     return describe_wait(QueuedWait("stream 7", event, launched_by, host_call, "", 1, 1))
 

@@ -12,7 +12,10 @@ from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table, waiting_work
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.queued_waits import queued_waits
+from tb_perfadvisor.signals.host.queued_waits import QueuedWaits, queued_waits
+
+_TO_RECORD = ("record-stream-waits",)
+_TO_LOOK_AT = ("look-at-blocked-work", "look-at-other-processes")
 
 
 class BlockedStream(Rule):
@@ -35,7 +38,8 @@ class BlockedStream(Rule):
     From the launches and starts of the device's events. The profile does not show what the stream
     waits for, so there is no estimate: the finding ranks by the time itself. The evidence names the
     stream, the work that waits, the call that launched it, what the host does meanwhile, and the
-    annotation around it.
+    annotation around it. If waits of streams were recorded, it says how much of the time follows
+    one.
 
     When to ignore
     --------------
@@ -72,7 +76,7 @@ class BlockedStream(Rule):
             summary=(
                 f"The device idles {per_step(found.total_ns, signals)} although its next work is"
                 f" launched. The longest wait is that of {describe_wait(longest)}:"
-                f" {per_step(longest.idle_ns, signals)}."
+                f" {per_step(longest.idle_ns, signals)}.{_awaited_events(found, signals)}"
             ),
             saving=Saving(0, 0, found.total_ns, found.intervals, "heuristic", is_unknown=True),
             evidence=(
@@ -83,6 +87,18 @@ class BlockedStream(Rule):
                 *annotation_table(signals, found.intervals),
             ),
             remedies=advise(
-                "record-stream-waits", "look-at-blocked-work", "look-at-other-processes"
+                *(_TO_RECORD if found.after_stream_wait_ns is None else ()), *_TO_LOOK_AT
             ),
         )
+
+
+def _awaited_events(found: QueuedWaits, signals: Signals) -> str:
+    """How much of the waiting recorded waits of streams explain; empty if none were recorded."""
+    if found.after_stream_wait_ns is None:
+        return ""
+    if not found.after_stream_wait_ns:
+        return " No stream was told to wait for an event before any of this work."
+    return (
+        f" For {per_step(found.after_stream_wait_ns, signals)} of it, the program made the stream"
+        " wait for an event of another stream."
+    )

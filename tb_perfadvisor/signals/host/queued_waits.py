@@ -7,8 +7,11 @@ another device sets, a copy by the network, a function on the host.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
@@ -19,7 +22,7 @@ from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     join,
@@ -30,6 +33,8 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 
+_STREAM_WAIT = re.compile(r"Stream Wait Event|event_wait")
+"""The names of Kineto and of Nsight Systems, and of PyTorch on other devices."""
 _CALLS = (
     EventKind.LAUNCH,
     EventKind.RUNTIME,
@@ -66,6 +71,9 @@ class QueuedWaits(Struct, frozen=True):
     intervals: Intervals
     waits: tuple[QueuedWait, ...]
     """The longest first."""
+    after_stream_wait_ns: int | None = None
+    """Idle time before work in front of which the program made the stream wait for an event; None
+    if the profile has no waits of streams."""
 
     @property
     def total_ns(self) -> int:
@@ -118,7 +126,41 @@ def queued_waits(signals: Signals) -> QueuedWaits:
                 idle_ns=int(idle_ns[index]),
             )
         )
-    return QueuedWaits(queued, tuple(waits))
+    stream_waits = _stream_waits(signals)
+    after_ns = None
+    if len(stream_waits):
+        after_ns = int(inside[chosen][_follow(signals, event, stream_waits)].sum())
+    return QueuedWaits(queued, tuple(waits), after_ns)
+
+
+def _stream_waits(signals: Signals) -> Int32:
+    """Recorded waits of streams for events, each on the stream that waits."""
+    trace, rows = signals.trace, signals.trace.rows(EventKind.DEVICE_SYNC)
+    names = trace.events.name[rows]
+    waiting = [name for name in distinct(names).tolist() if _STREAM_WAIT.match(trace.strings[name])]
+    found: Int32 = rows[is_in(names, waiting)]
+    return found
+
+
+def _follow(signals: Signals, event: Int32, stream_waits: Int32) -> NDArray[np.bool_]:
+    """Whether a wait was put on the stream of each event, right before the event was launched."""
+    events, rows = signals.trace.events, signals.device.rows
+    launched_ns = np.where(
+        events.launched_by >= 0, events.start_ns[events.launched_by], events.start_ns
+    )
+    follows = np.zeros(len(event), dtype=bool)
+    for track in distinct(events.track[stream_waits]).tolist():
+        waits_ns = events.start_ns[stream_waits[events.track[stream_waits] == track]]
+        on_track = np.sort(launched_ns[rows[events.track[rows] == track]])
+        places = np.flatnonzero((event >= 0) & (events.track[event] == track))
+        if not len(places):
+            continue
+        at_ns = launched_ns[event[places]]
+        slot = np.searchsorted(on_track, at_ns) - 1
+        before_ns = np.where(slot >= 0, on_track[np.maximum(slot, 0)], -1)
+        earlier = np.searchsorted(waits_ns, before_ns, side="right")
+        follows[places] = np.searchsorted(waits_ns, at_ns) > earlier
+    return follows
 
 
 def _calls_at(signals: Signals, at_ns: Int64) -> Int32:
