@@ -21,7 +21,7 @@ from tb_perfadvisor.signals.device.memory_use import (
     memory_use,
 )
 from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.growth import Growth, growing_lines, growth
+from tb_perfadvisor.signals.snapshots.growth import Growth, growth
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.signals.snapshots.source_lines import by_line
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -52,10 +52,6 @@ class MemoryGrowth(Rule):
     annotations were recorded; else it is cut into equal slices, if each of them frees and
     allocates the memory of whole steps. There is no saving in time: it is a risk.
 
-    Memory that varies too much to show a rise may still hold a cache that only grows: in a memory
-    snapshot, a line that allocates in both halves of the history, and of whose tensors none is
-    freed.
-
     When to ignore
     --------------
     When something is meant to fill up over the first steps: a cache, a replay buffer, a sequence
@@ -83,9 +79,6 @@ class MemoryGrowth(Rule):
     minimum_growth = Limit(0.01, "share", "Growth by less than 1 % of the peak is bookkeeping.")
     minimum_bytes = Limit(
         1 << 20, "bytes", "Less than a mebibyte over a few steps may be rounding of block sizes."
-    )
-    minimum_cache_share = Limit(
-        0.05, "share", "What stays below a twentieth of the peak does not decide what fits."
     )
     rising_share = Limit(
         0.8, "share", "A program that logs every few steps may free a little in some steps."
@@ -152,7 +145,6 @@ class MemoryGrowth(Rule):
             return
         grown = self._grown_bytes(levels, course.peak_allocated_bytes)
         if grown is None:
-            yield from self._of_cache(course, found)
             return
         each = round(grown / (len(levels) - 1))
         holders = by_line(found.kept, course.snapshot.stacks)
@@ -181,32 +173,6 @@ class MemoryGrowth(Rule):
             ),
             remedies=advise("keep-numbers"),
         )
-
-    def _of_cache(self, course: Course, found: Growth) -> Iterable[Finding]:
-        """A finding when a line keeps all that it allocates, though memory as a whole varies."""
-        for grown in growing_lines(course, found)[:1]:
-            kept_bytes, peak = int(grown.kept.bytes.sum()), course.peak_allocated_bytes
-            if kept_bytes < self.minimum_cache_share * peak:
-                return
-            yield Finding(
-                title="Limit what the program keeps from step to step",
-                instance=grown.line,
-                summary=(
-                    f"{grown.line} allocates {len(grown.kept):,} tensors in {grown.steps} of"
-                    f" {len(found.state)} parts of the history, and none of them is freed:"
-                    f" {format_bytes(kept_bytes)} so far, of {format_bytes(peak)} at the"
-                    " peak. It looks like a cache without a limit."
-                ),
-                severity="medium",
-                evidence=(
-                    memory_by_line(
-                        "Allocated in several parts of the history and not freed",
-                        by_line(grown.kept, course.snapshot.stacks),
-                    ),
-                    *memory_over_time(course),
-                ),
-                remedies=advise("limited-cache", "keep-numbers"),
-            )
 
 
 def _evidence(
