@@ -6,6 +6,7 @@ import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.blocked_stream import BlockedStream
 from tb_perfadvisor.signals import Cause, Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
@@ -36,6 +37,31 @@ def test_a_single_rank_does_not_tell_what_the_fix_saves() -> None:
     assert finding.saving.has_no_price
     assert checked.expected_ns == 0
     assert finding.summary.endswith("is unknown, and hiding it saves at most that.")
+
+
+def test_no_time_counts_for_two_collectives() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |ooSSSSSSSS|ooSSSSSSSS|
+        gpu 7  |KKKKKK....|KKKKKK....|
+        gpu 13 |......NNNN|......NNNN|
+        gpu 14 |.......MM.|.......MM.|
+    """
+    name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage)"
+    (finding,) = (
+        find(ExposedCommunication, trace, legend={"M": collective(name, "all-gather")}) or ()
+    )
+    (table,) = [
+        each
+        for each in finding.evidence
+        if isinstance(each, Table) and each.title == "Collectives in the analyzed steps"
+    ]
+    # The all-gather runs beside the all-reduce, which began before it.
+    assert [(row[0], row[4]) for row in table.rows] == [
+        ("all-reduce", 8_000_000),
+        ("all-gather", 0),
+    ]
 
 
 def test_with_all_ranks_the_steps_are_replayed() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from tb_perfadvisor.rules.amounts import in_analyzed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
@@ -11,7 +13,7 @@ from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_costs import fit_of, slow_messages, wire_bytes
-from tb_perfadvisor.signals.ranks.exposed_communication import has_all_ranks
+from tb_perfadvisor.signals.ranks.exposed_communication import exposed_once_ns, has_all_ranks
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.units import format_duration, format_rate, format_share
 
@@ -46,6 +48,7 @@ def collective_totals(
         has_bytes: Whether to show bytes.
     """
     collectives = collectives_of(signals)
+    once_ns = exposed_once_ns(signals, np.logical_or.reduce(list(groups.values())))
 
     def cells(name: str, chosen: Mask) -> tuple[Cell, ...]:
         sizes = collectives.size_bytes[chosen]
@@ -55,7 +58,7 @@ def collective_totals(
             int(chosen.sum()),
             *((size_bytes,) if has_bytes else ()),
             int(collectives.duration_ns[chosen].sum()),
-            int(collectives.exposed_ns[chosen].sum()),
+            int(once_ns[chosen].sum()),
         )
 
     columns = (
@@ -109,6 +112,7 @@ def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> tuple[
 def collectives_by_operation(signals: Signals) -> Table:
     """The collectives of the used window by operation, the most exposed first."""
     collectives = collectives_of(signals)
+    once_ns = exposed_once_ns(signals, np.ones(len(collectives), dtype=bool))
     rows: list[tuple[str, int | None, int | None, int, int]] = []
     for operation in sorted(collectives.operation.texts):
         is_operation = collectives.of(operation)
@@ -120,7 +124,7 @@ def collectives_by_operation(signals: Signals) -> Table:
                 event_count(signals.trace, int(whole.sum())),
                 int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
                 int(collectives.duration_ns[is_operation].sum()),
-                int(collectives.exposed_ns[is_operation].sum()),
+                int(once_ns[is_operation].sum()),
             )
         )
     ranked = sorted(rows, key=lambda row: -row[4])

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
+from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
@@ -18,6 +19,8 @@ from tb_perfadvisor.signals.ranks.step_messages import step_messages
 from tb_perfadvisor.signals.ranks.window_roles import has_role, window_roles
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Precision
+from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S
 
 DOMINANT: Final = 0.5
@@ -61,15 +64,43 @@ class DominantCollective(Struct, frozen=True):
     """The innermost annotation of the program around its launch; empty if there is none."""
 
 
+def exposed_once_ns(signals: Signals, chosen: Mask) -> Int64:
+    """The exposed part of each collective, with no time counted for two of them.
+
+    Where several of them run at the same time, it counts for the one that began first.
+
+    Args:
+        signals: The worker's facts.
+        chosen: Which of its collectives, shape (collectives,).
+
+    Returns:
+        Shape (collectives,); 0 for those that are not chosen.
+    """
+    collectives, events = collectives_of(signals), signals.trace.events
+    once: Int64 = np.zeros(len(collectives), dtype=np.int64)
+    places = np.flatnonzero(chosen)
+    if not len(places) or signals.trace.totals is not None:  # sums have no times of their own
+        once[places] = collectives.exposed_ns[places]
+        return once
+    places = places[np.argsort(events.start_ns[collectives.row[places]], kind="stable")]
+    row = collectives.row[places]
+    end_ns = np.maximum.accumulate(events.end_ns[row])
+    begin_ns = np.maximum(events.start_ns[row], np.append(events.start_ns[row[:1]], end_ns[:-1]))
+    exposed = signals.attribution.intervals[Cause.COMMUNICATION]
+    once[places] = overlap_ns(exposed, begin_ns, end_ns)
+    return once
+
+
 @memoized
 def exposed_by_role(signals: Signals) -> tuple[ExposedUse, ...]:
     """What the collectives are for, the most exposed use first."""
     collectives, roles = collectives_of(signals), window_roles(signals)
+    once_ns = exposed_once_ns(signals, np.ones(len(collectives), dtype=bool))
     found = []
     for use in roles.uses():
         chosen = roles.is_for(use.role)
         count = int((chosen & ~collectives.is_start).sum())
-        exposed_ns = int(collectives.exposed_ns[chosen].sum())
+        exposed_ns = int(once_ns[chosen].sum())
         launches = signals.trace.events.launched_by[collectives.row[chosen]]
         is_launched = bool((launches >= 0).any())
         found.append(ExposedUse(use.role, count, exposed_ns, use.evidence, is_launched))
