@@ -153,6 +153,27 @@ def overlap_ns(
     return covered_before(intervals, end_ns) - covered_before(intervals, start_ns)
 
 
+def overlap_once_ns(
+    intervals: Intervals, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The same for ranges of which no two share time: it goes to the one that begins first.
+
+    Args:
+        intervals: Whose length counts.
+        start_ns: Shape (n,).
+        end_ns: Shape (n,).
+    """
+    once: NDArray[np.int64] = np.zeros(len(start_ns), dtype=np.int64)
+    if not len(start_ns):
+        return once
+    order = np.argsort(start_ns, kind="stable")
+    done_ns = np.maximum.accumulate(end_ns[order])
+    begin_ns = start_ns[order]
+    begin_ns[1:] = np.maximum(begin_ns[1:], done_ns[:-1])
+    once[order] = overlap_ns(intervals, begin_ns, done_ns)
+    return once
+
+
 def last_before(bounds: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
     """The index of the last sorted bound at or before each time; -1 for none.
 

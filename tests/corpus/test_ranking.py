@@ -124,3 +124,22 @@ def test_communication_comes_first_where_most_of_the_step_waits_for_it(
     for run in ("tracelens/mi300/resnet_act_checkpoint", "hta/trace_filter"):
         (report,) = (report for report in corpus_reports if report["run"] == run)
         assert report["findings"][report["first"]["index"]]["rule_id"] == "exposed-communication"
+
+
+def test_no_two_rows_of_a_table_claim_the_same_exposed_time(corpus_reports: list[Json]) -> None:
+    seen = 0
+    for report in corpus_reports:
+        parts = {part["cause"]: part["total_ns"] for part in report["overview"]["breakdown"]}
+        for finding in report["findings"]:
+            cause = {"exposed-communication": "communication", "exposed-copies": "copies"}.get(
+                finding["rule_id"]
+            )
+            tables = [each for each in finding["evidence"] if each["kind"] == "table"]
+            for table in tables if cause is not None else ():
+                keys = [column["key"] for column in table["columns"]]
+                if "exposed_ns" not in keys:
+                    continue
+                seen += 1
+                exposed_ns = sum(row[keys.index("exposed_ns")] for row in table["rows"])
+                assert exposed_ns <= parts[cause], f"{name_of(report)}: {table['title']}"
+    assert seen > 20

@@ -20,6 +20,7 @@ from tb_perfadvisor.trace.intervals import (
     last_before,
     minus,
     overlap_ns,
+    overlap_once_ns,
     single,
     total_ns,
     union,
@@ -145,3 +146,11 @@ def test_the_times_in_two_or_more_sets(sets: list[list[tuple[int, int]]]) -> Non
     found = crowded(*(intervals_of(ranges) for ranges in sets))
     assert {at for start, end in found.tolist() for at in range(start, end)} == twice
     assert found.tolist() == union(found[:, 0], found[:, 1]).tolist()
+
+
+def test_time_in_two_ranges_counts_for_the_one_that_begins_first() -> None:
+    intervals = np.array([[0, 10], [20, 30]], dtype=np.int64)
+    # [2, 8) is first. [5, 25) has [8, 10) and [20, 25), and [6, 7) nothing.
+    start, end = np.array([5, 2, 6], dtype=np.int64), np.array([25, 8, 7], dtype=np.int64)
+    assert overlap_once_ns(intervals, start, end).tolist() == [7, 6, 0]
+    assert overlap_once_ns(intervals, start[:0], end[:0]).tolist() == []

@@ -35,7 +35,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     minus,
-    overlap_ns,
+    overlap_once_ns,
     total_ns,
     union,
 )
@@ -124,7 +124,7 @@ class ExposedCopies(Rule):
         rows = rows[is_in(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
         rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
         rows = np.setdiff1d(rows, _of_core(signals))
-        exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        exposed = overlap_once_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
         # Some copies within the device are needed, and overlapping compute slows both.

@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.ranks.step_messages import step_messages
 from tb_perfadvisor.signals.ranks.window_roles import has_role, window_roles
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Precision
-from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.intervals import overlap_once_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -77,17 +77,11 @@ def exposed_once_ns(signals: Signals, chosen: Mask) -> Int64:
         Shape (collectives,); 0 for those that are not chosen.
     """
     collectives, events = collectives_of(signals), signals.trace.events
+    if signals.trace.totals is not None:  # sums have no times of their own
+        return np.where(chosen, collectives.exposed_ns, 0)
     once: Int64 = np.zeros(len(collectives), dtype=np.int64)
-    places = np.flatnonzero(chosen)
-    if not len(places) or signals.trace.totals is not None:  # sums have no times of their own
-        once[places] = collectives.exposed_ns[places]
-        return once
-    places = places[np.argsort(events.start_ns[collectives.row[places]], kind="stable")]
-    row = collectives.row[places]
-    end_ns = np.maximum.accumulate(events.end_ns[row])
-    begin_ns = np.maximum(events.start_ns[row], np.append(events.start_ns[row[:1]], end_ns[:-1]))
-    exposed = signals.attribution.intervals[Cause.COMMUNICATION]
-    once[places] = overlap_ns(exposed, begin_ns, end_ns)
+    row, exposed = collectives.row[chosen], signals.attribution.intervals[Cause.COMMUNICATION]
+    once[chosen] = overlap_once_ns(exposed, events.start_ns[row], events.end_ns[row])
     return once
 
 
