@@ -64,7 +64,7 @@ def test_a_later_step_that_frees_and_allocates_is_short_of_memory() -> None:
     # 8 ms in all; it may never happen again.
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 4_000_000)
     assert finding.saving.high_ns == 8_000_000
-    assert "memory was short or in pieces" in finding.summary
+    assert "so it was short or in pieces" in finding.summary
     first = """
         cell 1ms
         step   |.........|....|....|
@@ -72,6 +72,30 @@ def test_a_later_step_that_frees_and_allocates_is_short_of_memory() -> None:
         gpu 7  |K......KK|K.KK|K.KK|
     """
     assert find(AllocatorChurn, first, legend=legend) == ()
+
+
+def test_an_operator_that_frees_and_allocates_is_short_of_memory_in_any_step() -> None:
+    def first(name: str) -> Trace:
+        builder = TraceBuilder()
+        for number in range(3):
+            at = ms(20 * number)
+            builder.step(number, at, at + ms(20))
+            start = at + ms(1)
+            if number == 0:
+                builder.operator(name, start, start + ms(12), launches=False)
+                builder.host(EventKind.ALLOCATE, "cudaMalloc", start, start + ms(1))
+                builder.host(EventKind.ALLOCATE, "cudaFree", start + ms(1), start + ms(9))
+                builder.host(EventKind.ALLOCATE, "cudaMalloc", start + ms(9), start + ms(12))
+            builder.operator("aten::mm", at + ms(13), at + ms(14))
+            builder.kernel("sgemm", at + ms(14), at + ms(19))
+        return builder.build()
+
+    # The driver had no memory left, so the allocator gave back what it had cached.
+    (finding,) = find(AllocatorChurn, first("aten::empty")) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 0
+    # A convolution that has tried its algorithms gives back what it needed for that.
+    assert find(AllocatorChurn, first("aten::cudnn_convolution")) == ()
 
 
 def test_allocations_that_overlap_device_work_cost_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
@@ -12,6 +13,7 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals, why_missing
 from tb_perfadvisor.signals.device.caching_allocator import Caching, allocator_use
+from tb_perfadvisor.signals.device.device_work import is_within
 from tb_perfadvisor.signals.snapshots.memory_course import memory_course
 from tb_perfadvisor.signals.snapshots.reservations import churn
 from tb_perfadvisor.signals.snapshots.source_lines import line_of
@@ -24,8 +26,9 @@ from tb_perfadvisor.whatif import Remove
 
 _SEGMENTS = ("expandable-segments", "repeated-sizes")
 _RARE_TITLE = "Keep device memory from running short"
+_TRIES_ALGORITHMS = re.compile(r"aten::\w*convolution")
 _SHORT = (
-    " A step after the first one frees memory and gets it again, so memory was short or in pieces."
+    " Memory is freed and allocated again, so it was short or in pieces."
     " How often that happens is unknown, and half of it is expected."
 )
 
@@ -49,9 +52,9 @@ class AllocatorChurn(Rule):
     steps fill the allocator's cache once. Low, expected and high are that time. Where the profile
     allows it, expected is what the steps save in a replay without these calls.
 
-    If fewer steps have some, it counts if a step after the first one frees and allocates: a cache
-    that is only filled frees nothing, so memory was short. How often that happens is unknown.
-    Then low is 0, and half is expected. A memory snapshot
+    If fewer steps have some, it counts if a step after the first one frees and allocates, or one
+    operator does: a cache that is only filled frees nothing, so memory was short. How often that
+    happens is unknown. Then low is 0, and half is expected. A memory snapshot
     without a profile shows how often memory goes back to the driver, but not what it costs.
 
     PyTorch's caching allocator is off if the profile has the memory of tensors on the host but none
@@ -169,15 +172,24 @@ class AllocatorChurn(Rule):
 
 
 def _is_short_of_memory(signals: Signals, rows: Int32) -> bool:
-    """Whether a step after the first one frees memory of the device and allocates it again."""
+    """Whether the program frees memory of the device and allocates it again.
+
+    A step after the first one does. In the first one, a single operator: PyTorch's allocator gives
+    back what it has cached when the driver has no more. A convolution also does so after it has
+    tried its algorithms.
+    """
     trace, step = signals.trace, signals.steps.owner[rows]
-    names = trace.events.name[rows]
+    names, parent = trace.events.name[rows], trace.events.parent[rows]
     known = {name: trace.strings[name].lower() for name in distinct(names).tolist()}
     device = [name for name, text in known.items() if "host" not in text]
     frees = is_in(names, [name for name in device if "free" in known[name]])
     gets = is_in(names, [name for name in device if "alloc" in known[name]])
     later = step > 0
-    return bool(is_in(step[frees & later], step[gets & later]).any())
+    if is_in(step[frees & later], step[gets & later]).any():
+        return True
+    trying = is_within(signals, parent, _TRIES_ALGORITHMS, (EventKind.OPERATOR,))
+    inside = (parent >= 0) & (trace.events.kind[parent] == EventKind.OPERATOR) & ~trying
+    return bool(is_in(parent[frees & inside], parent[gets & inside]).any())
 
 
 def _changes(trace: Trace, rows: Int32, caching: Caching) -> tuple[str, ...]:
