@@ -29,6 +29,7 @@ Examples:
   perfadvisor suggest runs/baseline
   perfadvisor suggest runs/baseline --rule input-stall | git apply
   perfadvisor suggest runs/baseline --repo src | git -C src apply
+  perfadvisor suggest runs/baseline --repo train.py      # if several scripts look alike
   perfadvisor suggest runs/baseline --output patches/    # one file per finding"""
 
 
@@ -41,7 +42,7 @@ Examples:
     type=PATH,
     default=Path(),
     show_default="the current directory",
-    help="The directory of the program's code. It is only read.",
+    help="The directory of the program's code, or its script. It is only read.",
 )
 @RUN
 @click.option("--rule", multiple=True, help="Only for findings of this rule. Can be repeated.")
@@ -90,7 +91,8 @@ def suggest(
             _keep_bytes()
             sys.stdout.write("\n".join(map(_text, suggestions)))
     if sys.stdout.isatty() and any(suggestion.patch for suggestion in suggestions):
-        apply = "git apply" if repo == Path() else f"git -C {shlex.quote(str(repo))} apply"
+        root = repository.root
+        apply = "git apply" if root == Path() else f"git -C {shlex.quote(str(root))} apply"
         note(
             f"to apply the patches, add `| {apply}`; then record again, and `perfadvisor compare`."
         )

@@ -32,15 +32,18 @@ class Repository:
         """Open a directory.
 
         Args:
-            root: The directory.
+            root: The directory; or one Python file, which is all that is then read of its
+                directory.
 
         Raises:
-            UsageError: If it is no directory.
+            UsageError: If it is neither.
         """
-        self.root = Path(root)
+        given = Path(root)
+        self._only = given.name if given.suffix == ".py" and given.is_file() else ""
+        self.root = given.parent if self._only else given
         if not self.root.is_dir():
-            raise UsageError("is not a directory.", where=str(root))
-        self._boundary = os.path.realpath(root)
+            raise UsageError("is neither a directory nor a Python file.", where=str(root))
+        self._boundary = os.path.realpath(self.root)
         self.is_complete = True
         """Whether everything was listed; false beyond `MAX_ENTRIES` or `MAX_FILES`."""
         self._texts: dict[str, str | None] = {}
@@ -48,7 +51,7 @@ class Repository:
     @cached_property
     def files(self) -> tuple[str, ...]:
         """The files, relative to the root, with `/`; sorted."""
-        return tuple(sorted(self._listed()))
+        return (self._only,) if self._only else tuple(sorted(self._listed()))
 
     def candidates(self, file: str) -> list[str]:
         """The files that a path of another machine may mean: those with the longest common tail.

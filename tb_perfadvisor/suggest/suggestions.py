@@ -236,8 +236,8 @@ def _choose(
         named = [each for each in candidates if _TRAINING.search(_name(each))]
         candidates = named if len(named) == 1 else candidates
     if len(candidates) > 1:
-        # What has the argument already needs no change; another place may.
-        lacking = [each for each in candidates if each.change.replacements or each.change.unsure]
+        # The profiled program lacked what is present here, so it ran another place.
+        lacking = [each for each in candidates if not each.change.present]
         candidates = lacking or candidates
     if all(each.change.present for each in candidates):
         present = candidates[0].change.present

@@ -161,4 +161,4 @@ def test_text_markdown_and_sarif_show_the_lines(repository: Repository) -> None:
 def test_the_command_takes_a_repository(tmp_path: Path) -> None:
     assert run("analyze", SLOW, "--repo", tmp_path).returncode == 0
     refused = run("analyze", SLOW, "--repo", SLOW / "label.json", status=2)
-    assert "is not a directory" in refused.stderr
+    assert "is neither a directory nor a Python file" in refused.stderr

@@ -74,7 +74,15 @@ def test_binary_and_huge_files_have_no_text(
     assert [files.text(name) for name in ("huge.py", "nul.py", "latin.py")] == [None] * 3
 
 
-def test_a_file_is_no_repository(tmp_path: Path) -> None:
-    (tmp_path / "a.py").touch()
-    with pytest.raises(UsageError, match="is not a directory"):
-        Repository(tmp_path / "a.py")
+def test_a_script_is_all_that_is_read_of_its_directory(tmp_path: Path) -> None:
+    make(tmp_path, "a.py", "b.py")
+    files = Repository(tmp_path / "a.py")
+    assert files.files == ("a.py",)
+    assert files.root == tmp_path
+    assert files.text("a.py") == "x = 1\n"
+
+
+def test_another_file_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UsageError, match="is neither a directory nor a Python file"):
+        Repository(tmp_path / "a.txt")

@@ -45,6 +45,19 @@ def test_the_profile_decides_between_places(tmp_path: Path) -> None:
     assert added(suggestion) == ["return DataLoader(b, num_workers=4, persistent_workers=True)"]
 
 
+def test_a_loader_that_has_what_the_profile_lacked_is_not_meant(tmp_path: Path) -> None:
+    code = LOADER + "first = DataLoader(a)\nsecond = DataLoader(b, num_workers=2)\n"
+    suggestion = only(tmp_path, code, "loader-workers")
+    assert suggestion.changes == ["train.py:4: num_workers=4, persistent_workers=True"]
+
+
+def test_the_demo_of_the_readme_gets_a_patch() -> None:
+    script = ROOT / "demo_logs" / "record" / "pytorch_input.py"
+    told = run("suggest", SLOW, "--repo", script).stdout
+    assert "pytorch_input.py:89: num_workers=4, persistent_workers=True" in told
+    assert told.count("diff --git") == 1
+
+
 def test_the_loader_for_training_is_meant(tmp_path: Path) -> None:
     code = LOADER + "train_loader = DataLoader(a)\ntest_loader = DataLoader(b)\n"
     suggestion = only(tmp_path, code, "loader-workers")
