@@ -32,9 +32,10 @@ def summary_of(change: model.FindingChange, verdict: model.Verdict) -> str:
     parts = []
     if change.predicted is not None:
         parts.append(f"predicted {_range(change.predicted)} less")
-    if change.achieved_ns is not None:
-        less = format_duration(abs(change.achieved_ns))
-        achieved = f"achieved {less} {'less' if change.achieved_ns >= 0 else 'more'}"
+    if change.achieved_ns is not None and change.achieved_ns < 0:
+        parts.append(f"its time grew by {format_duration(-change.achieved_ns)}")
+    elif change.achieved_ns is not None:
+        achieved = f"achieved {format_duration(change.achieved_ns)} less"
         parts.append(achieved + _judgment(change, verdict))
     elif change.status == "fixed" and change.refines is not None:
         parts.append("achieved time counted above")

@@ -58,7 +58,7 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
             Note(
                 "no-profiles",
                 "warning",
-                f"None of the {snapshot.scanned_files:,} files is a profile.",
+                _no_profile(snapshot.scanned_files),
                 "Record one: torch.profiler with tensorboard_trace_handler(LOGDIR), the Keras "
                 "TensorBoard callback with profile_batch, or jax.profiler.trace(LOGDIR).",
             )
@@ -69,6 +69,12 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
     notes += [*_broken(xplanes), *_exports(exports, surroundings)]
     notes += _profile_tab(xplanes, surroundings) if xplanes else []
     return [*notes, *recording_notes()]
+
+
+def _no_profile(files: int) -> str:
+    if files == 0:
+        return "The log directory holds no files."
+    return f"None of the {files:,} files is a profile." if files > 1 else "The file is no profile."
 
 
 def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]:

@@ -57,6 +57,8 @@ def test_slower() -> None:
     result, change = compared(slow(100, 101, 102, 99), fixed(120, 121, 122, 119))
     assert (result.verdict, change.outcome) == ("slower", "Gone")
     assert change.summary.endswith("achieved 40.0 ms less, but the step got slower")
+    result, change = compared(slow(100, 101, 102, 99), fixed(120, 121, 122, 119, wait_ms=45))
+    assert change.summary.endswith("its time grew by 5.00 ms")
 
 
 def test_inconclusive() -> None:

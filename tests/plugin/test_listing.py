@@ -149,7 +149,7 @@ def test_doctor_without_profiles(tab: Tab) -> None:
     answer = tab.get("api/v1/doctor").json
     assert answer["scan"]["scanned_files"] == 1
     assert [note["id"] for note in answer["notes"]] == ["no-profiles"]
-    assert answer["notes"][0]["message"] == "None of the 1 files is a profile."
+    assert answer["notes"][0]["message"] == "The file is no profile."
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows forbids such names")
