@@ -251,7 +251,7 @@ def test_products_without_any_shape() -> None:
     found = use(builder)
     assert (found.mfu, found.reason_in_short) == (None, "no shapes of products")
     assert found.reason == (
-        "The profile does not give the shapes of the matrix products, convolutions and attention."
+        "The profile does not give the shapes of matrix products and attention."
     )
     assert found.remedy == (
         "Kernels of GPU graphs have no shapes. Record some steps without graphs, with"
