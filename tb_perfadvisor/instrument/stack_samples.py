@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
 
-from tb_perfadvisor.instrument.user_code import shown_path, user_frames
+from tb_perfadvisor.instrument.user_code import is_standard_file, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
 
 _EVERY_S: Final = 0.04
@@ -148,11 +148,16 @@ def _place(frame: FrameType | None) -> _Place | None:
     user = next(user_frames(frame), None)
     if user is None:
         return None
-    callee, side_work = "", None
+    callee, side_work, calls_library = "", None, False
     while frame is not None and frame is not user:
         module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith("tb_perfadvisor."):
+        if module.startswith("tb_perfadvisor."):
+            if callee and not calls_library:
+                # Python's library works for us, not for the program.
+                return None
+        else:
             callee = f"{module}.{frame.f_code.co_name}"
+            calls_library |= not is_standard_file(frame.f_code.co_filename)
         if side_work is None and frame.f_code.co_name not in _READS:
             side_work = _side_work(module)
         frame = frame.f_back

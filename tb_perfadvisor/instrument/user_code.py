@@ -42,6 +42,15 @@ def is_user_file(name: str) -> bool:
     return not path.startswith(_STANDARD)
 
 
+@cache
+def is_standard_file(name: str) -> bool:
+    """Whether a code object's file is part of Python's own library."""
+    if name.startswith("<"):
+        return name.startswith("<frozen ")
+    path = os.path.realpath(name)
+    return path.startswith(_STANDARD) and not any(part in path for part in _INSTALLED)
+
+
 def shown_path(name: str) -> str:
     """A file relative to where the program was started; elsewhere its name only."""
     if name.startswith("<"):

@@ -49,6 +49,30 @@ def test_what_is_read_is_no_side_work_and_recordings_are_left_out() -> None:
     assert {line.side_work for line in lines.lines} == {None}
 
 
+def test_what_we_read_ourselves_is_none_of_the_program() -> None:
+    ours = types.ModuleType("tb_perfadvisor.machine.load")
+    exec(
+        compile(
+            "import queue\ndef measure():\n"
+            "    try: queue.Queue().get(timeout=0.5)\n"
+            "    except queue.Empty: pass",
+            "/x/site-packages/tb_perfadvisor/machine/load.py",
+            "exec",
+        ),
+        vars(ours),
+    )
+    samples = StackSamples()
+    samples.step()
+    ours.measure()
+    time.sleep(0.3)
+    samples.step()
+    samples.stop()
+    lines = samples.lines
+    assert lines is not None
+    assert not [line for line in lines.lines if "queue" in line.calls or "threading" in line.calls]
+    assert sum(line.share for line in lines.lines) == pytest.approx(0.375, abs=0.2)
+
+
 def test_the_random_numbers_of_the_program_stay_the_same() -> None:
     samples = StackSamples()
     random.seed(0)
