@@ -114,6 +114,43 @@ def test_looks_over_the_whole_run_tell_what_no_event_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("function", "title", "change"),
+    [
+        (
+            "__getitem__",
+            "Make batches in fewer calls of Python: __getitem__ (train.py:12)",
+            "batch-at-once",
+        ),
+        ("update", "", "one-call-for-all"),
+    ],
+)
+def test_a_function_that_looks_find_for_half_of_the_gaps_is_named(
+    function: str, title: str, change: str
+) -> None:
+    # The gaps take 70 %, and the function's lines 36 %.
+    lines = Lines(
+        40.0,
+        1000,
+        (
+            Line("train.py", 9, 0.5, "main", "torch._tensor.backward"),
+            Line("train.py", 12, 0.2, function, "numpy._core.mean"),
+            Line("train.py", 13, 0.16, function),
+        ),
+    )
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |o.......o.|o.......o.|o.......o.|
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """)
+    (finding,) = find(PythonOverhead, replace(trace, facts=Facts(lines=lines))) or ()
+    assert finding.title == title
+    assert finding.instance == f"{function} (train.py:12)"
+    assert finding.remedies[0].change == change
+    assert f"36.0 % of the time in {function} (train.py:12)" in finding.summary
+
+
 def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:
     trace = """
         cell 1ms

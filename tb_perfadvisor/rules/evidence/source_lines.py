@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tb_perfadvisor.machine.facts import Line, Lines
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.units import format_share
 
 _MOST = 12
 _OFTEN = 0.05
+_MAKES_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn"})
+"""What data sets of PyTorch and Keras define, and what loaders call."""
 _FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax"})
 
 
@@ -30,15 +34,50 @@ def described(line: Line) -> str:
     return f"{format_share(line.share)} of the time in {_place(line)}{calls}"
 
 
-def seen_most(lines: Lines | None) -> str:
-    """Where the program was most often outside of frameworks; empty if that was not often.
+class BusyFunction(NamedTuple):
+    """A function of the program, and the lines in which it was seen."""
+
+    lines: tuple[Line, ...]
+    """The one with most time first."""
+
+    @property
+    def share(self) -> float:
+        """Of the time."""
+        return sum(line.share for line in self.lines)
+
+    @property
+    def makes_samples(self) -> bool:
+        """Whether a data set is asked for a sample or a batch by this function."""
+        return self.lines[0].function in _MAKES_SAMPLES
+
+    def __str__(self) -> str:
+        first = self.lines[0]
+        return f"{first.function or 'module'} ({first.path}:{first.line})"
+
+
+def busiest_function(lines: Lines | None) -> BusyFunction | None:
+    """The function in which the program was most often outside of frameworks; None if seldom.
 
     What frameworks do is in profiles.
     """
-    found = next(filter(_is_outside, () if lines is None else lines.lines), None)
-    if found is None or found.share < _OFTEN:
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in () if lines is None else lines.lines:
+        if _is_outside(line):
+            found.setdefault((line.path, line.function), []).append(line)
+    functions = (BusyFunction(tuple(sorted(of, key=lambda o: -o.share))) for of in found.values())
+    busiest = max(functions, key=lambda function: function.share, default=None)
+    return busiest if busiest is not None and busiest.share >= _OFTEN else None
+
+
+def seen_most(lines: Lines | None) -> str:
+    """Where the program was most often outside of frameworks; empty if that was not often."""
+    found = busiest_function(lines)
+    if found is None:
         return ""
-    return f". Over its whole run, the program was {described(found)}"
+    if len(found.lines) == 1:
+        return f". Over its whole run, the program was {described(found.lines[0])}"
+    share = format_share(found.share)
+    return f". Over its whole run, the program was {share} of the time in {found}"
 
 
 def _is_outside(line: Line) -> bool:

@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.evidence.host_code import (
     longest_stretch,
 )
 from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.evidence.source_lines import seen_most
+from tb_perfadvisor.rules.evidence.source_lines import BusyFunction, busiest_function, seen_most
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -56,6 +56,7 @@ from tb_perfadvisor.whatif import Remove
 _FEWEST_STALLS = 3
 _OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
 _NAMELESS = "Record what the host does in the long gaps"
+_OF_SAMPLES = "Make batches in fewer calls of Python"
 _ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
 _IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
 """Changes that spend less time between the kernels of a compiled graph."""
@@ -87,7 +88,8 @@ class PythonOverhead(Rule):
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
     of the gaps. If neither an event nor an annotation of the program names more than half of them,
-    the first thing to do is to record what they are. Stretches in at most half of the steps are
+    the first thing to do is to record what they are, unless looks over the whole run found one
+    function of the program for half as long. Stretches in at most half of the steps are
     left to the rules about steps. In a profile of one step, low is 0, because the stretches may not
     recur. If most of the code is the wrapper that torch.compile generates around its kernels, the
     advice is about that wrapper.
@@ -167,11 +169,12 @@ class PythonOverhead(Rule):
         unnamed = nameless(signals, minus(claims, recorded))
         is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
         what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
+        function = _seen_in(signals, total) if is_nameless else None
         first = _IN_WRAPPER if is_in_wrapper else ()
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
-            title=_NAMELESS if is_nameless else _OF_WRAPPER if is_in_wrapper else "",
-            instance=name,
+            title=_title(function, is_nameless, is_in_wrapper),
+            instance=name if function is None else str(function),
             summary=(
                 f"{subject} for {per_step(total, signals)} during long stretches of host code that"
                 f" launch nothing{what}."
@@ -185,8 +188,27 @@ class PythonOverhead(Rule):
                 (Remove(recorded_stalls),) if is_known else (),
             ),
             evidence=_evidence(signals, claims, total - recorded_ns, host_code),
-            remedies=advise(*(("record-host-code",) if is_nameless else first), *_ADVICE),
+            remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
+
+
+def _seen_in(signals: Signals, total: int) -> BusyFunction | None:
+    """The function that looks over the whole run found for at least half of such time."""
+    found = busiest_function(signals.trace.facts.lines)
+    window_ns = signals.attribution.window_ns
+    return found if found is not None and 2 * found.share * window_ns >= total else None
+
+
+def _title(function: BusyFunction | None, is_nameless: bool, is_in_wrapper: bool) -> str:
+    if function is not None:
+        return f"{_OF_SAMPLES}: {function}" if function.makes_samples else ""
+    return _NAMELESS if is_nameless else _OF_WRAPPER if is_in_wrapper else ""
+
+
+def _first_advice(function: BusyFunction | None, is_nameless: bool) -> tuple[str, ...]:
+    if function is not None:
+        return ("batch-at-once",) if function.makes_samples else ("one-call-for-all",)
+    return ("record-host-code",) if is_nameless else ()
 
 
 def _records_all_operators(signals: Signals) -> bool:
