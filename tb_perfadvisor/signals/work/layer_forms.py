@@ -1,8 +1,8 @@
 """What the layers of a PyTorch program on the CPU would take in another form.
 
-Two forms: bfloat16 under autocast, where the processor multiplies it, and channels last. The prices
-are shares of the time now, measured by `cost_models/layer_forms.py` with PyTorch 2.13 on one core
-with AVX512-BF16.
+Three forms: bfloat16 under autocast, where the processor multiplies it, channels last, and 32-bit
+numbers instead of 64-bit ones. The prices are shares of the time now, measured with PyTorch 2.13 on
+one core: the first two by `cost_models/layer_forms.py` with AVX512-BF16, the third with AVX2.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
@@ -21,7 +22,7 @@ from tb_perfadvisor.signals.host.host_operators import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Precision
-from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -65,6 +66,17 @@ _CHANNELS_LAST = (
     # 0.73 to 1.07; fewer channels gain more.
     _Layer(_CONVOLUTION, 0.8, 0.95, 1.07),
 )
+_IN_32_BITS = (
+    # 0.41 to 0.65 from 64 x 64 on.
+    _Layer(_MATRIX, 0.4, 0.5, 0.65),
+    # 0.29: oneDNN has no kernels for 64 bits.
+    _Layer(re.compile(r"^aten::(_slow_conv\w+|convolution_backward)$"), 0.25, 0.35, 0.5),
+    # 0.20 to 0.58: half of the bytes, and twice as many numbers in an instruction.
+    _Layer(re.compile(r"^aten::"), 0.25, 0.5, 0.75),
+)
+"""The first one that matches counts."""
+_LEAST_NS = 20_000
+"""What is shorter consists of dispatch: adding 16,000 numbers takes 8 us, and 5 in 32 bits."""
 _CAST_NS = (20_000, 40_000, 70_000)
 """What autocast adds to each product: casts of its inputs, and their dispatch. A linear layer of 64
 numbers takes 0.09 ms, and 0.20 with autocast, with its backward pass."""
@@ -128,16 +140,31 @@ def in_channels_last(signals: Signals) -> Form | None:
     return form if layouts else replace(form, low_ns=0, expected_ns=form.expected_ns // 2)
 
 
-def _form(signals: Signals, layers: Sequence[_Layer]) -> Form | None:
+@memoized
+def in_32_bits(signals: Signals) -> Form | None:
+    """The operators on 64-bit numbers; all of them if only the type of the model is known."""
+    operators, models = host_operators(signals), _models(signals)
+    widths = _widths(signals, operators.rows)
+    is_wide = widths == Precision.BITS_64
+    if not widths.any() and models and all(m.facts.get("dtype") == "float64" for m in models):
+        is_wide[:] = True
+    return _form(signals, _IN_32_BITS, is_wide & (operators.self_ns >= _LEAST_NS))
+
+
+def _form(
+    signals: Signals, layers: Sequence[_Layer], chosen: NDArray[np.bool_] | None = None
+) -> Form | None:
     operators, events = host_operators(signals), signals.trace.events
     if signals.trace.source.framework != "pytorch" or not len(operators.rows):
         return None
     left = np.ones((len(operators.names), 3))
     for index, name in enumerate(operators.names):
-        for layer in layers:
-            if layer.names.match(name):
-                left[index] = layer.least, layer.expected, layer.most
+        layer = next((layer for layer in layers if layer.names.match(name)), None)
+        if layer is not None:
+            left[index] = layer.least, layer.expected, layer.most
     changes = (left != 1).any(axis=1)[operators.name]
+    if chosen is not None:
+        changes &= chosen
     rows, now_ns = operators.rows[changes], operators.self_ns[changes]
     if not len(rows):
         return None
@@ -162,12 +189,10 @@ def _named(signals: Signals, layers: Sequence[_Layer], rows: Int32) -> Int32:
 
 def _is_32_bit(signals: Signals, rows: Int32) -> bool:
     """Whether the operators compute in 32 bits; if no types were recorded, whether the model is."""
-    trace = signals.trace
-    types = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
-    widths = [width_of_types(trace.text(each)) for each in types.tolist() if each >= 0]
-    known = [width for width in widths if width is not Precision.UNKNOWN]
-    if known:
-        return known.count(Precision.BITS_32) > 0.9 * len(known)
+    trace, widths = signals.trace, _widths(signals, rows)
+    known = widths[widths != Precision.UNKNOWN]
+    if len(known):
+        return float((known == Precision.BITS_32).mean()) > 0.9
     models = [model for model in _models(signals) if model.number("parameters")]
     casts = [n for n, name in enumerate(trace.strings) if name == "aten::_to_copy"]
     has_casts = int(is_in(trace.events.name, casts).sum()) > len(rows) // 4
@@ -176,6 +201,17 @@ def _is_32_bit(signals: Signals, rows: Int32) -> bool:
         and not has_casts
         and all(model.facts.get("dtype") == "float32" for model in models)
     )
+
+
+def _widths(signals: Signals, rows: Int32) -> NDArray[np.uint8]:
+    """`Precision` of what operators read; shape (rows,)."""
+    trace = signals.trace
+    types = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
+    widths = np.full(len(rows), Precision.UNKNOWN, dtype=np.uint8)
+    for index, places in places_by_value(types):
+        if index >= 0:
+            widths[places] = width_of_types(trace.text(index))
+    return widths
 
 
 def _models(signals: Signals) -> tuple[Made, ...]:
