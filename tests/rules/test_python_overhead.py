@@ -183,6 +183,19 @@ def test_beside_busy_programs_python_takes_longer() -> None:
         assert len(find(PythonOverhead, trace) or ()) == count
 
 
+def test_what_others_took_of_the_cores_is_no_code_of_the_program() -> None:
+    # Gaps of 0.6 ms of each 1 ms. Others had the cores for 0.4 of 1 ms, and half of the rest is
+    # expected; for 0.58 of 1 ms, less than 5 % of the step is left.
+    trace = draw(CPU_ONLY.replace("oo....oooo", "oo......oo"))
+    for others, expected in ((0.0, 900_000), (0.4, 300_000)):
+        loaded = replace(trace, facts=Facts(load=Load(others, 0.0)))
+        (finding,) = find(PythonOverhead, loaded, settings={"minimum_python_ns": 100_000}) or ()
+        assert finding.saving is not None
+        assert finding.saving.expected_ns == expected
+    loaded = replace(trace, facts=Facts(load=Load(0.58, 0.0)))
+    assert find(PythonOverhead, loaded, settings={"minimum_python_ns": 100_000}) == ()
+
+
 def test_other_frameworks_may_dispatch_or_wait_in_short_gaps() -> None:
     assert find(PythonOverhead, CPU_ONLY, framework="tensorflow") == ()
     with_collective = f"{CPU_ONLY.rstrip()}\n    gloo   |CC........|CC........|CC........|\n"

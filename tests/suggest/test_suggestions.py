@@ -58,6 +58,26 @@ def test_the_demo_of_the_readme_gets_a_patch() -> None:
     assert told.count("diff --git") == 1
 
 
+NOISE = "\n\ndef sample():\n    return numpy.random.normal(0, 1, 8)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome"),
+    [
+        ("", "patch"),
+        ("steps = [RandomCrop(28)]\na = Images(steps)\n", "unsure"),
+        ("steps = []\nsteps.append(RandomCrop(28))\na = Images(steps)\n", "unsure"),
+        ("def turned(x):\n    return x * random.random()\na = Images(turned)\n", "unsure"),
+        ("class A:\n    def __getitem__(self, i):\n        return random.random()\n", "unsure"),
+    ],
+)
+def test_random_numbers_matter_where_the_dataset_reaches_them(
+    tmp_path: Path, before: str, outcome: str
+) -> None:
+    code = f"{LOADER}{before}loader = DataLoader(a)\n{NOISE}"
+    assert only(tmp_path, code, "prepared-samples").outcome == outcome
+
+
 def test_the_loader_for_training_is_meant(tmp_path: Path) -> None:
     code = LOADER + "train_loader = DataLoader(a)\ntest_loader = DataLoader(b)\n"
     suggestion = only(tmp_path, code, "loader-workers")
@@ -393,7 +413,7 @@ def test_git_takes_the_patch_and_nothing_else_changes(
 def test_the_command_prints_a_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADER + "loader = DataLoader(a)\n", encoding="utf-8")
     done = run("suggest", SLOW, "--repo", tmp_path)
-    assert done.stdout.startswith("# 1. Feed the device without making it wait")
+    assert done.stdout.startswith("# 1. Feed the step without making it wait")
     assert "+loader = DataLoader(a, num_workers=4, persistent_workers=True)\n" in done.stdout
     assert "#    Same patch as for finding 1\n" in done.stdout
     assert (tmp_path / "train.py").read_text("utf-8") == LOADER + "loader = DataLoader(a)\n"

@@ -38,6 +38,7 @@ from tb_perfadvisor.signals.launch.gaps import (
     LONGEST_LAUNCH_GAP_NS,
     short_and_long_gaps,
     stretched_ns,
+    taken_by_others_ns,
 )
 from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -87,12 +88,12 @@ class PythonOverhead(Rule):
     gaps in which the host compiles for longer than it runs other code. Low and expected are the
     recorded Python and framework code without the estimated cost of recording it; high adds
     what was not recorded. If less than half of the gaps was recorded, expected is a guess: half
-    of the gaps. If neither an event nor an annotation of the program names more than half of them,
-    the first thing to do is to record what they are, unless looks over the whole run found one
-    function of the program for half as long. Stretches in at most half of the steps are
-    left to the rules about steps. In a profile of one step, low is 0, because the stretches may not
-    recur. If most of the code is the wrapper that torch.compile generates around its kernels, the
-    advice is about that wrapper.
+    of the gaps, without the time for which other programs had the cores. If neither an event nor an
+    annotation of the program names more than half of them, the first thing to do is to record what
+    they are, unless looks over the whole run found one function of the program for half as long.
+    Stretches in at most half of the steps are left to the rules about steps. In a profile of one
+    step, low is 0, because the stretches may not recur. If most of the code is the wrapper that
+    torch.compile generates around its kernels, the advice is about that wrapper.
 
     When to ignore
     --------------
@@ -158,6 +159,10 @@ class PythonOverhead(Rule):
         recorded_stalls = intersect(claims, recorded)
         recorded_ns = total_ns(recorded_stalls)
         is_known = 2 * recorded_ns >= total
+        # What others took of the cores stops the program anywhere, and no event names it.
+        others_ns = 0 if is_known else taken_by_others_ns(attribution.window_ns, signals.trace)
+        if self.is_minor(total - others_ns, signals):
+            return
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
         is_in_wrapper = _is_mostly_wrapper(host_code, total)
@@ -181,7 +186,7 @@ class PythonOverhead(Rule):
             ),
             saving=Saving(
                 max(recorded_ns - recording_ns, 0) if is_known and recurs else 0,
-                recorded_ns if is_known else total // 2,
+                recorded_ns if is_known else (total - others_ns) // 2,
                 total,
                 claims,
                 "measured" if is_known else "heuristic",

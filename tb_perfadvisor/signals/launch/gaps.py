@@ -29,3 +29,9 @@ def stretched_ns(usual_ns: float, trace: Trace) -> int:
     """How long host code takes that usually takes so long, if others use the same cores."""
     load = trace.facts.load
     return int(usual_ns / max(1 - (load.others if load is not None else 0.0), _LEAST_SHARE))
+
+
+def taken_by_others_ns(span_ns: int, trace: Trace) -> int:
+    """How long, of some time, other programs had the program's cores, as far as it was measured."""
+    load = trace.facts.load
+    return int(span_ns * load.others) if load is not None else 0

@@ -115,7 +115,7 @@ def _prepared(code: Code, values: Values) -> Iterator[Edit]:
             continue
         if _REPEATS.search(code.text):
             yield Edit(call, unsure="an IterableDataset has no samples by index")
-        elif _RANDOM.search(code.text):
+        elif _RANDOM.search(_code_of_samples(code, given)):
             yield Edit(call, unsure="samples may be changed at random, each time anew")
         elif isinstance(given, cst.ListComp):
             yield Edit(call, present="a list of prepared samples")
@@ -155,6 +155,44 @@ def _why_no_workers(code: Code, call: Node) -> str:
     if _ON_DEVICE.search(_code_of_workers(code, call)):
         return "worker processes would use the device"
     return ""
+
+
+def _code_of_samples(code: Code, dataset: Node) -> str:
+    """The code of this file that a dataset may run: datasets, and what they and it mention.
+
+    A training loop may draw random numbers without changing a sample.
+    """
+    named: dict[str, list[str]] = {}
+    parts = [code.source(dataset)]
+    for node in code.nodes:
+        if isinstance(node, (cst.ClassDef, cst.FunctionDef)):
+            named.setdefault(node.name.value, []).append(code.source(node))
+            if isinstance(node, cst.ClassDef) and "def __getitem__" in code.source(node):
+                parts.append(code.source(node))
+        elif isinstance(node, (cst.Assign, cst.AnnAssign, cst.AugAssign)):
+            whole = code.source(node)
+            targets = (
+                [each.target for each in node.targets]
+                if isinstance(node, cst.Assign)
+                else [node.target]
+            )
+            for name in {word for each in targets for word in _words(code.source(each))}:
+                named.setdefault(name, []).append(whole)
+    for node in code.nodes:  # such as `steps.append(RandomCrop(28))`
+        if code.is_call(node, "*.append", "*.insert", "*.extend", "*.set_transform"):
+            for name in _words(code.source(node.func)):
+                if name in named:
+                    named[name].append(code.source(node))
+    seen = 0
+    while seen < len(parts):  # `parts` grows by what its parts mention
+        for name in _words(parts[seen]):
+            parts += named.pop(name, [])
+        seen += 1
+    return "\n".join(parts)
+
+
+def _words(source: str) -> list[str]:
+    return list(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", source)))
 
 
 def _code_of_workers(code: Code, call: Node) -> str:
