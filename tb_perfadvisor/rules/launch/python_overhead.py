@@ -159,8 +159,9 @@ class PythonOverhead(Rule):
         recorded_stalls = intersect(claims, recorded)
         recorded_ns = total_ns(recorded_stalls)
         is_known = 2 * recorded_ns >= total
-        # What others took of the cores stops the program anywhere, and no event names it.
-        others_ns = 0 if is_known else taken_by_others_ns(attribution.window_ns, signals.trace)
+        # What others took of the cores stops the program anywhere, and nothing names it.
+        is_seen = is_known or _seen_in(signals, total) is not None
+        others_ns = 0 if is_seen else taken_by_others_ns(attribution.window_ns, signals.trace)
         if self.is_minor(total - others_ns, signals):
             return
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
