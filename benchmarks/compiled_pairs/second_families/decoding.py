@@ -130,7 +130,7 @@ def unrolled_layers(role: Role) -> Program:
             new.append(cache)
         return new, x
 
-    shapes = dict.fromkeys("qkv", (features, heads, width))
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys("qkv", (features, heads, width))
     shapes |= {"o": (heads, width, features), "up": (features, hidden), "down": (hidden, features)}
     rows = (batch, heads, length, width)
     if role == "slow":

@@ -34,7 +34,7 @@ def scattered_neighbors(role: Role) -> Program:
     layer = {"send": Array((features, features)), "keep": Array((features, features))}
     x = Array((nodes, features))
     if role == "slow":
-        edges = (nodes * degree,)
+        edges: tuple[int, ...] = (nodes * degree,)
         rest: Any = (Array(edges, jnp.int32), Array(edges, _WIDE), Array(edges, jnp.int32))
     else:
         edges = (nodes, degree)

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.instance import MOST_CHARACTERS
+from tb_perfadvisor.rules.evidence.instance import leading_names
 from tb_perfadvisor.rules.evidence.operator_sums import (
     OperatorKind,
     operator_kinds,
@@ -20,17 +20,13 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
 _FEW = 3
-_LEADING_SHARE = 0.1
-"""Making an operator with less of their time faster hardly shortens the step."""
 _NARROW = ("bfloat16", "half", "float16")
 _MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
 """Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
-
-
 _OVER_THREADS = " Times are added up over the threads that run operators in parallel."
 
 
@@ -107,7 +103,7 @@ class DominantOperators(Rule):
         most = operators.rows[operators.name == first[0]]
         is_narrow = _is_narrow(signals.trace, most)
         yield Finding(
-            instance=_leading([operators.names[kind] for kind in first], by_kind[first]),
+            instance=leading_names([operators.names[kind] for kind in first], by_kind[first]),
             summary=(
                 f"{per_step(total_ns, signals)} goes into three operators:"
                 f" {', '.join(shares[:-1])} and {shares[-1]}."
@@ -151,17 +147,6 @@ class DominantOperators(Rule):
                 severity="low",
                 title="Move and convert fewer tensors" if changes else "",
             )
-
-
-def _leading(names: Sequence[str], own_ns: Int64) -> str:
-    """The operators that a title names: `aten::mm and aten::addmm`, the costliest first."""
-    leading = [
-        name
-        for name, is_large in zip(names, own_ns >= _LEADING_SHARE * own_ns.sum(), strict=True)
-        if is_large
-    ]
-    text = ", ".join(leading[:-1]) + " and " * (len(leading) > 1) + leading[-1]
-    return text if len(text) <= MOST_CHARACTERS else f"{names[0]} and {len(names) - 1} others"
 
 
 def _changes(kinds: Sequence[OperatorKind]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Series, Table, costliest
@@ -136,15 +137,15 @@ class InputStall(Rule):
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
-        article = "the " if _fetch(name) != name else ""
-        where = f", in {article}{_fetch(name)}" if name else ""
+        article = "the " if fetch_name(name) != name else ""
+        where = f", in {article}{fetch_name(name)}" if name else ""
         on_cpu = signals.device.is_host_only
         subject = "The step's operators wait" if on_cpu else "The device waits"
         loader = loader_in_process(signals) if loads_itself else None
         keeps_in_memory = prices is not None and prices.keeps_in_memory
         yield Finding(
             title="Feed the step without making it wait" if on_cpu else "",
-            instance=_fetch(name),
+            instance=fetch_name(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
             saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel),
             evidence=(
@@ -187,11 +188,6 @@ class InputStall(Rule):
         lost_ns = float(np.maximum(beyond_ns[is_other], 0).sum())
         least_share = self.minimum_share - self.recurring_share
         return lost_ns >= least_share * float(length_ns[is_other].sum())
-
-
-def _fetch(name: str) -> str:
-    """The DataLoader whose iterator PyTorch names, or else the name itself."""
-    return "DataLoader" if name.startswith("enumerate(DataLoader)") else name
 
 
 def _stages(signals: Signals) -> Table | None:
