@@ -150,6 +150,8 @@ def try_changes(
                 with printing():
                     _print(tried, repo)
         changed = snapshot.changed_data()
+    if not session.fits_together:
+        note("the changes that helped do not fit together, and were not tried as one.")
     for name in changed[:3]:
         note(f"{plain(name)} changed meanwhile: the program, or another one, wrote to it.")
     if not is_text:

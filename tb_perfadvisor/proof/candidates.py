@@ -23,6 +23,10 @@ _RESEEDS: Final = frozenset({"loader-workers"})
 _APPLY_LIMIT_S: Final = 60
 
 
+class PatchDoesNotApplyError(UsageError):
+    """A patch does not fit the code."""
+
+
 class Candidate(Struct, frozen=True):
     """A change to try."""
 
@@ -148,7 +152,8 @@ def apply_patch(patch: str, directory: Path) -> None:
         directory: It lies in no repository.
 
     Raises:
-        UsageError: If it does not apply.
+        PatchDoesNotApplyError: If it does not apply.
+        UsageError: If it cannot be applied.
     """
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -172,4 +177,4 @@ def apply_patch(patch: str, directory: Path) -> None:
         raise UsageError("the patch could not be applied in time.") from error
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it has no change"]
-        raise UsageError(f"the patch does not apply: {lines[0]}.")
+        raise PatchDoesNotApplyError(f"the patch does not apply: {lines[0]}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.proof.candidates import (
     Candidate,
+    PatchDoesNotApplyError,
     apply_patch,
     candidate_of_file,
     candidates_of,
@@ -65,6 +67,8 @@ class Session:
         self._budget_s, self._checks, self._progress = budget_s, tuple(checks), progress
         self._snapshot: Snapshot = runner.snapshot
         self._versions = 0
+        self.fits_together = True
+        """Whether the changes that helped could be tried together, if there were several."""
         if not repository.resolve().is_relative_to(self._snapshot.checkout):
             raise UsageError(
                 "lies outside of the program that is tried.",
@@ -111,19 +115,27 @@ class Session:
                 helped.append(tried)
             yield tried
         if len(helped) > 1:
-            together = self._together([each.candidate for each in helped], report)
+            candidate_of_all = self._together([each.candidate for each in helped], report)
+            together: Tried | None = None
+            if candidate_of_all is not None:
+                with suppress(PatchDoesNotApplyError):
+                    together = self._try(candidate_of_all)
+            self.fits_together = together is not None
             if together is not None:
-                yield self._try(together)
+                yield together
 
     def _together(self, helped: list[Candidate], report: Report | None) -> Candidate | None:
         """All changes that helped, as one; None if their patches do not fit together."""
-        patch = combination_of(report, helped, self._repository)
+        is_of_catalog = all(each.is_of_catalog for each in helped)
+        if is_of_catalog:
+            patch = combination_of(report, helped, self._repository)
+        else:
+            patch = "".join(each.patch for each in helped)
         if patch is None:
-            self._progress("the changes that helped change the same lines: not tried together")
             return None
         return Candidate(
             name=" + ".join(each.name for each in helped),
-            is_of_catalog=True,
+            is_of_catalog=is_of_catalog,
             rule_id="",
             patch=patch,
             directory=self._repository,
