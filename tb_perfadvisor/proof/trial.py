@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, log
+from math import ceil, floor, log
 from pathlib import Path
 from statistics import fmean
 from typing import Final, Protocol
@@ -40,6 +40,10 @@ _LEAST_LIMIT_S: Final = 120.0
 _TIMES_AS_LONG: Final = 5.0
 _RATHER_SHORT: Final = 30
 _SHORTER: Final = 0.8
+_MOST_WINDOWS: Final = 4
+"""As many windows one after the other, at most: longer ones tell little more than the next pair."""
+_PAIRS_THAT_FIT: Final = 8
+"""So many pairs fit into the budget, if they do with the shortest window."""
 _SEED: Final = 0
 
 Progress = Callable[[str], None]
@@ -276,23 +280,38 @@ class _Trial:
             self._repeated += 1
 
     def _plan_of_turns(self) -> Plan:
-        """More and shorter blocks, if the program makes enough steps; of both versions together."""
-        steps_ns = [run.step_ns for run in (self._bases[0], self._changed[0]) if run.step_ns]
+        """More and shorter blocks, if the program makes enough steps; of both versions together.
+
+        A run that took long to start is measured for about as long: if the noise is that of
+        blocks, it needs the least time so; if it is that of runs, it needs less than twice that.
+        """
+        both = (self._bases[0], self._changed[0])
+        steps_ns = [run.step_ns for run in both if run.step_ns]
         if self._is_short or not steps_ns:
             return self._plan
         steps = ceil(WINDOW_S * 1e9 / BLOCKS_IN_TURNS / fmean(steps_ns))
-        return msgspec.structs.replace(self._plan, blocks=BLOCKS_IN_TURNS, block_steps=steps)
+        start_up_s = fmean(run.start_up_s or 0.0 for run in both)
+        pair_s = (self._ends_s - self._clock()) / _PAIRS_THAT_FIT
+        fitting = floor((pair_s / 2 - start_up_s) / WINDOW_S)
+        windows = max(min(round(start_up_s / WINDOW_S), fitting, _MOST_WINDOWS), 1)
+        return msgspec.structs.replace(
+            self._plan, blocks=windows * BLOCKS_IN_TURNS, block_steps=steps
+        )
 
     def _shorter_plan(self, old: Run, new: Run) -> Plan | None:
-        """Shorter blocks, if a program ended by itself in its turn; None otherwise."""
+        """Fewer or shorter blocks, if a program ended by itself in its turn; None otherwise."""
         is_end = any(not run.problem and not run.is_complete for run in (old, new))
         begin, steps = self._plan.begin or 0, max(old.steps, new.steps)
         # Where both warm up at once, the window may begin later, so that the rest is too short.
-        shorter = int(_SHORTER * (self._plan.block_steps or 0))
-        block_steps = min((steps - begin - 1) // self._plan.blocks, shorter)
+        blocks, longest = self._plan.blocks, self._plan.block_steps or 0
+        if blocks > BLOCKS_IN_TURNS:
+            blocks = BLOCKS_IN_TURNS
+        else:
+            longest = int(_SHORTER * longest)
+        block_steps = min((steps - begin - 1) // blocks, longest)
         if not is_end or block_steps < 1:
             return None
-        return msgspec.structs.replace(self._plan, block_steps=block_steps)
+        return msgspec.structs.replace(self._plan, blocks=blocks, block_steps=block_steps)
 
     def _follow(self, run: Run) -> None:
         if self._plan.begin is None:

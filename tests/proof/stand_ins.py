@@ -34,6 +34,7 @@ class Program:
         start_up_s: float = 3.0,
         in_turns: bool = False,
         block_loads: Sequence[float] = (),
+        has_own_noise: bool = False,
     ) -> None:
         """Prepare.
 
@@ -50,6 +51,7 @@ class Program:
             in_turns: Whether versions can be measured in turns: blocks of both then have the same
                 noise.
             block_loads: The share of the cores that others use in each block of a turn.
+            has_own_noise: Whether versions that take turns have noise of their own instead.
         """
         self.now_s = 0.0
         self.ran: list[str] = []
@@ -61,6 +63,7 @@ class Program:
         self._warm_up = warm_up or {}
         self._start_up_s = start_up_s
         self._can_take_turns, self._block_loads = in_turns, tuple(block_loads)
+        self._has_own_noise = has_own_noise
 
     def clock(self) -> float:
         """Seconds of the made-up runs so far."""
@@ -76,9 +79,10 @@ class Program:
         """A run of each version, at the same time."""
         number = len(self.ran)
         began_s = self.now_s
+        numbers = (number, number + self._has_own_noise)
         runs = [
-            replace(self._run(each, plan, number), block_loads=self._block_loads)
-            for each in (base, change)
+            replace(self._run(each, plan, of), block_loads=self._block_loads)
+            for each, of in zip((base, change), numbers, strict=True)
         ]
         # Both start at the same time, and each waits for the other's turns.
         self.now_s = began_s + sum(run.whole_s for run in runs) - self._start_up_s

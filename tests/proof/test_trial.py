@@ -129,6 +129,48 @@ def test_a_program_that_ends_in_its_turn_gets_shorter_blocks() -> None:
     assert (trial.verdict, trial.in_turns, trial.steps_per_run) == ("faster", True, 24 * 8)
 
 
+@pytest.mark.parametrize(
+    ("start_up_s", "budget_s", "windows"),
+    [(2.0, 600.0, 1), (7.5, 600.0, 3), (60.0, 3600.0, 4), (7.5, 255.0, 2), (60.0, 600.0, 1)],
+)
+def test_programs_that_take_long_to_start_are_measured_for_as_long(
+    start_up_s: float, budget_s: float, windows: int
+) -> None:
+    # Eight pairs fit into the budget. Of 255 s, the first one leaves 235 s: enough for eight times
+    # two runs of 7.5 s + 5 s, but not of 7.5 s + 7.5 s.
+    trial = tried(Program(change=0.8, start_up_s=start_up_s, in_turns=True), budget_s)
+    # 2.5 s in 24 blocks are 11 steps of 10 ms, less a fifth in one of both versions.
+    assert trial.steps_per_run == windows * 24 * 12
+
+
+def test_a_longer_window_needs_fewer_pairs() -> None:
+    def pairs(start_up_s: float) -> int:
+        found = 0
+        for seed in range(8):
+            noise = wandering(seed, per_run=0.0, per_block=0.06, keeps=0.0)
+            program = Program(noise=noise, start_up_s=start_up_s, in_turns=True, has_own_noise=True)
+            trial = tried(program, budget_s=3600)
+            assert trial.verdict == "no difference"
+            found += trial.pairs
+        return found
+
+    assert pairs(start_up_s=10.0) < 0.7 * pairs(start_up_s=1.0)
+
+
+def test_a_program_that_ends_in_a_long_window_gets_a_short_one() -> None:
+    class Ends(Program):
+        def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
+            old, new = super().measure_in_turns(*versions, **options)
+            if old.steps <= 300:
+                return old, new
+            return replace(old, steps=300, is_complete=False), replace(
+                new, steps=300, is_complete=False
+            )
+
+    trial = tried(Ends(change=0.9, start_up_s=8.0, in_turns=True))
+    assert (trial.verdict, trial.in_turns, trial.steps_per_run) == ("faster", True, 24 * 11)
+
+
 def test_a_program_that_cannot_run_beside_itself_runs_alone() -> None:
     class WantsAPort(Program):
         def measure_in_turns(self, *versions: Any, **options: Any) -> tuple[Run, Run]:
