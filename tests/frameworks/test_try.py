@@ -15,6 +15,11 @@ from typing import Any
 
 import pytest
 
+from tb_perfadvisor.machine.load import processes_of
+from tb_perfadvisor.proof.runner import Runner
+from tb_perfadvisor.proof.runs import Plan
+from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
+
 PROGRAM = """
 import time
 import torch
@@ -259,3 +264,40 @@ def test_backward_passes_are_steps_without_an_optimizer(tmp_path: Path, checkout
     said = tried(tmp_path, checkout, f"{patch}-    time.sleep(0.004)\n")
     assert said["proof"]["verdict"] == "faster", said
     assert said["results"] == {"agreement": "equal", "text": "losses equal"}
+
+
+RANKS = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+x = torch.full((4, 8), 1.0 + dist.get_rank())
+for number in range(100_000):
+    optimizer.zero_grad()
+    loss = net(x).pow(2).mean()
+    loss.backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    time.sleep(0.002)
+"""
+
+
+def test_ranks_of_torchrun_take_turns(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "train.py").write_text(RANKS)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    command = [sys.executable, *launcher]
+    with working_space() as space:
+        runner = Runner(take_snapshot(checkout, space), space, command, checkout)
+        plan = Plan(begin=12, block_steps=5, blocks=6)
+        version = runner.snapshot.directory
+        runs = runner.measure_in_turns(version, version, "change", plan, 120.0, base_first=True)
+        assert processes_of(str(space).encode()) == []
+    for run in runs:
+        assert (run.problem, run.is_complete, run.begin) == ("", True, 12)
+        # Of rank 0 alone.
+        work = [(row.optimizer_steps, row.backward_passes) for row in run.counters]
+        assert work == [(12 + 5 * block, 12 + 5 * block) for block in range(7)]
+    assert runs[0].series == runs[1].series
