@@ -30,6 +30,12 @@ def test_the_list_names_what_it_needs(batch: str) -> None:
     assert known == {program.name for program in programs(batch)}
 
 
+def test_the_list_of_proofs_names_what_it_needs() -> None:
+    listed = recipes("tried/programs")
+    assert len({recipe.name for recipe in listed}) == len(listed) >= 12
+    assert {name for recipe in listed for name in recipe.data} <= set(data.GENERATORS)
+
+
 def test_made_up_images_have_the_format_of_the_real_ones(tmp_path: Path) -> None:
     data.mnist(tmp_path)
     content = (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").read_bytes()
