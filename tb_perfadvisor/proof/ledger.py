@@ -104,8 +104,11 @@ def known_proofs() -> list[Proof]:
 
 
 def is_within(proof: Proof) -> bool | None:
-    """Whether the predicted and the measured range overlap; None without both."""
-    if proof.predicted is None or proof.measured is None:
+    """Whether the predicted and the measured range overlap; None without both or a verdict.
+
+    The range of an undecided trial may be so wide that every prediction would be right.
+    """
+    if proof.predicted is None or proof.measured is None or proof.verdict == "undecided":
         return None
     return proof.predicted.low <= proof.measured.high and proof.measured.low <= proof.predicted.high
 

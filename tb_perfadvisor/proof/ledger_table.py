@@ -34,7 +34,7 @@ def summary(proofs: Sequence[Proof]) -> str:
         return "No change with a prediction was measured yet."
     return (
         f"The predicted and the measured range meet in {sum(map(bool, judged))} of {len(judged)} "
-        "trials that have both."
+        "decided trials that have both."
     )
 
 

@@ -85,6 +85,7 @@ def test_ranges_meet_or_not() -> None:
     assert is_within(proof()) is True
     assert is_within(proof(measured=Effect(0.01, 0.02, 0.03))) is False
     assert is_within(proof(predicted=None)) is None
+    assert is_within(proof(measured=Effect(-9, 0, 0.9), verdict="undecided")) is None
 
 
 def test_words() -> None:
@@ -102,7 +103,7 @@ def test_the_table() -> None:
         "| fused-optimizer | 12.1 ms | 12–21 % | 18 % (16–20 %) | faster | 6 |",
         "| fused-optimizer | 12.1 ms | 12–21 % | none | refused: samples | 6 |",
         "",
-        "The predicted and the measured range meet in 1 of 1 trials that have both.",
+        "The predicted and the measured range meet in 1 of 1 decided trials that have both.",
     ]
     assert summary([]) == "No change with a prediction was measured yet."
 
