@@ -50,6 +50,15 @@ def generated_ns(code: SelfTime) -> int:
     return sum(ns for name, ns in times if is_wrapper(name))
 
 
+def is_mostly_wrapper(code: SelfTime, total: int) -> bool:
+    """Whether generated wrappers take half of the stalls, or longer than any other code."""
+    wrapper_ns = generated_ns(code)
+    times = zip(code.names, code.self_ns, strict=True)
+    others = [ns for name, ns in times if not is_wrapper(name)]
+    is_known = 2 * (wrapper_ns + sum(others)) >= total
+    return 2 * wrapper_ns >= total or (is_known and wrapper_ns > max(others, default=0))
+
+
 def is_wrapper(name: str) -> bool:
     """Whether an event is a function of a generated file, or the range around its call.
 

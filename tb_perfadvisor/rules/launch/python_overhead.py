@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host_code import (
     dispatching_on_host,
-    generated_ns,
     host_code_table,
-    is_wrapper,
+    is_mostly_wrapper,
     longest_stretch,
 )
 from tb_perfadvisor.rules.evidence.instance import short_name
@@ -33,6 +30,11 @@ from tb_perfadvisor.signals.host.idle_owners import (
     IdleOwner,
     idle_without,
 )
+from tb_perfadvisor.signals.host.recurring_gaps import (
+    is_python_in_single_step,
+    records_all_operators,
+    recurs,
+)
 from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.launch.gaps import (
     LONGEST_LAUNCH_GAP_NS,
@@ -42,8 +44,6 @@ from tb_perfadvisor.signals.launch.gaps import (
 )
 from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -54,7 +54,6 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.whatif import Remove
 
-_FEWEST_STALLS = 3
 _OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
 _NAMELESS = "Record what the host does in the long gaps"
 _OF_SAMPLES = "Make batches in fewer calls of Python"
@@ -133,7 +132,7 @@ class PythonOverhead(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when most steps have long stretches of host code."""
         attribution = signals.attribution
-        is_recorded = _records_all_operators(signals)
+        is_recorded = records_all_operators(signals)
         usual_ns = self.minimum_python_ns if is_recorded else self.minimum_stall_ns
         longest_ns = stretched_ns(usual_ns, signals.trace)
         _, gaps = short_and_long_gaps(attribution.idle, longest_ns)
@@ -153,8 +152,8 @@ class PythonOverhead(Rule):
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
-        recurs = _recurs(signals, gaps)
-        if not recurs and not _is_python_in_single_step(signals, claims):
+        is_recurring = recurs(signals, gaps)
+        if not is_recurring and not is_python_in_single_step(signals, claims):
             return
         recorded_stalls = intersect(claims, recorded)
         recorded_ns = total_ns(recorded_stalls)
@@ -166,7 +165,7 @@ class PythonOverhead(Rule):
             return
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
-        is_in_wrapper = _is_mostly_wrapper(host_code, total)
+        is_in_wrapper = is_mostly_wrapper(host_code, total)
         name = short_name(host_code.names[0]) if is_known and host_code.names else ""
         what = f", mostly in {name}" if name else ""
         if is_in_wrapper:
@@ -186,7 +185,7 @@ class PythonOverhead(Rule):
                 f" launch nothing{what}."
             ),
             saving=Saving(
-                max(recorded_ns - recording_ns, 0) if is_known and recurs else 0,
+                max(recorded_ns - recording_ns, 0) if is_known and is_recurring else 0,
                 recorded_ns if is_known else (total - others_ns) // 2,
                 total,
                 claims,
@@ -215,47 +214,6 @@ def _first_advice(function: BusyFunction | None, is_nameless: bool) -> tuple[str
     if function is not None:
         return ("batch-at-once",) if function.makes_samples else ("one-call-for-all",)
     return ("record-host-code",) if is_nameless else ()
-
-
-def _records_all_operators(signals: Signals) -> bool:
-    """Whether time between two operators is Python; not if threads run collectives."""
-    trace = signals.trace
-    return (
-        signals.device.is_host_only
-        and trace.source.framework == "pytorch"
-        and len(trace.rows(EventKind.HOST_COLLECTIVE)) == 0
-    )
-
-
-def _is_mostly_wrapper(code: SelfTime, total: int) -> bool:
-    """Whether generated wrappers take half of the stalls, or longer than any other code."""
-    wrapper_ns = generated_ns(code)
-    times = zip(code.names, code.self_ns, strict=True)
-    others = [ns for name, ns in times if not is_wrapper(name)]
-    is_known = 2 * (wrapper_ns + sum(others)) >= total
-    return 2 * wrapper_ns >= total or (is_known and wrapper_ns > max(others, default=0))
-
-
-def _recurs(signals: Signals, gaps: Intervals) -> bool:
-    """Whether the gaps occur in most steps rather than once."""
-    steps = signals.steps
-    length = gaps[:, 1] - gaps[:, 0]
-    if len(steps) <= 1:
-        # One long stretch among short ones is something that the program does once.
-        return len(gaps) >= _FEWEST_STALLS and 3 * int(length.max()) <= 2 * int(length.sum())
-    # A gap that crosses the end of a step belongs to the step with most of it.
-    step = np.searchsorted(steps.start_ns, gaps[:, 0] + length // 2, side="right")
-    return bool(2 * len(distinct(step)) > len(steps))
-
-
-def _is_python_in_single_step(signals: Signals, claims: Intervals) -> bool:
-    """Whether the only step, marked by the program, runs Python where it stalls.
-
-    One-time work, such as loading a library or allocating memory, is mostly native code.
-    """
-    steps = signals.steps
-    python_ns = total_ns(intersect(claims, signals.attribution.intervals[Cause.PYTHON]))
-    return len(steps) == 1 and not steps.is_inferred and 2 * python_ns > total_ns(claims)
 
 
 def _evidence(
