@@ -151,6 +151,21 @@ def test_a_function_that_looks_find_for_half_of_the_gaps_is_named(
     assert f"36.0 % of the time in {function} (train.py:12)" in finding.summary
 
 
+def test_lines_of_a_top_level_are_no_function() -> None:
+    # As above, but the script's lines are of no function: neither takes half of the gaps.
+    script = (Line("train.py", 12, 0.2, ""), Line("train.py", 13, 0.16, ""))
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |o.......o.|o.......o.|o.......o.|
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """)
+    lines = Lines(40.0, 1000, script)
+    (finding,) = find(PythonOverhead, replace(trace, facts=Facts(lines=lines))) or ()
+    assert finding.remedies[0].change == "record-host-code"
+    assert "20.0 % of the time in train.py:12" in finding.summary
+
+
 def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:
     trace = """
         cell 1ms

@@ -58,12 +58,14 @@ class BusyFunction(NamedTuple):
 def busiest_function(lines: Lines | None) -> BusyFunction | None:
     """The function in which the program was most often outside of frameworks; None if seldom.
 
-    What frameworks do is in profiles.
+    What frameworks do is in profiles. Each line of a script's top level counts by itself: together
+    they may be the whole program.
     """
-    found: dict[tuple[str, str], list[Line]] = {}
+    found: dict[tuple[str, str, int], list[Line]] = {}
     for line in () if lines is None else lines.lines:
         if _is_outside(line):
-            found.setdefault((line.path, line.function), []).append(line)
+            place = line.path, line.function, 0 if line.function else line.line
+            found.setdefault(place, []).append(line)
     functions = (BusyFunction(tuple(sorted(of, key=lambda o: -o.share))) for of in found.values())
     busiest = max(functions, key=lambda function: function.share, default=None)
     return busiest if busiest is not None and busiest.share >= _OFTEN else None
