@@ -83,7 +83,7 @@ def test_the_first_remedy_is_that_of_the_cause(
     drawing, legend = drawn(label, inside, copied)
     (wanted,) = [cause.changes for cause in CAUSES if cause.label == label]
     (finding,) = find(DeviceSynchronization, drawing, legend=legend) or ()
-    assert finding.instance.endswith(f", mostly {label}")
+    assert finding.instance.endswith(f", by {label}")
     assert finding.remedies[0].change in wanted
     in_backward = find(BackwardSynchronization, drawing, legend=legend) or ()
     assert len(in_backward) == (1 if node else 0)

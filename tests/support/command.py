@@ -46,7 +46,8 @@ def run(*arguments: object, status: int | None = 0, width: int = 120) -> Result:
             main()
         except SystemExit as ended:
             returncode = ended.code
-    assert "Traceback" not in stderr.getvalue() + stdout.getvalue()
+    printed = stderr.getvalue() + stdout.getvalue()
+    assert "Traceback" not in printed, printed[-4000:]
     assert status is None or returncode == status, stderr.getvalue()
     return Result(stdout.getvalue(), stderr.getvalue(), returncode)
 
