@@ -24,7 +24,7 @@ def section(batch: Sequence[Program], when: str) -> Iterator[str]:
     source = "" if is_own else f" of {len(repositories)} repositories"
     yield (
         f"Judged once, {when}: {len(rows)} of the {len(batch)} programs{source}. "
-        f"{len(left_out)} do not run or cannot be measured"
+        f"{len(left_out)} could not be run or measured"
         + (f", {waiting} were not reached." if waiting else ".")
     )
     yield ""

@@ -122,7 +122,7 @@ def test_programs_of_our_own_are_counted_by_framework() -> None:
         replace(program("graph", "input", "high", "host", 0.25, "JAX"), repository="."),
     ]
     lines = "\n".join(section(batch, "today"))
-    assert "2 of the 2 programs. 0 do not run" in lines
+    assert "2 of the 2 programs. 0 could not be run" in lines
     assert "| known cause ranks first | 0 of 1 | 1 of 1 | 1 of 2 = 50 %" in lines
 
 
