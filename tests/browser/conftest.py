@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.browser import (
     WINDOW,
     Visitor,
     captures_at,
+    link,
     report_at,
     serving,
 )
@@ -94,12 +95,54 @@ def board(tmp_path: Path) -> Iterator[Callable[..., str]]:
         )
 
 
+@pytest.fixture(scope="session")
+def windows(browser: Any) -> Iterator[list[Visitor]]:
+    """Windows that tests open one after the other."""
+    kept: list[Visitor] = []
+    yield kept
+    for window in kept:
+        window.context.close()
+
+
+def new_window(browser: Any) -> Visitor:
+    context = browser.new_context(**WINDOW)
+    context.add_init_script(WATCH_SHIFTS)
+    return Visitor(context)
+
+
+@contextmanager
+def window_of(
+    browser: Any, windows: list[Visitor], request: pytest.FixtureRequest
+) -> Iterator[Visitor]:
+    """A window as after a start, without errors in the tab at the end of the test."""
+    failures = request.session.testsfailed
+    window = windows.pop() if windows else new_window(browser)
+    yield window
+    errors = list(window.errors)
+    if errors or request.session.testsfailed > failures:
+        window.context.close()
+    else:
+        window.leave()
+        windows.append(window)
+    assert errors == []
+
+
 @pytest.fixture
-def visitor(browser: Any) -> Iterator[Visitor]:
-    made = Visitor(browser.new_context(**WINDOW))
-    yield made
-    made.context.close()
-    assert made.errors == []
+def visitor(
+    browser: Any, windows: list[Visitor], request: pytest.FixtureRequest
+) -> Iterator[Visitor]:
+    """The window of a user."""
+    with window_of(browser, windows, request) as window:
+        yield window
+
+
+@pytest.fixture
+def guest(
+    browser: Any, windows: list[Visitor], request: pytest.FixtureRequest
+) -> Iterator[Visitor]:
+    """The window of another user, with a context of its own."""
+    with window_of(browser, windows, request) as window:
+        yield window
 
 
 @pytest.fixture
@@ -124,25 +167,13 @@ def ids(
 
 
 @pytest.fixture
-def opened(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """Opens a page of the tab; console errors fail the test at its end."""
-    pages: list[Any] = []
-    errors: list[str] = []
+def opened(visitor: Visitor, address: str) -> Callable[..., Any]:
+    """Opens a page of the tab."""
 
     def go(view: str, capture: str, *, width: int = 1280, dark: bool = False, **rest: str) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 1000})
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        page.add_init_script(WATCH_SHIFTS)
-        pages.append(page)
-        values = {"capture": capture, "view": view, **rest}
-        link = "".join(f"&p.perf_advisor.{key}={value}" for key, value in values.items())
-        page.goto(f"{address}/?darkMode={str(dark).lower()}#perf_advisor{link}")
-        frame = page.frame_locator("iframe[src*='perf_advisor']")
-        frame.get_by_role("heading", level=1).first.wait_for(timeout=30_000)
-        return frame
+        visitor.page.set_viewport_size({"width": width, "height": 1000})
+        tab = visitor.open(f"{address}/{link(capture, view=view, **rest)}", dark=dark)
+        tab.get_by_role("heading", level=1).first.wait_for(timeout=30_000)
+        return tab
 
-    yield go
-    for page in pages:
-        page.close()
-    assert not errors
+    return go

@@ -31,15 +31,10 @@ def look(visitor: Visitor) -> Callable[[str], None]:
     def at(address: str) -> None:
         page, tab = visitor.page, visitor.tab()
         page.set_viewport_size({"width": LOOKS[0][1], "height": 1000})
-        page.goto(address)
-        # An address that differs only after the # does not load the page again.
-        page.reload()
+        visitor.open(address)
         tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
         for theme, width in LOOKS:
-            # As TensorBoard does, whose button has no name that lasts.
-            page.evaluate(
-                "isDark => document.body.classList.toggle('dark-mode', isDark)", theme == "dark"
-            )
+            visitor.darken(theme == "dark")
             tab.locator(f"html[data-theme={theme}]").wait_for()
             page.set_viewport_size({"width": width, "height": 1000})
             settle(tab)

@@ -251,6 +251,7 @@ STATES = (
 @pytest.mark.parametrize("state", STATES, ids=lambda state: f"{state.view}-{state.change.__name__}")
 def test_the_address_restores_what_is_shown(
     visitor: Visitor,
+    guest: Visitor,
     address: str,
     captures: list[dict[str, Any]],
     ids: Callable[[str], str],
@@ -261,10 +262,10 @@ def test_the_address_restores_what_is_shown(
         report_of(capture["id"])
     rest = {"target": ids("pytorch_input_fixed")} if state.view == "compare" else {}
     where = link(ids(state.run), **rest) if state.run else "#perf_advisor"
-    check(visitor, f"{address}/{where}", state)
+    check(visitor, guest, f"{address}/{where}", state)
 
 
-def check(visitor: Visitor, where: str, state: State) -> None:
+def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
     """Change a page, and expect the same picture in another window and after Back."""
     page, tab = visitor.page, visitor.tab()
     main = tab.locator("main")
@@ -274,7 +275,7 @@ def check(visitor: Visitor, where: str, state: State) -> None:
         drawn: str = main.evaluate(PICTURE)
         return drawn
 
-    page.goto(f"{where}&p.perf_advisor.view={state.view}")
+    visitor.open(f"{where}&p.perf_advisor.view={state.view}")
     tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
     settle(tab)
     before = picture()
@@ -287,13 +288,10 @@ def check(visitor: Visitor, where: str, state: State) -> None:
     assert [name for name in state.named if name not in shown] == []
 
     # A new window shows the same.
-    other = Visitor(visitor.context)
-    other.page.goto(page.url)
-    other.tab().get_by_role("heading", level=1).first.wait_for(timeout=40_000)
-    settle(other.tab())
-    expect(other.page, other.tab(), changed)
-    other.page.close()
-    assert other.errors == []
+    other = guest.open(page.url)
+    other.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    settle(other)
+    expect(guest.page, other, changed)
 
     # So does Back, from another page, which has nothing of this state in its address.
     other_page = "Rules" if state.view == "files" else "Files"
@@ -340,8 +338,8 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ids=lambda state: state.view,
 )
 def test_the_address_restores_pages_of_other_profiles(
-    visitor: Visitor, others: str, state: State
+    visitor: Visitor, guest: Visitor, others: str, state: State
 ) -> None:
     capture = capture_of(others, state.run)["id"]
     report_at(others, capture)
-    check(visitor, f"{others}/{link(capture)}", state)
+    check(visitor, guest, f"{others}/{link(capture)}", state)

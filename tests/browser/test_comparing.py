@@ -28,7 +28,7 @@ def test_report_suggests_its_partner_in_the_right_order(
     page, tab = visitor.page, visitor.tab()
     # The base is the run before the change, whichever of the two is open.
     for capture, other in ((slow, FIXED), (fixed, SLOW)):
-        page.goto(f"{address}/?{capture}{link(capture)}")
+        visitor.open(f"{address}/{link(capture)}")
         tab.get_by_text("Compare with…").click(timeout=40_000)
         tab.get_by_role("link", name=re.compile(f"^{other}")).click()
         tab.get_by_role("heading", level=2, name=re.compile("times as fast")).wait_for(
@@ -43,8 +43,7 @@ def test_slower_run_gets_no_praise(
     visitor: Visitor, address: str, ids: Callable[[str], str]
 ) -> None:
     slow, fixed = ids(SLOW), ids(FIXED)
-    page, tab = visitor.page, visitor.tab()
-    page.goto(f"{address}/{link(fixed, view='compare', base=fixed, target=slow)}")
+    tab = visitor.open(f"{address}/{link(fixed, view='compare', base=fixed, target=slow)}")
     tab.get_by_role("heading", level=2, name=re.compile("times as long")).wait_for(timeout=40_000)
     assert tab.get_by_text("Fixed", exact=True).count() == 0
     badge = tab.locator(".badge", has_text="Slower")
@@ -62,8 +61,7 @@ def test_other_programs_are_not_comparable(
     visitor: Visitor, address: str, ids: Callable[[str], str]
 ) -> None:
     base, target = ids("jax_healthy"), ids(FIXED)
-    page, tab = visitor.page, visitor.tab()
-    page.goto(f"{address}/{link(base, view='compare', base=base, target=target)}")
+    tab = visitor.open(f"{address}/{link(base, view='compare', base=base, target=target)}")
     heading = tab.get_by_role("heading", level=2, name=re.compile("^Not comparable"))
     heading.wait_for(timeout=40_000)
     assert "different frameworks" in text_of(heading)
@@ -77,7 +75,7 @@ def test_link_to_a_finding_is_copied_and_opens_it(
     finding = read(f"captures/{capture}/report")["findings"][0]["rule_id"]
     page, tab = visitor.page, visitor.tab()
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.goto(f"{address}/{link(capture, finding=finding)}")
+    visitor.open(f"{address}/{link(capture, finding=finding)}")
     body = tab.locator(f"#finding-{finding}")
     body.get_by_role("button", name="Copy link").click(timeout=40_000)
     body.get_by_text("Copied").first.wait_for()

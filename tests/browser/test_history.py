@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,15 @@ import pytest
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
-from tests.support.browser import Visitor, captures_at, link, report_at, text_of, violations
+from tests.support.browser import (
+    Visitor,
+    captures_at,
+    link,
+    report_at,
+    serving,
+    text_of,
+    violations,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -34,28 +41,27 @@ def profile(at_s: int, input_ms: float) -> bytes:
     return write_kineto(builder.build())
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A run that waits for input, hardly waits, and waits again, in a directory per step."""
+    logs = tmp_path_factory.mktemp("logs")
     for number, input_ms in enumerate((8, 0.1, 8)):
         at_s = START + 3_600 * number
-        directory = tmp_path / "logs" / RUN / f"step_{1000 * (number + 1):08}"
+        directory = logs / RUN / f"step_{1000 * (number + 1):08}"
         directory.mkdir(parents=True)
         (directory / f"w0.{at_s}000000000.pt.trace.json").write_bytes(profile(at_s, input_ms))
-    return tmp_path / "logs"
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
 
 
 @pytest.fixture
-def shown(board: Callable[..., str], visitor: Visitor, logs: Path) -> Callable[..., Any]:
-    """Opens the page of the run; only its first recording is analyzed."""
-    server = board("--logdir", str(logs))
+def shown(server: str, visitor: Visitor) -> Callable[..., Any]:
+    """Opens the page of the run; at first, only its first recording is analyzed."""
     captures = sorted(captures_at(server), key=lambda capture: str(capture["run"]))
     report_at(server, captures[0]["id"])
 
-    def show(query: str = "") -> Any:
-        visitor.page.goto(f"{server}/{query}{link(captures[0]['id'], view='history')}")
-        visitor.page.reload()
-        tab = visitor.tab()
+    def show(dark: bool = False) -> Any:
+        tab = visitor.open(f"{server}/{link(captures[0]['id'], view='history')}", dark=dark)
         # The page has the other two analyzed.
         tab.get_by_text("latest vs. first of 3 recordings").wait_for(timeout=60_000)
         return tab
@@ -95,11 +101,11 @@ def test_a_bar_opens_its_report_and_a_pair_is_compared(shown: Callable[..., Any]
 
 
 def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor) -> None:
-    for query in ("", "?darkMode=true"):
-        tab = shown(query)
+    for dark in (False, True):
+        tab = shown(dark=dark)
         for width in (360, 700, 1920):
             visitor.page.set_viewport_size({"width": width, "height": 900})
             tab.get_by_role("img", name="Step times of 3 recordings").wait_for()
             html = tab.locator("html")
             assert html.evaluate("e => e.scrollWidth <= e.clientWidth"), width
-            assert violations(tab) == [], (query, width)
+            assert violations(tab) == [], (dark, width)

@@ -59,7 +59,7 @@ def test_straggler_among_64_ranks_is_shown_on_a_small_page(
     view = read(server, f"captures/{capture}/views/ranks")
     assert view["late"] == [LATE]
     for name in ("report", "ranks", "files"):
-        page.goto(f"{server}/?visit={name}{link(capture, view=name)}")
+        visitor.open(f"{server}/{link(capture, view=name)}")
         tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
         if name == "ranks":
             heading = f"Other ranks wait 6.00 ms per step for rank {LATE}"

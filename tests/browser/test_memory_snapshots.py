@@ -11,7 +11,7 @@ import pytest
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import (
-    WATCH_SHIFTS,
+    Visitor,
     capture_of,
     link,
     report_at,
@@ -54,14 +54,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def opened(
-    browser: Any, server: str, run: str, view: str, *, dark: bool = False, **rest: str
+    visitor: Visitor, server: str, run: str, view: str, *, dark: bool = False, **rest: str
 ) -> Any:
     capture = capture_of(server, run)["id"]
     report_at(server, capture)
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    page.add_init_script(WATCH_SHIFTS)
-    page.goto(f"{server}/{'?darkMode=true' if dark else ''}{link(capture, view=view, **rest)}")
-    frame = page.frame_locator("iframe[src*='perf_advisor']")
+    frame = visitor.open(f"{server}/{link(capture, view=view, **rest)}", dark=dark)
     frame.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
     return frame
 
@@ -77,8 +74,10 @@ def check_page(frame: Any) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_memory_shows_who_holds_it_and_what_failed(browser: Any, server: str, dark: bool) -> None:
-    frame = opened(browser, server, "before", "memory", dark=dark)
+def test_memory_shows_who_holds_it_and_what_failed(
+    visitor: Visitor, server: str, dark: bool
+) -> None:
+    frame = opened(visitor, server, "before", "memory", dark=dark)
     # At the last step: 1 GiB and ten times 32 MiB.
     frame.get_by_role("heading", level=1, name="Peak device memory: 1.31 GiB").wait_for()
     holder = frame.get_by_role("row").filter(has_text="p/model.py:3 forward").first
@@ -94,8 +93,8 @@ def test_memory_shows_who_holds_it_and_what_failed(browser: Any, server: str, da
     check_page(frame)
 
 
-def test_the_report_begins_with_what_failed(browser: Any, server: str) -> None:
-    frame = opened(browser, server, "before", "report")
+def test_the_report_begins_with_what_failed(visitor: Visitor, server: str) -> None:
+    frame = opened(visitor, server, "before", "report")
     heading = "Make the failed allocation fit: 8.00 GiB did not fit"
     frame.get_by_role("heading", level=1, name=heading).wait_for()
     frame.get_by_text(
@@ -106,18 +105,18 @@ def test_the_report_begins_with_what_failed(browser: Any, server: str) -> None:
     frame.get_by_role("heading", level=1, name="Peak device memory").wait_for()
 
 
-def test_a_snapshot_beside_a_profile_is_part_of_its_report(browser: Any, server: str) -> None:
-    frame = opened(browser, server, "both", "memory")
+def test_a_snapshot_beside_a_profile_is_part_of_its_report(visitor: Visitor, server: str) -> None:
+    frame = opened(visitor, server, "both", "memory")
     frame.get_by_role("heading", name="Peak device memory: 1.31 GiB").wait_for()
     frame.get_by_role("link", name="Report", exact=True).click()
     frame.get_by_role("heading", name="Where a").wait_for()
 
 
-def test_two_snapshots_are_compared_by_line(browser: Any, server: str) -> None:
+def test_two_snapshots_are_compared_by_line(visitor: Visitor, server: str) -> None:
     other = capture_of(server, "after")["id"]
     report_at(server, other)
     base = capture_of(server, "before")["id"]
-    frame = opened(browser, server, "before", "compare", base=base, target=other)
+    frame = opened(visitor, server, "before", "compare", base=base, target=other)
     # 1,344 MiB before, and ten times 32 more: 23.8 %.
     frame.get_by_role(
         "heading", level=2, name=re.compile(r"instead of 1\.31 GiB .23\.8")

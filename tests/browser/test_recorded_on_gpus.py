@@ -53,8 +53,7 @@ def shown(server: str, visitor: Visitor) -> Callable[..., tuple[str, Any]]:
     def show(view: str, run: str = RESNET, **rest: str) -> tuple[str, Any]:
         capture = capture_of(server, run)["id"]
         report_at(server, capture)
-        visitor.page.goto(f"{server}/{link(capture, view=view, **rest)}")
-        tab = visitor.tab()
+        tab = visitor.open(f"{server}/{link(capture, view=view, **rest)}")
         tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
         return capture, tab
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import WATCH_SHIFTS, Visitor, link, settle, text_of
+from tests.support.browser import Visitor, link, settle, text_of
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +22,7 @@ def test_table_begins_with_what_was_found_and_rows_open_pages(
     findings = read(f"captures/{capture}/report")["findings"]
     rules = {rule["id"]: rule for rule in read("rules")["rules"]}
     page, tab = visitor.page, visitor.tab()
-    page.goto(f"{address}/{link(capture, view='rules')}")
+    visitor.open(f"{address}/{link(capture, view='rules')}")
     tab.get_by_role("heading", level=1, name=f"{len(rules)} rules").wait_for(timeout=40_000)
     rows = tab.get_by_role("group", name="Rules", exact=True).locator("tbody tr")
     for place, finding in enumerate(findings):
@@ -63,7 +63,6 @@ def test_a_report_that_arrives_late_moves_nothing(
     capture = ids("pytorch_input_slow")
     page, tab = visitor.page, visitor.tab()
     page.set_viewport_size({"width": 360, "height": 1000})
-    page.add_init_script(WATCH_SHIFTS)
 
     def delay(route: Any) -> None:
         page.wait_for_timeout(1000)
@@ -71,7 +70,7 @@ def test_a_report_that_arrives_late_moves_nothing(
 
     page.route("**/report", delay)
     rest = {} if rule is None else {"rule": rule}
-    page.goto(f"{address}/{link(capture, view='rules', **rest)}")
+    visitor.open(f"{address}/{link(capture, view='rules', **rest)}")
     tab.get_by_text("Found").first.wait_for(timeout=40_000)
     settle(tab)
     assert sum(tab.locator("html").evaluate("shifts")) < 0.02
@@ -80,12 +79,9 @@ def test_a_report_that_arrives_late_moves_nothing(
 def test_rules_without_a_capture_and_a_rule_that_is_not_there(
     visitor: Visitor, address: str
 ) -> None:
-    page, tab = visitor.page, visitor.tab()
-    page.goto(f"{address}/#perf_advisor&p.perf_advisor.view=rules")
+    tab = visitor.open(f"{address}/#perf_advisor&p.perf_advisor.view=rules")
     tab.get_by_role("columnheader", name="Category").wait_for(timeout=40_000)
     assert tab.get_by_role("columnheader", name="Outcome").count() == 0
-    page.goto(
-        f"{address}/?again#perf_advisor&p.perf_advisor.view=rules&p.perf_advisor.rule=no-such"
-    )
+    visitor.open(f"{address}/#perf_advisor&p.perf_advisor.view=rules&p.perf_advisor.rule=no-such")
     tab.get_by_role("heading", name="there is no such rule").wait_for(timeout=40_000)
     visitor.errors.clear()  # the browser logs the failed request

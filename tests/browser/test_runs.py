@@ -122,7 +122,7 @@ def test_rows_are_links_and_back_returns_to_the_table(
     capture = next(item for item in captures if item["run"] == "pytorch_input_slow")
     report = report_at(address, capture["id"])
     page, tab = visitor.page, visitor.tab()
-    page.goto(f"{address}/#perf_advisor")
+    visitor.open(f"{address}/#perf_advisor")
     row = tab.get_by_role("link", name="pytorch_input_slow", exact=True)
     row.wait_for(timeout=40_000)
     assert row.get_attribute("href") == (

@@ -10,7 +10,7 @@ import pytest
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import (
-    WATCH_SHIFTS,
+    Visitor,
     capture_of,
     link,
     report_at,
@@ -42,21 +42,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def opened(browser: Any, server: str, run: str, view: str, *, dark: bool = False) -> Any:
+def opened(visitor: Visitor, server: str, run: str, view: str, *, dark: bool = False) -> Any:
     capture = capture_of(server, run)["id"]
     report_at(server, capture)
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    page.add_init_script(WATCH_SHIFTS)
-    mode = "?darkMode=true" if dark else ""
-    page.goto(f"{server}/{mode}{link(capture, view=view)}")
-    frame = page.frame_locator("iframe[src*='perf_advisor']")
+    frame = visitor.open(f"{server}/{link(capture, view=view)}", dark=dark)
     frame.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
     return frame
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_page_shows_the_steps_and_is_accessible(browser: Any, server: str, dark: bool) -> None:
-    frame = opened(browser, server, "server", "serving", dark=dark)
+def test_the_page_shows_the_steps_and_is_accessible(
+    visitor: Visitor, server: str, dark: bool
+) -> None:
+    frame = opened(visitor, server, "server", "serving", dark=dark)
     # 100 µs to prepare, 5 to launch, 5,000 on the device, 100 of results and scheduling.
     heading = "Decode steps take 5.21 ms for 8 requests"
     frame.get_by_role("heading", level=1, name=heading).wait_for(timeout=20_000)
@@ -78,9 +76,9 @@ def test_the_page_shows_the_steps_and_is_accessible(browser: Any, server: str, d
         assert html.evaluate("html => html.scrollWidth - html.clientWidth") <= 0, width
 
 
-def test_only_servers_have_the_page(browser: Any, server: str) -> None:
-    of_server = opened(browser, server, "server", "report")
+def test_only_servers_have_the_page(visitor: Visitor, server: str) -> None:
+    of_server = opened(visitor, server, "server", "report")
     of_server.get_by_role("link", name="Serving").wait_for()
-    of_model = opened(browser, server, "model", "report")
+    of_model = opened(visitor, server, "model", "report")
     of_model.get_by_role("link", name="Steps").wait_for()
     assert of_model.get_by_role("link", name="Serving").count() == 0

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import capture_of, link, read, report_at, serving, violations
+from tests.support.browser import (
+    Visitor,
+    capture_of,
+    eventually,
+    link,
+    read,
+    report_at,
+    serving,
+    violations,
+)
 from tests.support.kineto_files import event, to_bytes
 
 pytestmark = pytest.mark.browser
@@ -59,26 +68,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def shown(browser: Any, served: Served) -> Iterator[Callable[..., Any]]:
-    """Opens a page of it, and gives the tab; console errors fail the test at its end."""
-    pages: list[Any] = []
-    errors: list[str] = []
+def shown(visitor: Visitor, served: Served) -> Callable[..., Any]:
+    """Opens a page of it, and gives the tab."""
 
     def go(*, width: int = 1280, dark: bool = False, **values: str) -> Any:
         address, capture = served
-        page = browser.new_page(viewport={"width": width, "height": 1000})
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        pages.append(page)
-        page.goto(f"{address}/?darkMode={str(dark).lower()}{link(capture, **values)}")
-        tab = page.frame_locator("iframe[src*='perf_advisor']")
+        visitor.page.set_viewport_size({"width": width, "height": 1000})
+        tab = visitor.open(f"{address}/{link(capture, **values)}", dark=dark)
         tab.locator("canvas[data-drawn]").first.wait_for(timeout=40_000)
         return tab
 
-    yield go
-    for page in pages:
-        page.close()
-    assert not errors
+    return go
 
 
 def chosen(tab: Any) -> str:
@@ -99,20 +99,17 @@ def test_two_clicks_from_the_report_to_the_slow_call(shown: Callable[..., Any]) 
 
 
 @pytest.mark.corpus
-def test_two_clicks_in_a_recording(browser: Any, corpus: Path, tmp_path: Path) -> None:
+def test_two_clicks_in_a_recording(visitor: Visitor, corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus / RECORDED, tmp_path / "logs" / "run")
     with serving("--logdir", str(tmp_path / "logs"), cache=tmp_path / "cache") as address:
         capture = capture_of(address, "run")["id"]
         report_at(address, capture)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.goto(f"{address}/{link(capture)}")
-        tab = page.frame_locator("iframe[src*='perf_advisor']")
+        tab = visitor.open(f"{address}/{link(capture)}")
         tab.get_by_role("button", name="As a table").click(timeout=40_000)
         rows = tab.get_by_role("group", name="Events in view").get_by_role("row")
         rows.filter(has_text="__getitem__").first.get_by_role("button").click()
         assert "gen_torch.py(9): __getitem__" in chosen(tab)
         assert "gen_torch.py:9 __getitem__" in chosen(tab)
-        page.close()
 
 
 def test_one_click_on_the_picture(shown: Callable[..., Any], served: Served) -> None:
@@ -141,32 +138,40 @@ def test_one_click_on_the_picture(shown: Callable[..., Any], served: Served) -> 
     assert "__getitem__" in chosen(tab)
 
 
+def drawn(canvas: Any) -> tuple[int, int]:
+    first, last = map(int, canvas.get_attribute("data-drawn").split("-"))
+    return first, last
+
+
+def redrawn(canvas: Any, before: tuple[int, int]) -> tuple[int, int]:
+    """What is drawn once it is something else, and stays."""
+    eventually(canvas.page, lambda: drawn(canvas) != before)
+    now = (0, 0)
+    while now != (now := drawn(canvas)):
+        canvas.page.wait_for_timeout(500)
+    return now
+
+
 def test_keys_move_zoom_and_choose(shown: Callable[..., Any]) -> None:
     tab = shown(view="timeline")
     plane = tab.get_by_role("application").first
     canvas = tab.locator("canvas[data-drawn]").first
-
-    def drawn() -> tuple[int, int]:
-        plane.page.wait_for_timeout(100)
-        first, last = map(int, canvas.get_attribute("data-drawn").split("-"))
-        return first, last
-
-    begin, end = drawn()
+    whole = begin, end = drawn(canvas)
     plane.press("w")
-    near = drawn()
+    near = redrawn(canvas, whole)
     assert near[1] - near[0] == pytest.approx((end - begin) / 1.6, rel=0.01)
     plane.press("d")
-    assert drawn()[0] > near[0]
+    later = redrawn(canvas, near)
+    assert later[0] > near[0]
     plane.press("a")
-    assert drawn()[0] == pytest.approx(near[0], abs=2)
+    assert redrawn(canvas, later)[0] == pytest.approx(near[0], abs=2)
     plane.press("Home")
-    plane.page.wait_for_timeout(500)
-    assert drawn() == (begin, end)
+    eventually(plane.page, lambda: drawn(canvas) == whole)
     # Right after a move that the address does not have yet.
     plane.press("d")
     plane.press("Home")
     plane.page.wait_for_timeout(500)
-    assert drawn() == (begin, end)
+    eventually(plane.page, lambda: drawn(canvas) == whole)
     plane.press("ArrowDown")
     assert "<module>" in chosen(tab)
     plane.press("ArrowDown")
@@ -178,9 +183,8 @@ def test_keys_move_zoom_and_choose(shown: Callable[..., Any]) -> None:
     tab.get_by_text(re.compile("^12 events, ")).wait_for()
     tab.get_by_role("button", name="Next match").click()
     assert "__getitem__" in chosen(tab)
-    plane.page.wait_for_timeout(600)
     # A quarter of the picture is the event.
-    first, last = drawn()
+    first, last = redrawn(canvas, whole)
     assert last - first == pytest.approx(80_000_000, rel=0.02)
 
 
@@ -189,24 +193,18 @@ def test_the_wheel_and_dragging_move_it(shown: Callable[..., Any]) -> None:
     canvas = tab.locator("canvas[data-drawn]").first
     canvas.scroll_into_view_if_needed()
     box, page = canvas.bounding_box(), canvas.page
-
-    def drawn() -> tuple[int, int]:
-        page.wait_for_timeout(100)
-        first, last = map(int, canvas.get_attribute("data-drawn").split("-"))
-        return first, last
-
-    begin, end = drawn()
+    whole = begin, end = drawn(canvas)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -400)
     page.keyboard.up("Control")
-    near = drawn()
+    near = redrawn(canvas, whole)
     # 1.0025 to the power of 400 is 2.715.
     assert near[1] - near[0] == pytest.approx((end - begin) / 2.715, rel=0.02)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 100, steps=4)
     page.mouse.up()
-    moved = drawn()
+    moved = redrawn(canvas, near)
     assert moved[0] - near[0] == pytest.approx((near[1] - near[0]) / 4, rel=0.02)
 
 
@@ -227,7 +225,7 @@ def test_it_is_accessible(shown: Callable[..., Any], width: int, dark: bool) -> 
 def test_calls_by_keys_search_and_inverted(shown: Callable[..., Any], look: str) -> None:
     tab = shown()
     tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Calls").click()
-    tab.get_by_role("heading", level=1, name=re.compile("__getitem__ takes")).wait_for()
+    tab.get_by_role("heading", level=1, name=re.compile("__getitem__ itself takes")).wait_for()
     tree = tab.get_by_role("treegrid")
     # The heaviest path is open.
     assert "__getitem__" in tree.inner_text()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tensorboard.compat.proto import summary_pb2
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
-from tests.support.browser import Visitor, capture_of, link, report_at, text_of, violations
+from tests.support.browser import Visitor, capture_of, link, report_at, serving, text_of, violations
 from tests.support.event_files import event, framed
 
 pytestmark = pytest.mark.browser
@@ -21,11 +20,12 @@ START = 1_700_000_000
 NAME = "w0.1700000001000000000.pt.trace.json"
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """400 steps of 16 ms with a pause of 2 s after step 200, profiled at step 62 for 20 ms each."""
-    run = tmp_path / "logs" / "resnet"
-    run.mkdir(parents=True)
+    logs = tmp_path_factory.mktemp("logs")
+    run = logs / "resnet"
+    run.mkdir()
     builder = TraceBuilder(rank=0, world_size=1, host="host", origin_unix_ns=(START + 1) * 10**9)
     builder.device("NVIDIA H100", memory_bytes=1 << 34)
     for number in range(4):
@@ -41,20 +41,18 @@ def logs(tmp_path: Path) -> Path:
         seconds = START + step * 0.016 + (2 if step > 200 else 0)
         records.append(event(step, seconds, value))
     (run / "events.out.tfevents.1.host").write_bytes(framed(*records))
-    return tmp_path / "logs"
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
 
 
 @pytest.fixture
-def shown(board: Callable[..., str], visitor: Visitor, logs: Path) -> Callable[..., Any]:
+def shown(server: str, visitor: Visitor) -> Callable[..., Any]:
     """Opens a page of the only capture."""
-    server = board("--logdir", str(logs))
     capture = capture_of(server, "resnet")["id"]
     report_at(server, capture)
 
-    def show(view: str = "training", query: str = "") -> Any:
-        visitor.page.goto(f"{server}/{query}{link(capture, view=view)}")
-        visitor.page.reload()
-        return visitor.tab()
+    def show(view: str = "training", dark: bool = False) -> Any:
+        return visitor.open(f"{server}/{link(capture, view=view)}", dark=dark)
 
     return show
 
@@ -93,11 +91,11 @@ def test_price_is_kept(shown: Callable[..., Any], visitor: Visitor) -> None:
 
 
 def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor) -> None:
-    for query in ("", "?darkMode=true"):
-        tab = shown(query=query)
+    for dark in (False, True):
+        tab = shown(dark=dark)
         for width in (360, 1024, 1920):
             visitor.page.set_viewport_size({"width": width, "height": 900})
             tab.get_by_role("img", name="Loss over the run").wait_for(timeout=40_000)
             html = tab.locator("html")
             assert html.evaluate("e => e.scrollWidth <= e.clientWidth"), width
-            assert violations(tab) == [], (query, width)
+            assert violations(tab) == [], (dark, width)

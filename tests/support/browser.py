@@ -19,6 +19,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 START_S = 90
 ANALYSIS_S = 90
+# Several times what anything takes on a quiet machine.
+PATIENCE_MS = 60_000
 API = "data/plugin/perf_advisor/api/v1"
 
 
@@ -164,11 +166,15 @@ new PerformanceObserver((list) => {
 """
 
 
+FRAME = "iframe[src*='perf_advisor']"
+
+
 class Visitor:
     """A browser page with a record of the errors in the tab."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
+        context.set_default_timeout(PATIENCE_MS)
         self.page = context.new_page()
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -182,9 +188,41 @@ class Visitor:
     def tab(self, *outer: str) -> Any:
         """The frame of the tab, inside outer frames."""
         frame = self.page
-        for selector in (*outer, "iframe[src*='perf_advisor']"):
+        for selector in (*outer, FRAME):
             frame = frame.frame_locator(selector)
         return frame
+
+    def open(self, url: str, *, dark: bool = False) -> Any:
+        """Load the tab at an address of TensorBoard, and give its frame.
+
+        TensorBoard itself takes seconds to start. It stays as it is where the page shows it.
+        """
+        site, _, place = url.partition("#")
+        if self.page.url.partition("#")[0] == site and self.page.locator(FRAME).count():
+            # A document that is being replaced must not be taken for the new one.
+            self.tab().locator("html").evaluate("html => html.setAttribute('data-old', '')")
+            self.page.evaluate("place => { location.hash = place }", place)
+            self.page.locator(FRAME).evaluate("frame => frame.contentWindow.location.reload()")
+        else:
+            self.page.goto(url)
+        self.darken(dark)
+        tab = self.tab()
+        tab.locator(f"html[data-theme={'dark' if dark else 'light'}]:not([data-old])").wait_for()
+        return tab
+
+    def darken(self, dark: bool) -> None:
+        """Choose the theme as TensorBoard does, whose button has no name that lasts."""
+        script = "dark => document.body.classList.toggle('dark-mode', dark)"
+        self.page.evaluate(script, dark)
+
+    def leave(self) -> None:
+        """Undo what a test did to the window."""
+        self.page.unroute_all()
+        self.context.unroute_all()
+        self.page.set_viewport_size(WINDOW["viewport"])
+        if self.page.url.startswith("http"):
+            self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
+        self.errors.clear()
 
 
 def eventually(
