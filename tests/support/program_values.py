@@ -35,7 +35,8 @@ def program(text: str, devices: int = 1) -> Program:
 
     Notes follow `//`: `in NAME` names the fusion that an instruction is in, `result` says that the
     program returns it, `aliased` that a result takes the memory of an argument, and `parts=4` that
-    an argument is split, and `runs=16` that a loop computes a value so often.
+    an argument is split, `runs=16` that a loop computes a value so often, and `reads=1` that only
+    this one of several results is read.
     """
     rows: dict[str, int] = {}
     opcodes, kernels, shapes, notes, edges = [], [], [], [], []
@@ -81,6 +82,11 @@ def program(text: str, devices: int = 1) -> Program:
             row: int(found[1])
             for row, text in texts.items()
             if (found := re.search(r"s32\[\]\S* constant\((-?\d+)\)", text))
+        },
+        elements_read={
+            row: (int(found[1]),)
+            for row, note in enumerate(notes)
+            if (found := re.search(r"reads=(\d+)", note))
         },
         groups={row: devices for row, opcode in enumerate(opcodes) if opcode.startswith("all-")},
         paths={},

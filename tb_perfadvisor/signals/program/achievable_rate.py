@@ -8,6 +8,7 @@ several.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
@@ -18,6 +19,7 @@ from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, passes_of, product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
+from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.units import NS_PER_S
 
 _LANES = 1024
@@ -82,9 +84,15 @@ def _needed_ns(
     signals: Signals, running: Running, operation: XlaOperation, rows: list[int]
 ) -> float | None:
     """What one execution needs at the rates that are usual; None if unknown."""
-    program, costs = running.program, costs_of(signals)
+    bytes_ns, work_ns = needed_ns(signals, operation), arithmetic_ns(signals, running.program, rows)
+    return None if work_ns is None or bytes_ns != bytes_ns else max(bytes_ns, work_ns)
+
+
+def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> float | None:
+    """What it takes to compute some values at usual rates, their bytes aside; None if unknown."""
+    costs = costs_of(signals)
     side = costs.array_side if costs is not None else _USUAL_SIDE
-    bytes_ns, flop, cycles = needed_ns(signals, operation), 0.0, 0.0
+    flop, cycles = 0.0, 0.0
     for row in rows:
         name = program.name_of(row)
         if name in PRODUCTS:
@@ -99,9 +107,7 @@ def _needed_ns(
             cycles += size * _CYCLES.get(name, 1) / _LANES
     clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
     product_ns = flop_time_ns(signals, flop)
-    if product_ns is None or bytes_ns != bytes_ns:
-        return None
-    return max(bytes_ns, product_ns, cycles / clock_hz * NS_PER_S)
+    return None if product_ns is None else max(product_ns, cycles / clock_hz * NS_PER_S)
 
 
 def _loading(product: Instruction, flop: float, side: int) -> float:

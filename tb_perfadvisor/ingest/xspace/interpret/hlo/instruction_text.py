@@ -48,8 +48,7 @@ def product_line(instruction: Any, operands: Iterable[Any]) -> str:
         ):
             line += f", {name}={{{_joined(numbers)}}}" if numbers else ""
     else:
-        if instruction.window.dimensions:
-            line += f", window={{{_window(instruction.window.dimensions)}}}"
+        line += window_text(instruction)
         line += f", dim_labels={_dim_labels(instruction.convolution_dimensions)}"
     for name in ("feature_group_count", "batch_group_count"):
         count = getattr(instruction, name)
@@ -69,6 +68,12 @@ def precision_of(instruction: Any) -> list[int]:
 def decoded(value: bytes) -> str:
     """Text of a program, in which broken characters are replaced."""
     return value.decode("utf-8", "replace")
+
+
+def window_text(instruction: Any) -> str:
+    """The window of a convolution or of a reduction: `, window={size=3x8 stride=1x7}`."""
+    dimensions = instruction.window.dimensions
+    return f", window={{{_window(dimensions)}}}" if dimensions else ""
 
 
 def _window(dimensions: Any) -> str:

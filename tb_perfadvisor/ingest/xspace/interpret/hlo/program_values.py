@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import (
     instruction_line,
     product_line,
     shape_text,
+    window_text,
 )
 from tb_perfadvisor.ingest.xspace.interpret.hlo.source_lines import source_line
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
@@ -35,7 +36,11 @@ _PASSES_ON: Final = frozenset(
 _SECOND_OF_START: Final = (b"all-gather-start", b"collective-permute-start", b"slice-start")
 """Their result is (what they read, what they write, …); that of copies begins with the latter."""
 _OF_SLICES: Final = b"ConcatBitcast"
-_TEXTS: Final = frozenset({b"compare", b"slice", b"custom-call", b"all-reduce", b"gather"})
+_TEXTS: Final = frozenset(
+    {b"compare", b"slice", b"custom-call", b"all-reduce", b"gather", b"reduce-window"}
+)
+_ALL: Final = -1
+"""Of the elements of a tuple."""
 _PRODUCTS: Final = (b"dot", b"convolution")
 _MOST_DEVICES: Final = 1 << 20
 _REPLICATED: Final = 0
@@ -63,6 +68,8 @@ class _Reader:
         self.runs: dict[int, float] = {self.entry: 1.0}
         self.kernel: dict[int, bytes] = {}
         """The outermost fusion that a computation belongs to, by computation."""
+        self.elements_read: dict[_Key, set[int]] = {}
+        """The elements of several results that anything reads, or `_ALL`."""
         self._follow_calls()
         self._known: dict[tuple[_Key, tuple[int, ...]], tuple[_Key, ...]] = {}
 
@@ -191,6 +198,7 @@ class _Reader:
             for operand in operands[:1]:
                 yield from self.values(operand, path if opcode == b"opt-barrier" else (), depth)
         else:
+            self.elements_read.setdefault(key, set()).add(path[0] if path else _ALL)
             yield key
 
     def _argument(
@@ -228,6 +236,8 @@ class _Reader:
         line = instruction_line(instruction, operands)
         if instruction.opcode == b"compare":
             line += f", direction={decoded(instruction.comparison_direction)}"
+        if instruction.opcode == b"reduce-window":
+            line += window_text(instruction)
         return line
 
 
@@ -300,12 +310,17 @@ def program_values(module: str, message: Any) -> Program | None:
         dimensions={
             row: tuple(min(int(dim), _MOST_DEVICES) for dim in i.dimensions)
             for row, i in enumerate(instructions)
-            if i.opcode in (b"iota", b"broadcast")
+            if i.opcode in (b"iota", b"broadcast", b"reduce")
         },
         numbers={
             row: int(i.literal.s32s[0])
             for row, i in enumerate(instructions)
             if i.opcode == b"constant" and len(i.literal.s32s) == 1 and not i.shape.dimensions
+        },
+        elements_read={
+            row_of[key]: tuple(sorted(read))
+            for key, read in reader.elements_read.items()
+            if key in row_of and _ALL not in read
         },
         groups=_group_sizes(instructions, _devices(hlo)),
         paths={
