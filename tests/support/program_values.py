@@ -31,7 +31,7 @@ _NOTE = re.compile(r"\s*//\s*(.*)$")
 
 
 def program(text: str, devices: int = 1) -> Program:
-    """A program of one instruction a line; operands come before what reads them.
+    """A program of one instruction a line; a loop's state may be read before it is computed.
 
     Notes follow `//`: `in NAME` names the fusion that an instruction is in, `result` says that the
     program returns it, `aliased` that a result takes the memory of an argument, and `parts=4` that
@@ -39,7 +39,7 @@ def program(text: str, devices: int = 1) -> Program:
     this one of several results is read.
     """
     rows: dict[str, int] = {}
-    opcodes, kernels, shapes, notes, edges = [], [], [], [], []
+    opcodes, kernels, shapes, notes, reads = [], [], [], [], []
     texts: dict[int, str] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         note = _NOTE.search(line)
@@ -48,7 +48,7 @@ def program(text: str, devices: int = 1) -> Program:
         assert parsed is not None, line
         row, name = len(rows), instruction.partition(" = ")[0].lstrip("%")
         rows[name] = row
-        edges += [(rows[of], row, slot) for slot, of in enumerate(parsed.operand_names)]
+        reads += [(of, row, slot) for slot, of in enumerate(parsed.operand_names)]
         inside = re.search(r"\bin ([\w.\-]+)", note[1]) if note else None
         opcodes.append(parsed.opcode)
         kernels.append(inside[1] if inside else name)
@@ -56,6 +56,7 @@ def program(text: str, devices: int = 1) -> Program:
         notes.append(note[1] if note else "")
         texts[row] = instruction
     runs = [re.search(r"runs=(\d+)", note) for note in notes]
+    edges = [(rows[of], row, slot) for of, row, slot in reads]
     columns = np.array(edges, dtype=np.int32).reshape(-1, 3).T
     arguments = [opcode == "parameter" for opcode in opcodes]
     parts = [re.search(r"parts=(\d+)", note) for note in notes]

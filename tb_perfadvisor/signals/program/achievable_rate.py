@@ -105,9 +105,15 @@ def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> fl
             sizes = (program.shape_of(of).elements for of in program.operands(row))
             size = max(program.shape_of(row).elements, *sizes, 0)
             cycles += size * _CYCLES.get(name, 1) / _LANES
-    clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
     product_ns = flop_time_ns(signals, flop)
-    return None if product_ns is None else max(product_ns, cycles / clock_hz * NS_PER_S)
+    return None if product_ns is None else max(product_ns, cycles * _LANES * element_ns(signals))
+
+
+def element_ns(signals: Signals) -> float:
+    """What a cheap operation on one element takes."""
+    costs = costs_of(signals)
+    clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
+    return NS_PER_S / clock_hz / _LANES
 
 
 def _loading(product: Instruction, flop: float, side: int) -> float:
