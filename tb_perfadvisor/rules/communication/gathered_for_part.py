@@ -48,8 +48,6 @@ class GatheredForPart(FasterOperations):
     title = "Exchange only what each device uses"
     category = "communication"
 
-    refines = "exposed-communication"
-
     minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
 
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
