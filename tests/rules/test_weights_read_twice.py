@@ -50,3 +50,19 @@ def test_weights_that_stay_on_the_chip_are_read_once() -> None:
     %w = {W} copy-start({W} %far)""",
     )
     assert find(WeightsReadTwice, drawn(SLOW, DOT, program(text))) == ()
+
+
+def test_a_few_rows_beside_many_need_no_reading_of_their_own() -> None:
+    # 2048 rows of prompts, and 64 of other requests.
+    many, prompts = "bf16[2048,4096]{1,0}", "bf16[2048,16384]{1,0}"
+    text = PROGRAM.replace(f"%a = {X}", f"%a = {many}").replace(
+        f"%dot.1 = {Y} dot({X} %a", f"%dot.1 = {prompts} dot({many} %a"
+    )
+    (finding,) = find(WeightsReadTwice, drawn(SLOW, DOT, program(text))) or ()
+    assert "2 times" in finding.summary
+    assert any("prompt" in remedy.text for remedy in finding.remedies)
+    # Many rows twice: reading the weights takes next to nothing of either product.
+    both = text.replace(f"%b = {X}", f"%b = {many}").replace(
+        f"%dot.2 = {Y} dot({X} %b", f"%dot.2 = {prompts} dot({many} %b"
+    )
+    assert find(WeightsReadTwice, drawn(SLOW, DOT, program(both))) == ()

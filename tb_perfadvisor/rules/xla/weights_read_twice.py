@@ -17,13 +17,15 @@ class WeightsReadTwice(FasterOperations):
 
     What it finds
     -------------
-    Weights among the program's arguments that several products multiply by a few rows each, where
-    no product needs the result of another: the guided and the free prediction of a diffusion
-    model, or two views of a sample.
+    Weights among the program's arguments that several products read, at least one of them for a few
+    rows, where no product needs the result of another: the guided and the free prediction of a
+    diffusion model, two views of a sample, or the prompts of new requests beside the next words of
+    others.
 
     Why it matters
     --------------
     For a few rows, reading the weights is what takes the time. As one batch, they are read once.
+    Where another product multiplies them by many rows, a few more rows cost next to nothing.
 
     How it is measured
     ------------------
@@ -53,18 +55,23 @@ class WeightsReadTwice(FasterOperations):
     )
 
     noun = "product"
-    changes = ("joined-batch",)
     reads_less = True
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
         """The products by shared weights."""
         return reading_once(signals, int(self.most_rows))
 
+    def advice(self, signals: Signals) -> tuple[str, ...]:
+        """Prompts and words share a batch; inputs of one kind are joined."""
+        found = shared_weights(signals, int(self.most_rows))
+        is_beside = any(one.is_beside_many for one in found)
+        return ("words-beside-prompts", "joined-batch") if is_beside else ("joined-batch",)
+
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
         """How many weights are read how often."""
         found = shared_weights(signals, int(self.most_rows))
         size = sum(one.running.program.shape_of(one.weights).padded_bytes for one in found)
-        times = max(len(one.products) for one in found)
+        times = max(len(one.products) + one.is_beside_many for one in found)
         return f"{format_bytes(size)} read {times} times", (
             f"{cost} goes into products that read {format_bytes(size)} of weights {times} times,"
             " for inputs that do not depend on each other."

@@ -156,12 +156,15 @@ class SharedWeights(NamedTuple):
     weights: int
     """Their row in the program."""
     products: tuple[int, ...]
+    """Those of a few rows."""
     loads: float
     """How often they are read from the memory."""
+    is_beside_many: bool
+    """Whether another product multiplies them by many rows, which leaves time to read them."""
 
 
 def shared_weights(signals: Signals, most_rows: int) -> tuple[SharedWeights, ...]:
-    """The weights that several independent products read.
+    """The weights that several independent products read, at least one of them for a few rows.
 
     Args:
         signals: The worker's facts.
@@ -178,12 +181,13 @@ def shared_weights(signals: Signals, most_rows: int) -> tuple[SharedWeights, ...
                 if is_large and program.argument[weights] >= 0:
                     readers[weights].append(product)
         for weights, products in readers.items():
-            rows = [_rows(program, product, weights) for product in products]
+            small = [p for p in products if _rows(program, p, weights) <= most_rows]
             is_alone = all(program.runs[product] == 1 for product in products)
             loads = _loads(program, weights)
-            is_small = len(products) > 1 and is_alone and max(rows) <= most_rows
-            if is_small and loads > 1 and _are_independent(program, products):
-                found.append(SharedWeights(running, weights, tuple(products), loads))
+            is_beside = len(small) < len(products)
+            is_shared = bool(small) and len(products) > 1 and is_alone and loads > 1
+            if is_shared and _are_independent(program, products):
+                found.append(SharedWeights(running, weights, tuple(small), loads, is_beside))
     return tuple(found)
 
 
