@@ -7,6 +7,7 @@ from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import Trace
+from tests.support.program_values import SLOW, drawn, program
 
 # Names from HolisticTraceAnalysis' recordings (trace_diff_control, A100).
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -238,6 +239,27 @@ def test_xla_recomputation_is_known_by_path_and_name() -> None:
     table = checked.findings[0].evidence[0]
     assert isinstance(table, Table)
     assert table.rows == (("fusion.7", "", "", "model.py:37", 2, 6_000_000),)
+
+
+def test_what_a_short_step_writes_shows_that_everything_fits() -> None:
+    array = "bf16[4096,4096]{1,0:T(8,128)(2,1)}"
+    fusion = f"%fusion = {array} fusion({array} %x), kind=kLoop"
+    text = f"""
+        %x = {array} parameter(0)
+        %y = {array} tanh({array} %x) // in fusion, result
+    """
+    trace = drawn(SLOW, fusion, program(text), path=PATH)
+    (finding,) = find(Recompute, trace) or ()
+    assert finding.saving is not None
+    # 32 MiB are read and 32 MiB are written, on a device of 16 GiB: all of 2 x 400 µs can go.
+    assert "is 64.0 MiB" in finding.summary
+    assert finding.saving.expected_ns == finding.saving.high_ns == 800_000
+    assert finding.saving.low_ns == 400_000
+    # Arguments that leave no room.
+    full = program(text.replace("4096,4096", "65536,122880"))
+    (finding,) = find(Recompute, drawn(SLOW, fusion, full, path=PATH)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 200_000
 
 
 BACKWARD = "jit(step)/transpose(jvp(jvp()))/checkpoint/dot_general"

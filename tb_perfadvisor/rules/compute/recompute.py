@@ -23,6 +23,7 @@ from tb_perfadvisor.signals.device.recomputation import (
     recomputed_bytes,
 )
 from tb_perfadvisor.signals.tpu.partial_recomputation import partial_recomputation
+from tb_perfadvisor.signals.tpu.written_bytes import most_occupied_bytes
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -59,7 +60,11 @@ class Recompute(Rule):
     On a TPU, fusions of the backward pass also recompute. High includes their time beyond that of
     their matrix product, by the share of what is inside that is recomputed.
 
-    If memory was not recorded, the finding states the duration of the recomputed work that the
+    If memory was not recorded, but XLA's program and a short step show that all arguments and all
+    that a step writes fit into 90 % of the device's memory, so does every activation: expected and
+    high are all of the time, and low is half.
+
+    Otherwise, the finding states the duration of the recomputed work that the
     used steps launched. Expected is a quarter of it: half of what is expected if memory is free,
     since memory may be full. Even then, part of it can go, because the results of cheap
     operators take most of the memory that recomputing saves, and costly ones most of the time.
@@ -143,21 +148,31 @@ class Recompute(Rule):
         """Say what recomputation costs if the profile does not show how full the memory is."""
         if self.is_minor(recomputed.launched_ns, signals):
             return
-        # Half of what is expected where memory is free: whether it is, is as likely as not.
-        then_ns = signals.trace.events.duration_ns[recomputed.rows] * 3 // 4
-        saving = faster_device_work(signals, recomputed.rows, then_ns, basis="heuristic")
+        occupied, capacity = most_occupied_bytes(signals), signals.device_facts
+        room = ROOM_SHARE * ((capacity and capacity.memory_bytes) or 0)
+        if occupied is not None and occupied <= room:
+            saving = _saving_of_blocks(signals, recomputed, 1, 1.0)
+            memory = (
+                f"Memory for {format_bytes(round(room))} is enough to keep them: all that a step"
+            )
+            memory += f" reads and writes is {format_bytes(occupied)}."
+        else:
+            # Half of what is expected where memory is free: that is as likely as not.
+            then_ns = signals.trace.events.duration_ns[recomputed.rows] * 3 // 4
+            saving = faster_device_work(signals, recomputed.rows, then_ns, basis="heuristic")
+            memory = "Whether there is memory to keep them was not recorded, so a quarter of it is"
+            memory += " expected to go."
         evidence = _evidence(signals, recomputed, saving.claims)
         saving = at_best_also(signals, saving, *partial_recomputation(signals))
         yield Finding(
             summary=(
                 f"Device work of {per_step(recomputed.launched_ns, signals)} recomputes activations"
-                " in the backward pass. Whether there is memory to keep them was not recorded, so"
-                " a quarter of it is expected to go."
+                f" in the backward pass. {memory}"
             ),
             saving=saving if saving.expected_ns else None,
             severity=None if saving.expected_ns else "low",
             evidence=evidence,
-            remedies=advise("measure-peak-memory", "less-checkpointing", "selective-checkpointing"),
+            remedies=advise("measure-peak-memory", *_ADVICE),
         )
 
 

@@ -46,7 +46,6 @@ class GatheredForPart(FasterOperations):
 
     id = "gathered-for-part"
     title = "Exchange only what each device uses"
-    category = "communication"
 
     minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
 
