@@ -78,6 +78,8 @@ def test_a_state_without_outer_products_is_combined_in_pairs() -> None:
         (f"multiply({STATE} %decays, {STATE} %state)", f"tanh({STATE} %state)"),
         # What it is multiplied by depends on it.
         (f"multiply({STATE} %decays, {STATE} %state)", f"multiply({STATE} %state, {STATE} %state)"),
+        # A sum of all trips, at which none looks.
+        (f"multiply({STATE} %decays, {STATE} %state)", f"copy({STATE} %state)"),
         # Few trips.
         ("runs=512", "runs=16"),
         # What one trip stores decides on the next one's key.

@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
     total_ns,
 )
+from tb_perfadvisor.signals.program.loop_state import SLICES, STORES, LoopState, loop_state
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
@@ -42,8 +43,6 @@ _CHUNK_NS = 10_000.0
 """About twenty small operations of half a microsecond each, as XLA schedules a chunk."""
 _PASSES = 6.0, 2.0
 """How often combining pairs moves each array, and computes each element, as usual and at best."""
-_STORES = ("dynamic-update-slice", "dynamic-update-slice-start")
-_SLICES = ("dynamic-slice", "dynamic-slice-start")
 _SUMS = ("add", "subtract")
 _SCORES_OPERATIONS = 4
 """On each pair of trips of a chunk: a mask, a decay, a product and a conversion."""
@@ -76,55 +75,21 @@ def linear_loops(signals: Signals) -> tuple[LinearLoop, ...]:
 
 
 def _linear(running: Running, trips: float) -> Iterator[LinearLoop]:
-    program = running.program
-    rows = np.flatnonzero(program.runs == trips).tolist()
-    stores = [row for row in rows if program.name_of(row) in _STORES]
-    if any(not _is_only_stored(program, row, trips) for row in stores):
-        return  # what one trip writes, another may read
-    state = _cycles(program, rows)
-    if state and all(_is_linear(program, row, state) for row in state):
-        column, row = next(_outer_products(program, state), (None, None))
-        yield LinearLoop(running, tuple(rows), state, trips, column, row)
+    program, found = running.program, loop_state(running.program, trips)
+    if found is not None and found.state:
+        rows, state = found
+        if all(_is_linear(program, row, state) for row in state) and not _is_total(program, found):
+            column, row = next(_outer_products(program, state), (None, None))
+            yield LinearLoop(running, rows, state, trips, column, row)
 
 
-def _is_only_stored(program: Program, store: int, trips: float) -> bool:
-    """Whether nothing in a loop reads an array into which each trip stores its part."""
-    pending, seen = [store], {store}
-    while pending:
-        for user in program.users(pending.pop()):
-            if user in seen or program.runs[user] < trips:
-                continue
-            if program.name_of(user) not in (*_STORES, *SAME_ELEMENTS):
-                return False
-            seen.add(user)
-            pending.append(user)
-    return True
-
-
-def _cycles(program: Program, rows: list[int]) -> frozenset[int]:
-    """What is computed from its own value in the trip before; counters aside."""
-    inside = np.zeros(len(program), dtype=bool)
-    inside[[row for row in rows if not _is_counter(program.shape_of(row))]] = True
-    is_store = np.isin(
-        program.opcode, [program.opcodes.index(n) for n in _STORES if n in program.opcodes]
+def _is_total(program: Program, loop: LoopState) -> bool:
+    """Whether a state only adds up what trips compute, and no trip looks at it."""
+    inside = set(loop.rows) - loop.state
+    return all(
+        program.name_of(row) in (*SAME_ELEMENTS, *_SUMS) and not inside & set(program.users(row))
+        for row in loop.state
     )
-    keeps = ~(is_store[program.targets] & (program.slots == 0))
-    sources, targets = program.sources[keeps], program.targets[keeps]
-    while True:
-        # What nothing inside computes, or nothing inside reads, is on no cycle.
-        linked = inside[sources] & inside[targets]
-        on_both = np.zeros_like(inside)
-        on_both[targets[linked]] = True
-        reads = np.zeros_like(inside)
-        reads[sources[linked]] = True
-        on_both &= reads
-        if (on_both == inside).all():
-            return frozenset(np.flatnonzero(inside).tolist())
-        inside = on_both
-
-
-def _is_counter(shape: Shape) -> bool:
-    return shape.elements <= 1 and not shape.dtype.startswith(("f", "bf"))
 
 
 def _is_linear(program: Program, row: int, state: frozenset[int]) -> bool:
@@ -179,7 +144,7 @@ def _trip_ns(signals: Signals, loop: LinearLoop, *, at_best: bool) -> float | No
         row
         for row in loop.rows
         if row not in state
-        and program.name_of(row) not in (*_SLICES, *_STORES)
+        and program.name_of(row) not in (*SLICES, *STORES)
         and not (is_outer and program.shape_of(row).elements >= size)
         and not (is_outer and _reads_state(program, row, state))
     ]
@@ -218,5 +183,5 @@ def _moved(program: Program, row: int) -> float:
     A slice of one position may fill a small part of each tile. Many positions fill them.
     """
     name = program.name_of(row)
-    whole = program.operands(row, 0) if name in _SLICES else [row] if name in _STORES else []
+    whole = program.operands(row, 0) if name in SLICES else [row] if name in STORES else []
     return sum(program.shape_of(of).padded_bytes for of in whole) / float(program.runs[row])
