@@ -22,8 +22,8 @@ from tb_perfadvisor.signals.device.recomputation import (
     recomputation,
     recomputed_bytes,
 )
+from tb_perfadvisor.signals.program.written_bytes import most_occupied_bytes
 from tb_perfadvisor.signals.tpu.partial_recomputation import partial_recomputation
-from tb_perfadvisor.signals.tpu.written_bytes import most_occupied_bytes
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.units import format_bytes, format_share
 

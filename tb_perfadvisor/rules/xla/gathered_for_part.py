@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.gathered_parts import gathered_parts, with_smaller_exchanges
+from tb_perfadvisor.signals.program.gathered_parts import (
+    Use,
+    gathered_parts,
+    with_smaller_exchanges,
+)
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.units import format_share
+
+_CHANGES: Mapping[Use, str] = {
+    "part": "exchange-parts",
+    "sum": "reduce-over-devices",
+    "part of sum": "reduce-scatter-gradients",
+}
 
 
 class GatheredForPart(FasterOperations):
@@ -59,7 +69,7 @@ class GatheredForPart(FasterOperations):
 
     def advice(self, signals: Signals) -> tuple[str, ...]:
         """The exchanges that are enough."""
-        return tuple(dict.fromkeys(found.change for found in gathered_parts(signals)))
+        return tuple(dict.fromkeys(_CHANGES[found.use] for found in gathered_parts(signals)))
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
         """The largest array that is gathered."""
@@ -68,8 +78,7 @@ class GatheredForPart(FasterOperations):
         program = worst.running.program
         shape, line = program.shape_of(worst.gathered), program.lines.get(worst.by, "")
         where = f" in {line}" if line else ""
-        is_part = worst.change == "exchange-parts"
-        use = "each takes its own part" if is_part else "each adds up the parts"
+        use = "each takes its own part" if worst.use == "part" else "each adds up the parts"
         return f"{shape}{where}", (
             f"{cost} goes into gathering {shape} and the like on each of {program.devices} devices,"
             f" of which {use}{where}. Sending what is used takes {format_share(worst.share)} of the"

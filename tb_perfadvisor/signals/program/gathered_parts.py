@@ -8,7 +8,7 @@ if it keeps a part of the sum. Both send a fraction of the bytes.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
@@ -31,6 +31,9 @@ _LEAST_BYTES = 1 << 20
 _MOST_STEPS = 200
 _LEAST_SAVED = 0.25
 
+Use: TypeAlias = Literal["part", "sum", "part of sum"]
+"""What each device needs of the gathered array."""
+
 
 class GatheredPart(NamedTuple):
     """An all-gather that sends more than is used."""
@@ -42,8 +45,7 @@ class GatheredPart(NamedTuple):
     """The row of what uses a part, or sums up."""
     share: float
     """Bytes of the exchange that is enough, relative to these."""
-    change: str
-    """The exchange that is enough, by the id of its advice."""
+    use: Use
 
 
 @memoized
@@ -69,7 +71,7 @@ def _part(running: Running, row: int) -> GatheredPart | None:
         return None
     if all(_takes_own(program, user) for user in users):
         taken = sum(program.shape_of(user).elements for user in users) / size
-        return GatheredPart(running, row, users[0], min(taken, 1.0), "exchange-parts")
+        return GatheredPart(running, row, users[0], min(taken, 1.0), "part")
     # What is computed of each device's part before the sum needs no other part.
     users = list(readers(program, row, (*through, *MAPS)))
     sums = [user for user in users if _sums_over(program, user, size, group)]
@@ -77,8 +79,8 @@ def _part(running: Running, row: int) -> GatheredPart | None:
         return None
     then = list(readers(program, sums[0], (*SAME_ELEMENTS, *MAPS)))
     is_split = bool(then) and all(_takes_own(program, user) for user in then)
-    change = "reduce-scatter-gradients" if is_split else "reduce-over-devices"
-    return GatheredPart(running, row, sums[0], (1 if is_split else 2) / group, change)
+    use: Use = "part of sum" if is_split else "sum"
+    return GatheredPart(running, row, sums[0], (1 if is_split else 2) / group, use)
 
 
 def _takes_own(program: Program, row: int) -> bool:

@@ -23,10 +23,10 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
 )
 from tb_perfadvisor.signals.program.loop_state import SLICES, loop_state
+from tb_perfadvisor.signals.program.written_bytes import most_occupied_bytes
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, moved_bytes, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
-from tb_perfadvisor.signals.tpu.written_bytes import most_occupied_bytes
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
