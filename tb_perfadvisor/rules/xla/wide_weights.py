@@ -27,9 +27,10 @@ class WideWeights(FasterOperations):
     How it is measured
     ------------------
     By the time in which the memory reads the bytes that 8-bit weights do not have, at the bandwidth
-    that transfers reach. Expected is nine tenths of it, because scales are read and applied; low is
-    half, and high is a tenth more, because shorter reads begin later. The time is that of the
-    operations that read the weights, in proportion.
+    that transfers reach. Expected is nine tenths of it, because scales are read and applied, and
+    high is a tenth more, because shorter reads begin later. Low is 0: no profile shows whether the
+    results can spare the bits. The time is that of the operations that read the weights, in
+    proportion.
 
     When to ignore
     --------------
@@ -64,8 +65,8 @@ class WideWeights(FasterOperations):
         reads = self._reads(signals)
         if reads is None or reads.read_ns < self.minimum_read_share * signals.attribution.window_ns:
             return ()
-        low, expected, high = (part * reads.saved_ns for part in (0.5, 0.9, 1.1))
-        return in_proportion(signals, reads.operations, (low, expected, high))
+        expected, high = (part * reads.saved_ns for part in (0.9, 1.1))
+        return in_proportion(signals, reads.operations, (0.0, expected, high))
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
         """How much each step reads."""
