@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from tb_perfadvisor.instrument.user_code import is_standard_file, shown_path, user_frames
-from tb_perfadvisor.machine.facts import Line, Lines, SideWork
+from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 
 _EVERY_S: Final = 0.04
 _MOST_S: Final = 1.0
@@ -50,6 +50,17 @@ _SIDE_WORK: Final[tuple[tuple[str, SideWork], ...]] = (
 """What the functions of a module are for, where a program can do with less of it."""
 # Reading what these wrote is input.
 _READS: Final = frozenset({"load", "loads", "open", "_load", "torch_load", "restore", "read"})
+_COMPILING: Final[tuple[tuple[str, str], ...]] = (
+    ("jax._src.compiler", ""),
+    ("jax._src.interpreters.mlir", "lower_jaxpr_to_module"),
+    ("jax._src.interpreters.partial_eval", "trace_to_jaxpr"),
+    ("tensorflow.python.framework.func_graph", "func_graph_from_py_func"),
+    ("torch._dynamo.convert_frame", ""),
+)
+"""Modules, and how the names of their functions begin, that run only while a function is traced or
+compiled. `jax.grad` outside of jit traces, too, but by other functions of `partial_eval`."""
+_WRAPPERS: Final = frozenset({"error_handler", "reraise_with_filtered_traceback"})
+"""Functions around those that a program calls: of Keras and TensorFlow, and of JAX."""
 
 
 class _Place(NamedTuple):
@@ -60,6 +71,7 @@ class _Place(NamedTuple):
     function: str
     calls: str
     side_work: SideWork | None
+    activity: Activity | None
 
 
 class StackSamples:
@@ -71,6 +83,8 @@ class StackSamples:
         self._lock = threading.Lock()
         self._whole: Counter[_Place | None] = Counter()
         self._of_step: Counter[_Place | None] = Counter()
+        self._spells: Counter[_Place | None] = Counter()
+        self._before: _Place | None = None
         self._number = 0
         self._thread: threading.Thread | None = None
 
@@ -114,6 +128,8 @@ class StackSamples:
                     function=place.function,
                     calls=place.calls[:_TEXT],
                     side_work=place.side_work,
+                    activity=place.activity,
+                    spells=self._spells[place],
                     share=s / seconds,
                 )
                 for place, s in places[:_MOST_LINES]
@@ -141,29 +157,49 @@ class StackSamples:
                         self._of_step.clear()
                         self._number = self._steps
                     self._of_step[place] += passed_s  # type: ignore[assignment]
+                    self._spells[place] += place != self._before
+                    self._before = place
 
 
 def _place(frame: FrameType | None) -> _Place | None:
-    """The innermost line of the user's code on a stack, and what it calls."""
-    user = next(user_frames(frame), None)
+    """The innermost line of the user's code on a stack, and what it calls.
+
+    While a function is compiled, its own code may run. Then the line is the one that calls it.
+    """
+    outermost = _outermost_compiling(frame)
+    user = next(user_frames(outermost or frame), None)
     if user is None:
         return None
     callee, side_work, calls_library = "", None, False
     while frame is not None and frame is not user:
-        module = str(frame.f_globals.get("__name__", ""))
+        module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
         if module.startswith("tb_perfadvisor."):
             if callee and not calls_library:
                 # Python's library works for us, not for the program.
                 return None
         else:
-            callee = f"{module}.{frame.f_code.co_name}"
+            if name not in _WRAPPERS or not callee:
+                callee = f"{module}.{name}"
             calls_library |= not is_standard_file(frame.f_code.co_filename)
-        if side_work is None and frame.f_code.co_name not in _READS:
+        if side_work is None and name not in _READS:
             side_work = _side_work(module)
         frame = frame.f_back
     code = user.f_code
     function = "" if code.co_name == "<module>" else code.co_name
-    return _Place(shown_path(code.co_filename), user.f_lineno or 1, function, callee, side_work)
+    activity: Activity | None = "compiling" if outermost is not None else None
+    path, line = shown_path(code.co_filename), user.f_lineno or 1
+    return _Place(path, line, function, callee, side_work, activity)
+
+
+def _outermost_compiling(frame: FrameType | None) -> FrameType | None:
+    """The outermost frame that traces or compiles; None if nothing does."""
+    found = None
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if any(module == each and name.startswith(begin) for each, begin in _COMPILING):
+            found = frame
+        frame = frame.f_back
+    return found
 
 
 def _side_work(module: str) -> SideWork | None:

@@ -18,6 +18,8 @@ _STANDARD = tuple(
     if (path := sysconfig.get_paths().get(name))
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_GENERATED = "__autograph_generated_file"
+"""What TensorFlow makes of the code of a tf.function, in a temporary file."""
 _MOST_SOURCE_BYTES = 2_000_000
 STARTED_IN = os.getcwd()  # noqa: PTH109 - cheap
 """The program may change its directory later."""
@@ -39,7 +41,7 @@ def is_user_file(name: str) -> bool:
     path = os.path.realpath(name)
     if any(part in path for part in _INSTALLED) or path.startswith(_OURS):
         return False
-    return not path.startswith(_STANDARD)
+    return _GENERATED not in path and not path.startswith(_STANDARD)
 
 
 @cache

@@ -23,6 +23,8 @@ Value = bool | Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] | float | Text
 What = Literal["loader", "dataset", "optimizer", "model", "step loop"]
 SideWork = Literal["figures", "images", "checkpoints", "summaries"]
 """What a program writes for people to look at, or to go on from."""
+Activity = Literal["compiling"]
+"""What a framework does on the way to running the program."""
 
 
 class Machine(Struct, frozen=True):
@@ -141,6 +143,10 @@ class Line(Struct, frozen=True):
     calls: Text = ""
     """The function that it calls, with its module; empty if it calls none that is in Python."""
     side_work: SideWork | None = None
+    activity: Activity | None = None
+    """What the framework does in the call, where its functions tell."""
+    spells: Count | None = None
+    """How many times the program was seen to come here from elsewhere; None if not counted."""
 
 
 class Lines(Struct, frozen=True):

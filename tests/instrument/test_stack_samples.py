@@ -95,3 +95,29 @@ def test_nothing_before_the_first_step_and_after_it_has_stopped() -> None:
     time.sleep(0.1)
     samples.step()
     assert samples.lines is None
+
+
+JAX = types.ModuleType("jax._src.compiler")
+exec(compile("def backend_compile(s, traced): traced(s)",
+             "/x/site-packages/jax/_src/compiler.py", "exec"), vars(JAX))  # fmt: skip
+
+
+def traced_by_us(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def test_compiling_belongs_to_the_line_that_calls_the_compiled_function() -> None:
+    samples = StackSamples()
+    samples.step()
+    for _ in range(4):
+        # The function's own code runs while it is traced.
+        JAX.backend_compile(0.2, traced_by_us)
+        time.sleep(0.15)
+    samples.step()
+    samples.stop()
+    lines = samples.lines
+    assert lines is not None
+    (compiled,) = [line for line in lines.lines if line.activity == "compiling"]
+    assert compiled.calls == "jax._src.compiler.backend_compile"
+    assert compiled.share == pytest.approx(0.57, abs=0.2)
+    assert compiled.spells == pytest.approx(4, abs=1)

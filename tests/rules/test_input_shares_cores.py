@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.instrument.loader_workers import WorkerBatch
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.input.input_shares_cores import InputSharesCores
 from tb_perfadvisor.rules.input.input_stall import InputStall
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.signals import reference_worker
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator
 from tb_perfadvisor.trace import EventKind, Trace
 
@@ -197,3 +199,14 @@ def test_workers_beside_a_step_with_one_thread_take_nothing() -> None:
 def test_workers_on_idle_cores_take_nothing() -> None:
     # One worker is busy on average, and 64 - 8 cores are free.
     assert find(InputSharesCores, with_workers(40_000, cores=64, threads=8)) == ()
+
+
+def test_what_helps_a_pipeline_that_runs_ahead_already() -> None:
+    def changes(chain: str) -> tuple[str, ...]:
+        trace = training(24, operator="PyFunc", calls=24, chain=chain)
+        return changes_of_parallel_map(reference_worker(run_of(trace)))
+
+    ahead = "Root::Prefetch::BatchV2::ForeverRepeat::ParallelMapV2"
+    assert changes(ahead)[:2] == ("tensorflow-input", "parallel-python-input")
+    assert changes(ahead.replace("Prefetch::", "")) == ()
+    assert changes(ahead.replace("ParallelMapV2", "Map")) == ()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.core_sharing import FEWEST_CORES
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_functions import python_functions
 from tb_perfadvisor.trace.intervals import Intervals, join, overlap_ns
 
 MINIMUM_SHARE = Limit(
@@ -18,8 +21,14 @@ MINIMUM_SHARE = Limit(
 
 REPEATS = frozenset({"Repeat", "ForeverRepeat", "FiniteRepeat"})
 SHUFFLES = frozenset({"Shuffle", "ShuffleAndRepeat"})
-MAPS = frozenset({"Map", "ParallelMap", "MapAndBatch"})
+PARALLEL_MAPS = frozenset({"ParallelMap", "MapAndBatch"})
+MAPS = PARALLEL_MAPS | {"Map"}
 BATCHES = frozenset({"Batch", "PaddedBatch", "ParallelBatch"})
+
+_TINY_RUN_NS = 500_000
+"""Below half a millisecond, what calling a function for each element costs is a large part."""
+_MANY_CALLS = 8
+"""Calls per batch from which on a batch at a time pays."""
 
 
 def stalls_of(pipelines: Pipelines, nodes: Sequence[int]) -> Intervals:
@@ -82,3 +91,50 @@ def iterator_table(signals: Signals) -> Table:
         ),
         tuple(rows),
     )
+
+
+def changes_of_parallel_map(signals: Signals) -> tuple[str, ...]:
+    """What helps a pipeline that maps in parallel and prefetches, and is too slow all the same.
+
+    To overlap it with the step is done already. Empty for other pipelines.
+    """
+    pipelines = tfdata(signals)
+    if not len(pipelines) or not pipelines.function_ns.any():
+        return ()
+    node = int(np.argmax(pipelines.function_ns))
+    above = {pipelines.kind[parent] for parent in pipelines.above(node)}
+    if pipelines.kind[node] not in PARALLEL_MAPS or "Prefetch" not in above:
+        return ()
+    python_ns = int(signals.trace.events.duration_ns[python_functions(signals)].sum())
+    is_python = 2 * python_ns > int(pipelines.function_ns.sum())
+    return changes_of_stage(signals, node, is_python=is_python)
+
+
+def changes_of_stage(signals: Signals, node: int, *, is_python: bool) -> tuple[str, ...]:
+    """The changes that help against a stage that computes most, the best first.
+
+    Args:
+        signals: The worker's facts.
+        node: The stage.
+        is_python: Whether it does that mostly in Python.
+    """
+    pipelines, steps = tfdata(signals), max(len(signals.steps), 1)
+    above = {pipelines.kind[parent] for parent in pipelines.above(node)}
+    below = {pipelines.kind[child] for child in pipelines.below(node)}
+    calls = int(pipelines.function_count[node])
+    mean_ns = int(pipelines.function_ns[node]) / max(calls, 1)
+    is_per_element = (
+        pipelines.kind[node] in MAPS
+        and (pipelines.kind[node] == "MapAndBatch" or not BATCHES.isdisjoint(above))
+        and calls >= _MANY_CALLS * steps
+    )
+    is_cached = any("Cache" in kind for kind in above | below)
+    repeats = not REPEATS.isdisjoint(above)
+    changes: list[str] = []
+    if is_python:
+        changes += ("tensorflow-input", "parallel-python-input")
+    if is_per_element and mean_ns < _TINY_RUN_NS:
+        changes.append("vectorized-map")
+    if not is_cached and (repeats or not changes):
+        changes.append("cached-records")
+    return tuple(changes)

@@ -10,18 +10,13 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
-from tb_perfadvisor.rules.evidence.tfdata_pipelines import BATCHES, MAPS, REPEATS, iterator_table
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_stage, iterator_table
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.units import format_duration
-
-_TINY_RUN_NS = 500_000
-"""Below half a millisecond, what calling a function for each element costs is a large part."""
-_MANY_CALLS = 8
-"""Calls per batch from which on a batch at a time pays."""
 
 
 class InputSharesCores(Rule):
@@ -134,29 +129,8 @@ def _of_pipeline(signals: Signals, sharing: CoreSharing, saving: Saving) -> Find
         summary=_summary(signals, sharing, most),
         saving=saving,
         evidence=(iterator_table(signals),),
-        remedies=advise(*_changes(signals, sharing, node)),
+        remedies=advise(
+            *changes_of_stage(signals, node, is_python=2 * sharing.python_ns > sharing.input_ns),
+            "data-service",
+        ),
     )
-
-
-def _changes(signals: Signals, sharing: CoreSharing, node: int) -> tuple[str, ...]:
-    """What helps against the stage that computes most, first."""
-    pipelines, steps = tfdata(signals), max(len(signals.steps), 1)
-    above = {pipelines.kind[parent] for parent in pipelines.above(node)}
-    below = {pipelines.kind[child] for child in pipelines.below(node)}
-    calls = int(pipelines.function_count[node])
-    mean_ns = int(pipelines.function_ns[node]) / max(calls, 1)
-    is_per_element = (
-        pipelines.kind[node] in MAPS
-        and (pipelines.kind[node] == "MapAndBatch" or not BATCHES.isdisjoint(above))
-        and calls >= _MANY_CALLS * steps
-    )
-    is_cached = any("Cache" in kind for kind in above | below)
-    repeats = not REPEATS.isdisjoint(above)
-    changes: list[str] = []
-    if is_per_element and mean_ns < _TINY_RUN_NS:
-        changes.append("vectorized-map")
-    if 2 * sharing.python_ns > sharing.input_ns:
-        changes += ("tensorflow-input", "parallel-python-input")
-    if not is_cached and (repeats or not changes):
-        changes.append("cached-records")
-    return (*changes, "data-service")

@@ -12,6 +12,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.made import made_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
 from tb_perfadvisor.rules.finding import Column, Finding, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.rules.savings.loading import stall_saving
@@ -165,6 +166,7 @@ class InputStall(Rule):
                 *made_tables(() if loader is None else (loader,)),
             ),
             remedies=advise(
+                *changes_of_parallel_map(signals),
                 "more-loader-workers",
                 *(("prepared-samples",) if keeps_in_memory else ("loader-workers",)),
                 "load-ahead",

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, SideWork
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.equal_part import equal_part
 from tb_perfadvisor.rules.evidence.source_lines import described, lines_tables
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.trace.intervals import Intervals, clip, union
 from tb_perfadvisor.units import format_duration, format_share
 
 _RARER = 10
@@ -97,7 +95,7 @@ class SideWorkInLoop(Rule):
                 int(low * window_ns),
                 int(expected * window_ns),
                 int(min(high, 1.0) * window_ns),
-                _equal_part(signals, min(high, 1.0)),
+                equal_part(signals, min(high, 1.0)),
                 "measured",
             ),
             evidence=lines_tables(lines),
@@ -108,13 +106,3 @@ class SideWorkInLoop(Rule):
 def _doing(lines: Sequence[Line]) -> str:
     kinds = dict.fromkeys(line.side_work for line in lines if line.side_work is not None)
     return " and ".join(_DOES[kind] for kind in list(kinds)[:2])
-
-
-def _equal_part(signals: Signals, share: float) -> Intervals:
-    """A part of each step, since nothing tells which steps do such work."""
-    window = signals.attribution
-    edges = np.append(signals.steps.start_ns, window.window_end_ns).astype(np.int64)
-    if len(edges) < 2:
-        edges = np.array([window.window_start_ns, window.window_end_ns], dtype=np.int64)
-    ends = edges[:-1] + np.ceil(np.diff(edges) * share).astype(np.int64)
-    return clip(union(edges[:-1], ends), window.window_start_ns, window.window_end_ns)

@@ -20,6 +20,7 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.looped_calls import looped_calls
 from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.launch.runtime_calls import dispatching
@@ -105,7 +106,7 @@ class SingleStepDispatch(Rule):
         """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
         length_ns = runs.end_ns - runs.start_ns
-        if not _repeats(signals, runs):
+        if not _repeats(signals, runs) or looped_calls(signals).functions:
             return
         claims = _between(signals, runs)
         if _typical_ns(length_ns) > self.longest_run_ns:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.recording.run_lines import recompiled
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -90,9 +91,12 @@ def _is_captured(trace: Trace, launches: Int32) -> NDArray[np.bool_]:
 def compiling(signals: Signals) -> Intervals:
     """When the used window compiles or imports because it is warm-up.
 
-    Empty if there are several steps and a later one compiles too: then the program recompiles,
-    which is not a problem of the recording.
+    Empty if there are several steps and a later one compiles too, or if looks over the whole run
+    found it compiling again and again: then the program recompiles, which is not a problem of the
+    recording.
     """
+    if recompiled(signals.trace.facts.lines):
+        return EMPTY
     trace, steps = signals.trace, signals.steps
     events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)
     names = events.name[rows]

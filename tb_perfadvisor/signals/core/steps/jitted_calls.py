@@ -20,6 +20,10 @@ from tb_perfadvisor.trace.tables import Int32
 
 _CALL = re.compile(r"^PjitFunction\((?P<function>.+)\)$")
 _PROGRAM_ID = re.compile(r"\(\d+\)$")
+DERIVATIVE = "transpose(jvp("
+"""In the path of an operation that JAX's reverse mode made."""
+_FEWEST_INSIDE = 10
+"""Calls of a function in each step that make a loop; a few may be parts of a step."""
 _NOT_IN_PROGRAM_NAMES = re.compile(r"[^\w.-]")
 
 LIBRARY = frozenset(
@@ -124,7 +128,35 @@ def most_costly_function(trace: Trace, fewest: int, shortest_ns: int) -> Functio
         for calls in calls_by_function(trace)
         if len(calls.rows) >= fewest and (is_only or _usual_period_ns(trace, calls) >= shortest_ns)
     ]
-    return max(candidates, key=lambda calls: calls.total_ns, default=None)
+    costliest = max(candidates, key=lambda calls: calls.total_ns, default=None)
+    return None if costliest is None else _training_around(trace, costliest, candidates)
+
+
+def _training_around(
+    trace: Trace, costliest: FunctionCalls, candidates: list[FunctionCalls]
+) -> FunctionCalls:
+    """The function that computes gradients, if each of its calls follows many of the costliest.
+
+    In a simulation whose every episode is learned from, or a batch whose samples are taken one by
+    one, the costliest function is called in a loop of each step.
+    """
+    trains = _differentiated(trace)
+    if program_of(costliest.function) in trains:
+        return costliest
+    start_ns = trace.events.start_ns
+    for calls in candidates:
+        if program_of(calls.function) in trains:
+            inside = np.searchsorted(start_ns[costliest.rows], start_ns[calls.rows])
+            if int(np.diff(inside).min()) >= _FEWEST_INSIDE:
+                return calls
+    return costliest
+
+
+def _differentiated(trace: Trace) -> set[str]:
+    """The names of the programs with operations of a derivative, without their numbers."""
+    derives = np.array([DERIVATIVE in path for path in trace.texts(trace.hlo.path)], dtype=bool)
+    modules = distinct(trace.hlo.module[derives]) if len(derives) else ()
+    return {program_name(trace.text(int(module))) for module in modules}
 
 
 def _usual_period_ns(trace: Trace, calls: FunctionCalls) -> float:
