@@ -136,3 +136,48 @@ def test_arguments_say_in_how_many_parts_they_are(
 
 def test_a_program_without_an_entry_is_none() -> None:
     assert program_values("jit_f(1)", HloProto()) is None
+
+
+@pytest.mark.parametrize(("indices", "read_of"), [((1,), (1,)), ((1, 0), (0, 1))])
+def test_which_of_several_results_are_read(
+    indices: tuple[int, ...], read_of: tuple[int, ...]
+) -> None:
+    proto = HloProto()
+    entry, fused = (proto.hlo_module.computations.add(id=id_) for id_ in (ENTRY, FUSED))
+    added(entry, 1, "parameter", shape="8,32")
+    added(entry, 2, "fusion", 1).called_computation_ids.append(FUSED)
+    for at, index in enumerate(indices):
+        added(entry, 3 + at, "get-tuple-element", 2, shape="8", tuple_index=index)
+    added(entry, 9, "tuple", *(3 + at for at in range(len(indices))))
+    entry.root_id = 9
+    added(fused, 11, "parameter", shape="8,32")
+    added(fused, 12, "iota", shape="8,32")
+    added(fused, 13, "reduce", 11, 12).dimensions.append(1)
+    fused.root_id = 13
+
+    program = read(proto)
+
+    argmax = row(program, "reduce")
+    assert program.elements_read[argmax] == read_of
+    assert program.dimensions[argmax] == (1,)
+
+
+def test_a_whole_tuple_may_be_read() -> None:
+    proto = HloProto()
+    entry = proto.hlo_module.computations.add(id=ENTRY)
+    added(entry, 1, "parameter", shape="8,32")
+    added(entry, 2, "reduce", 1)
+    entry.root_id = 2
+    assert read(proto).elements_read == {}
+
+
+def test_a_reduction_over_windows_states_their_sizes() -> None:
+    proto = HloProto()
+    entry = proto.hlo_module.computations.add(id=ENTRY)
+    added(entry, 1, "parameter", shape="8,32")
+    sums = added(entry, 2, "reduce-window", 1, shape="8,32")
+    for size in (1, 63):
+        sums.window.dimensions.add(size=size)
+    entry.root_id = 2
+    program = read(proto)
+    assert "window={size=1x63}" in program.texts[row(program, "reduce-window")]
