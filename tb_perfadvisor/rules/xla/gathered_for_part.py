@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.program.gathered_parts import (
     Use,
     gathered_parts,
@@ -58,8 +58,6 @@ class GatheredForPart(FasterOperations):
     title = "Exchange only what each device uses"
 
     minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "collective"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.signals.program.linear_recurrences import in_parallel, linear_loops
 
@@ -53,8 +53,6 @@ class LinearRecurrence(FasterOperations):
     title = "Compute many positions of a linear recurrence at once"
 
     minimum_share = Limit(0.1, "share", "The change rewrites a layer, which has to pay.")
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "operation"
 

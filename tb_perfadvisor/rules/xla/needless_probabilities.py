@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.signals.program.only_ranked import only_ranked, ranking_the_source
 
@@ -51,8 +51,6 @@ class NeedlessProbabilities(FasterOperations):
     title = "Rank what the probabilities are computed from"
 
     minimum_share = Limit(0.03, "share", "Less is within the variation of other fusions.")
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "operation"
     changes = ("rank-logits",)

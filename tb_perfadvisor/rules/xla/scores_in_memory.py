@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
 from tb_perfadvisor.signals.program.stored_scores import in_one_kernel, stored_scores
 from tb_perfadvisor.units import format_bytes
@@ -51,8 +51,6 @@ class ScoresInMemory(FasterOperations):
     title = "Use a fused attention kernel on the TPU"
 
     minimum_share = Limit(0.05, "share", "Another kernel has to bring something.")
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "operation"
     is_priced = False
