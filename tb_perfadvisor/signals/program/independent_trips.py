@@ -6,10 +6,7 @@ trips reads the weights once, and its products have more rows.
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import NamedTuple
-
-import numpy as np
 
 from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
 from tb_perfadvisor.signals.memo import memoized
@@ -20,9 +17,8 @@ from tb_perfadvisor.signals.program.graph import (
     FasterOperation,
     Running,
     mean_ns,
-    running_programs,
 )
-from tb_perfadvisor.signals.program.loop_state import SLICES, loop_state
+from tb_perfadvisor.signals.program.loop_state import SLICES, LoopState, loop_states
 from tb_perfadvisor.signals.program.written_bytes import most_occupied_bytes
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, moved_bytes, stored_bytes
@@ -32,7 +28,6 @@ from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.units import NS_PER_S
 
-LEAST_TRIPS = 2
 _FEW = 2
 """Trips that are joined if it is unknown whether all fit into the memory."""
 
@@ -51,25 +46,22 @@ class IndependentTrips(NamedTuple):
 def independent_trips(signals: Signals) -> tuple[IndependentTrips, ...]:
     """The loops of the used window whose trips multiply by the same weights, each for itself."""
     return tuple(
-        found
-        for running in running_programs(signals)
-        for trips in np.unique(running.program.runs).tolist()
-        if isfinite(trips) and trips >= LEAST_TRIPS
-        if (found := _independent(running, trips)) is not None
+        found for loop in loop_states(signals) if (found := _independent(loop)) is not None
     )
 
 
-def _independent(running: Running, trips: float) -> IndependentTrips | None:
-    program, found = running.program, loop_state(running.program, trips)
-    if found is None or not all(_is_sum(program, row, found.state) for row in found.state):
+def _independent(loop: LoopState) -> IndependentTrips | None:
+    running, trips, rows, state = loop
+    program = running.program
+    if not all(_is_sum(program, row, state) for row in state):
         return None
     products = tuple(
         row
-        for row in found.rows
+        for row in rows
         if program.name_of(row) in PRODUCTS
         and any(_is_shared(program, of, trips) for of in program.operands(row))
     )
-    return IndependentTrips(running, found.rows, int(trips), products) if products else None
+    return IndependentTrips(running, rows, int(trips), products) if products else None
 
 
 def _is_sum(program: Program, row: int, state: frozenset[int]) -> bool:

@@ -9,10 +9,7 @@ attention.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isfinite
 from typing import NamedTuple
-
-import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.achievable_rate import arithmetic_ns, element_ns
@@ -24,10 +21,9 @@ from tb_perfadvisor.signals.program.graph import (
     count_of,
     in_proportion,
     origin,
-    running_programs,
     total_ns,
 )
-from tb_perfadvisor.signals.program.loop_state import SLICES, STORES, LoopState, loop_state
+from tb_perfadvisor.signals.program.loop_state import SLICES, STORES, LoopState, loop_states
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns
@@ -65,22 +61,14 @@ class LinearLoop(NamedTuple):
 @memoized
 def linear_loops(signals: Signals) -> tuple[LinearLoop, ...]:
     """The loops of the used window whose trips could run at once."""
-    return tuple(
-        found
-        for running in running_programs(signals)
-        for trips in np.unique(running.program.runs).tolist()
-        if isfinite(trips) and trips >= LEAST_TRIPS
-        for found in _linear(running, trips)
-    )
-
-
-def _linear(running: Running, trips: float) -> Iterator[LinearLoop]:
-    program, found = running.program, loop_state(running.program, trips)
-    if found is not None and found.state:
-        rows, state = found
-        if all(_is_linear(program, row, state) for row in state) and not _is_total(program, found):
+    found = []
+    for loop in loop_states(signals):
+        program, state = loop.running.program, loop.state
+        is_linear = bool(state) and all(_is_linear(program, row, state) for row in state)
+        if loop.trips >= LEAST_TRIPS and is_linear and not _is_total(program, loop):
             column, row = next(_outer_products(program, state), (None, None))
-            yield LinearLoop(running, rows, state, trips, column, row)
+            found.append(LinearLoop(loop.running, loop.rows, state, loop.trips, column, row))
+    return tuple(found)
 
 
 def _is_total(program: Program, loop: LoopState) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.program.graph import SAME_ELEMENTS
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import SAME_ELEMENTS, Running, running_programs
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.trace.tables import Int32
 
 STORES = ("dynamic-update-slice", "dynamic-update-slice-start")
 SLICES = ("dynamic-slice", "dynamic-slice-start")
@@ -18,17 +22,32 @@ SLICES = ("dynamic-slice", "dynamic-slice-start")
 class LoopState(NamedTuple):
     """A loop, or several of as many trips."""
 
+    running: Running
+    trips: float
     rows: tuple[int, ...]
     """What each trip computes, by row of the program; loops inside it aside."""
     state: frozenset[int]
     """What is computed from its own value in the trip before."""
 
 
-def loop_state(program: Program, trips: float) -> LoopState | None:
-    """The state of the loops with so many trips.
+@memoized
+def loop_states(signals: Signals) -> tuple[LoopState, ...]:
+    """The loops of the used window with their states, by the number of their trips.
 
-    None if a trip may read what another one stored, or if loops inside pass the state on.
+    Those are left out of which a trip may read what another one stored, or in which loops inside
+    pass the state on.
     """
+    return tuple(
+        found
+        for running in running_programs(signals)
+        for trips in np.unique(running.program.runs).tolist()
+        if isfinite(trips) and trips > 1
+        if (found := _loop_state(running, trips)) is not None
+    )
+
+
+def _loop_state(running: Running, trips: float) -> LoopState | None:
+    program = running.program
     rows = np.flatnonzero(program.runs == trips).tolist()
     stores = [row for row in rows if program.name_of(row) in STORES]
     if any(not _is_only_stored(program, row, trips) for row in stores):
@@ -42,7 +61,8 @@ def loop_state(program: Program, trips: float) -> LoopState | None:
     sources, targets = program.sources, program.targets
     if (of_loop[sources] & of_inner[targets]).any() or (of_inner[sources] & of_loop[targets]).any():
         return None
-    return LoopState(tuple(rows), frozenset(np.flatnonzero(of_loop).tolist()))
+    state = frozenset(np.flatnonzero(of_loop).tolist())
+    return LoopState(running, trips, tuple(rows), state)
 
 
 def _is_only_stored(program: Program, store: int, trips: float) -> bool:
@@ -67,15 +87,29 @@ def _on_cycles(program: Program, inside: NDArray[np.bool_]) -> NDArray[np.bool_]
     is_store = np.isin(program.opcode, stores)
     keeps = ~(is_store[program.targets] & (program.slots == 0))
     sources, targets = program.sources[keeps], program.targets[keeps]
-    while True:
-        # What nothing inside computes, or nothing inside reads, is on no cycle.
-        linked = inside[sources] & inside[targets]
-        is_computed, is_read = np.zeros_like(inside), np.zeros_like(inside)
-        is_computed[targets[linked]] = True
-        is_read[sources[linked]] = True
-        if (is_computed & is_read == inside).all():
-            return inside
-        inside = is_computed & is_read
+    # What no cycle leads to, and then what leads to no cycle.
+    inside = _without_ends(inside, sources, targets)
+    return _without_ends(inside, targets, sources)
+
+
+def _without_ends(inside: NDArray[np.bool_], sources: Int32, targets: Int32) -> NDArray[np.bool_]:
+    """Some values without those that only finitely many lead to; shape (n,)."""
+    linked = inside[sources] & inside[targets]
+    sources, targets = sources[linked], targets[linked]
+    order = np.argsort(sources, kind="stable")
+    following = targets[order].tolist()
+    begins = np.searchsorted(sources[order], np.arange(len(inside) + 1)).tolist()
+    missing = np.bincount(targets, minlength=len(inside)).tolist()
+    stays: NDArray[np.bool_] = inside.copy()
+    pending = [row for row in np.flatnonzero(inside).tolist() if not missing[row]]
+    while pending:
+        row = pending.pop()
+        stays[row] = False
+        for target in following[begins[row] : begins[row + 1]]:
+            missing[target] -= 1
+            if not missing[target]:
+                pending.append(target)
+    return stays
 
 
 def _is_counter(shape: Shape) -> bool:
