@@ -139,6 +139,32 @@ def test_the_typical_duration_is_weighted_by_time() -> None:
     assert find(SingleStepDispatch, mixed) == ()
 
 
+def fit(step_ms: int, *, is_keras: bool = True) -> Trace:
+    """Two operators in the second half of each step, which Keras's Python precedes."""
+    call = f"__inference_{'multi_step_on_iterator' if is_keras else 'train_step'}_541"
+    builder = TraceBuilder("tensorflow")
+    for number in range(5):
+        at, length = us(1000 * step_ms * number), us(1000 * step_ms)
+        builder.step(number, at, at + length, name="Profiled batch" if is_keras else "train")
+        builder.annotation(f"EagerExecute: {call}", at + length // 2, at + length * 9 // 10)
+        for tenth in (6, 7):
+            start = at + length * tenth // 10
+            builder.operator("d/MatMul:MatMul", start, start + length // 20, launches=False)
+    return builder.build()
+
+
+def test_keras_takes_milliseconds_between_steps() -> None:
+    def saves(trace: Trace) -> int:
+        return sum(each.saving.expected_ns for each in find(SingleStepDispatch, trace) or ()
+                   if each.saving is not None) // 5  # fmt: skip
+
+    # From the last operator of a step to the first of the next one: 0.85 of the step's time, but
+    # for the tenth after the call, which may be callbacks. 5.1 ms are too long for Keras.
+    assert saves(fit(5)) == us(3750)
+    assert saves(fit(6)) < us(1000)
+    assert saves(fit(5, is_keras=False)) < us(1000)
+
+
 def _around_a_long_program(short_runs: int) -> Trace:
     """Ten steps: short programs of 20 us, 30 us apart, then one of 4 ms and a gap of 200 us."""
     builder, at = TraceBuilder("jax"), 0

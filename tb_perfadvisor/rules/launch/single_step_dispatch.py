@@ -22,9 +22,11 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.looped_calls import looped_calls
 from tb_perfadvisor.signals.host.self_time import self_time
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, stretched_ns
 from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
+from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -42,6 +44,9 @@ _FEWEST_RUNS, _FEWEST_MARKED_RUNS = 10, 3
 """Fewer runs do not show that the program continues like this, unless each is in a marked step."""
 _MANY_PER_STEP = 10
 """Programs around a long one: converting inputs and reporting results take a few."""
+_LONGEST_OF_KERAS_NS = 5_000_000
+"""Between two steps of fit, Keras calls callbacks, reads metrics and prints a line: 1 to 2 ms on an
+idle core, of which others may take a part."""
 
 
 class SingleStepDispatch(Rule):
@@ -49,9 +54,10 @@ class SingleStepDispatch(Rule):
 
     What it finds
     -------------
-    Idle time between the runs of compiled programs, in gaps of up to two milliseconds or inside of
-    XLA's dispatch, while the host dispatches the next one: a single step in each call, as in
-    Keras's `fit` with small batches, or several small jitted functions in each step.
+    Idle time between the runs of compiled programs, in gaps of up to two milliseconds (five between
+    steps of Keras on the CPU, more on a busy machine) or inside of XLA's dispatch, while the host
+    dispatches the next one: a single step in each call, as in Keras's `fit` with small batches, or
+    several small jitted functions in each step.
 
     Why it matters
     --------------
@@ -62,9 +68,10 @@ class SingleStepDispatch(Rule):
     How it is measured
     ------------------
     The idle time that the host causes outside the runs of programs, if a typical program takes up
-    to a millisecond, minus what synchronizations, operators dispatched one by one, and callbacks
-    induce. If longer programs run as well, ten or more short ones per step are required, and only
-    the idle time after these counts. High and
+    to a millisecond (ten in TensorFlow on the CPU, where it runs in turns with Python), minus what
+    synchronizations, operators dispatched one by one, and callbacks induce. If longer programs run
+    as well, ten or more short ones per step are required, and only the idle time after these
+    counts. High and
     expected are all of it, or what the steps save in a replay without it: with fifty steps per
     call, a fiftieth is left. Low is half of it, because the batches of all those steps must still
     be provided. In JAX on the CPU low is 0, because recording a short operation takes as long as
@@ -102,6 +109,13 @@ class SingleStepDispatch(Rule):
         "While a longer program runs, the host has time to dispatch the next one.",
     )
 
+    longest_run_on_cpu_ns = Limit(
+        10_000_000,
+        "ns",
+        "TensorFlow on the CPU begins the next program after the one before: Keras's milliseconds"
+        " between them add to each step.",
+    )
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
@@ -109,8 +123,11 @@ class SingleStepDispatch(Rule):
         if not _repeats(signals, runs) or looped_calls(signals).functions:
             return
         claims = _between(signals, runs)
-        if _typical_ns(length_ns) > self.longest_run_ns:
-            is_short = length_ns <= self.longest_run_ns
+        on_cpu, framework = signals.device.is_host_only, signals.trace.source.framework
+        in_turns = on_cpu and framework == "tensorflow"
+        longest_ns = self.longest_run_on_cpu_ns if in_turns else self.longest_run_ns
+        if _typical_ns(length_ns) > longest_ns:
+            is_short = length_ns <= longest_ns
             if is_short.sum() < _MANY_PER_STEP * signals.steps.count:
                 return
             claims = _after(claims, runs, is_short)
@@ -118,10 +135,9 @@ class SingleStepDispatch(Rule):
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
-        on_cpu, framework = signals.device.is_host_only, signals.trace.source.framework
         low_ns = 0 if on_cpu and framework == "jax" else total // 2
         gaps = claims
-        if on_cpu and framework == "tensorflow":
+        if in_turns:
             claims = join(gaps, intersect(signals.host_idle, runs.spans))
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
@@ -163,7 +179,10 @@ def _after(gaps: Intervals, runs: ProgramRuns, chosen: NDArray[np.bool_]) -> Int
 def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
     """Idle between programs that nothing more specific explains."""
     idle = signals.attribution.idle
-    is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= LONGEST_LAUNCH_GAP_NS)
+    longest_ns: float = LONGEST_LAUNCH_GAP_NS
+    if signals.device.is_host_only and workload(signals).has(Part.KERAS):
+        longest_ns = stretched_ns(_LONGEST_OF_KERAS_NS, signals.trace)
+    is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= longest_ns)
     available = idle_without(
         signals,
         *OVERRIDING,
