@@ -71,6 +71,15 @@ def test_a_state_without_outer_products_is_combined_in_pairs() -> None:
     assert any("pairs of pairs" in remedy.text for remedy in finding.remedies)
 
 
+def test_a_decay_of_each_element_fits_into_no_product() -> None:
+    text = PROGRAM.replace("%decay = f32[32]{0} parameter(2)", f"%decay = {STATE} parameter(2)")
+    text = text.replace(
+        "broadcast(f32[32]{0} %decay), dimensions={0}", f"exponential({STATE} %decay)"
+    )
+    (finding,) = find(LinearRecurrence, drawn(SLOW, FUSION, program(text))) or ()
+    assert any("pairs of pairs" in remedy.text for remedy in finding.remedies)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

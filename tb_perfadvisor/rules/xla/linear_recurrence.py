@@ -28,12 +28,12 @@ class LinearRecurrence(FasterOperations):
 
     How it is measured
     ------------------
-    If each trip adds the product of a column and a row, a chunk of 128 positions takes the FLOP of
-    its products, four operations on each pair of its positions, and ten microseconds for some
-    twenty small operations. Otherwise, combining pairs moves and computes each element six times,
-    at best twice. What else each trip computes remains, at usual rates, and no trip takes less than
-    moving its inputs and results. High is the same at the peaks of the data sheet; low is half of
-    what is expected.
+    If each trip adds the product of a column and a row to a state that decays alike along one of
+    them, a chunk of 128 positions takes the FLOP of its products, four operations on each pair of
+    its positions, and ten microseconds for some twenty small operations. Otherwise, combining pairs
+    moves and computes each element six times, at best twice. What else each trip computes remains,
+    at usual rates, and no trip takes less than moving its inputs and results. High is the same at
+    the peaks of the data sheet; low is half of what is expected.
 
     When to ignore
     --------------

@@ -66,7 +66,10 @@ def linear_loops(signals: Signals) -> tuple[LinearLoop, ...]:
         program, state = loop.running.program, loop.state
         is_linear = bool(state) and all(_is_linear(program, row, state) for row in state)
         if loop.trips >= LEAST_TRIPS and is_linear and not _is_total(program, loop):
-            column, row = next(_outer_products(program, state), (None, None))
+            none: tuple[Shape | None, Shape | None] = None, None
+            column, row = next(_outer_products(program, state), none)
+            if column is None or row is None or not _decays_by_side(program, state, column, row):
+                column, row = none
             found.append(LinearLoop(loop.running, loop.rows, state, loop.trips, column, row))
     return tuple(found)
 
@@ -105,6 +108,23 @@ def _outer_products(program: Program, state: frozenset[int]) -> Iterator[tuple[S
                 factors = [program.shape_of(program.operands(side, 0)[0]) for side in sides]
                 if all(1 < f.elements < program.shape_of(row).elements for f in factors):
                     yield factors[0], factors[1]
+
+
+def _decays_by_side(program: Program, state: frozenset[int], column: Shape, row: Shape) -> bool:
+    """Whether a state decays alike along its columns, or along its rows.
+
+    Then products can take the decay into one of their factors. A decay of each element cannot.
+    """
+    most = max(column.elements, row.elements)
+    for multiply in state:
+        if program.name_of(multiply) != "multiply":
+            continue
+        for factor in set(program.operands(multiply)) - state:
+            decay = origin(program, factor)
+            sources = program.operands(decay, 0) if program.name_of(decay) == "broadcast" else []
+            if any(program.shape_of(of).elements > most for of in sources or [decay]):
+                return False
+    return True
 
 
 def in_parallel(signals: Signals) -> list[FasterOperation]:
