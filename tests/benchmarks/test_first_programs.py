@@ -128,6 +128,10 @@ def test_programs_of_our_own_are_counted_by_framework() -> None:
 
 def test_each_patch_of_our_own_programs_is_of_a_listed_program() -> None:
     folder = FOLDER.parent / "small_programs"
-    listed = {recipe.command[1].removesuffix(".py") for recipe in recipes("small")}
+    listed = {
+        recipe.command[1].removesuffix(".py")
+        for batch in ("small", "small_second")
+        for recipe in recipes(batch)
+    }
     assert {path.stem for path in folder.glob("*.py")} == listed
     assert {path.stem for path in folder.glob("*.patch")} <= listed
