@@ -260,6 +260,7 @@ SECOND_FAMILY_PAIRS = (
         "losses.similarities_twice",
         "two products, of which one is the other's transpose; fixed: one",
         "recompute",
+        "twin-products",
     ),
     _pair(
         "losses",
