@@ -22,6 +22,7 @@ from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.instrument.user_code import shown_path
 from tb_perfadvisor.machine.facts import (
     SUFFIX,
+    Examined,
     Facts,
     Load,
     Machine,
@@ -66,6 +67,7 @@ def write_facts(
     load: Load | None,
     parts: Parts | None,
     samples: StackSamples | None,
+    examined: Examined | None = None,
 ) -> tuple[Path, ...]:
     """Store facts beside each capture among some files.
 
@@ -75,6 +77,7 @@ def write_facts(
         load: On the machine meanwhile.
         parts: Of the program, if they were watched.
         samples: Of its lines, likewise.
+        examined: What was found in the tensors of a few steps.
 
     Returns:
         The files that were written.
@@ -88,6 +91,7 @@ def write_facts(
         load=load,
         program=_program(parts),
         lines=samples.lines if samples is not None else None,
+        examined=examined,
         recording=recording,
     )
     data = msgspec.json.encode(facts)
@@ -100,14 +104,16 @@ def write_facts(
     return tuple(written)
 
 
-def add_lines(files: Iterable[Path], samples: StackSamples) -> None:
+def add_seen(files: Iterable[Path], samples: StackSamples, examined: Examined | None) -> None:
     """Store what has been seen up to now beside captures that were written before."""
     lines = samples.lines
     for file in files:
         if file.name.endswith(SUFFIX):
             with suppress(OSError, msgspec.MsgspecError):
                 facts = msgspec.json.decode(file.read_bytes(), type=Facts)
-                file.write_bytes(msgspec.json.encode(replace(facts, lines=lines)))
+                file.write_bytes(
+                    msgspec.json.encode(replace(facts, lines=lines, examined=examined))
+                )
 
 
 @cache

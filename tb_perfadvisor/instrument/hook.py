@@ -155,6 +155,11 @@ class _RecordedProcess(HookedProcess):
         profiler.logs_summary = False  # the command says it
         profiler.recorded_by = "run"
         profiler.parts = self.parts
+        profiler.samples.step_path = self.parts.step_path
+        if self._framework == "torch":
+            from tb_perfadvisor.instrument.examination.examiner import Examiner
+
+            profiler.examiner = Examiner()
         profiler.continue_at(number)
         self._profiler = profiler
 

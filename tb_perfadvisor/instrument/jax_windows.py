@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_lines, write_facts
+from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
 from tb_perfadvisor.instrument.continuous.recordings import (
     EARLY,
     RICH,
@@ -96,7 +96,7 @@ class JaxWindows:
         with suppress(Exception):
             self._end()
         for recording in self._recordings.kept:
-            add_lines(recording.files, self._samples)
+            add_seen(recording.files, self._samples, None)
 
     def discard(self) -> None:
         """Delete what was recorded: the program has steps that are seen otherwise."""

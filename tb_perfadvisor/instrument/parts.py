@@ -10,6 +10,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, Final
 
+from tb_perfadvisor.instrument.step_path import StepPath
 from tb_perfadvisor.instrument.user_code import loop_around, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Made, Value, What
 
@@ -48,6 +49,7 @@ class Parts:
     def __init__(self) -> None:
         self._parts: dict[What, list[_Part]] = {}
         self._loops: set[tuple[str, int]] = set()
+        self.step_path = StepPath()
 
     def all(self) -> tuple[Made, ...]:
         """Every part, with what is known of it now."""
@@ -77,6 +79,7 @@ class Parts:
 
     def add_step(self, name: str, frame: FrameType | None) -> None:
         """A step ends in a call on this stack; its loop is remembered once."""
+        self.step_path.add(frame)
         found = loop_around(frame)
         caller, line = found if found is not None else (next(user_frames(frame), None), 0)
         if caller is None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
 
+from tb_perfadvisor.instrument.step_path import StepPath
 from tb_perfadvisor.instrument.user_code import is_standard_file, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 
@@ -87,6 +88,8 @@ class StackSamples:
         self._before: _Place | None = None
         self._number = 0
         self._thread: threading.Thread | None = None
+        self.step_path: StepPath | None = None
+        """What belongs to every step; None if nobody tells."""
 
     def step(self) -> None:
         """A step ended."""
@@ -149,7 +152,7 @@ class StackSamples:
             if self._is_paused or passed_s > _MOST_S:
                 continue
             with suppress(Exception):
-                place = _place(sys._current_frames().get(main.ident or 0))
+                place = _place(sys._current_frames().get(main.ident or 0), self.step_path)
                 with self._lock:
                     if self._number != self._steps:
                         # What was seen after the last step is no part of the loop.
@@ -161,15 +164,18 @@ class StackSamples:
                     self._before = place
 
 
-def _place(frame: FrameType | None) -> _Place | None:
+def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | None:
     """The innermost line of the user's code on a stack, and what it calls.
 
-    While a function is compiled, its own code may run. Then the line is the one that calls it.
+    While a function is compiled, its own code may run. Then the line is the one that calls it. Of
+    what is no part of every step, it is the line that leaves the path of the steps.
     """
     outermost = _outermost_compiling(frame)
     user = next(user_frames(outermost or frame), None)
     if user is None:
         return None
+    apart = path.apart(frame) if path is not None and outermost is None else None
+    innermost, user = user, apart[0] if apart is not None else user
     callee, side_work, calls_library = "", None, False
     while frame is not None and frame is not user:
         module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
@@ -180,15 +186,17 @@ def _place(frame: FrameType | None) -> _Place | None:
         else:
             if name not in _WRAPPERS or not callee:
                 callee = f"{module}.{name}"
-            calls_library |= not is_standard_file(frame.f_code.co_filename)
+            calls_library |= frame is innermost or not is_standard_file(frame.f_code.co_filename)
         if side_work is None and name not in _READS:
             side_work = _side_work(module)
         frame = frame.f_back
+    if side_work is None and apart is not None:
+        side_work = apart[1]
     code = user.f_code
     function = "" if code.co_name == "<module>" else code.co_name
     activity: Activity | None = "compiling" if outermost is not None else None
-    path, line = shown_path(code.co_filename), user.f_lineno or 1
-    return _Place(path, line, function, callee, side_work, activity)
+    file, line = shown_path(code.co_filename), user.f_lineno or 1
+    return _Place(file, line, function, callee, side_work, activity)
 
 
 def _outermost_compiling(frame: FrameType | None) -> FrameType | None:

@@ -80,20 +80,39 @@ def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:
 
 def _innermost_loop(name: str, line: int) -> int | None:
     """The first line of the innermost loop of a function whose body has a line."""
-    inside = [(begin, end) for begin, end in _loops(name) if begin <= line <= end]
+    inside = [(begin, end) for begin, end in loops_of(name) if begin <= line <= end]
     return max(inside)[0] if inside else None
 
 
 @cache
-def _loops(name: str) -> tuple[tuple[int, int], ...]:
+def loops_of(name: str) -> tuple[tuple[int, int], ...]:
     """The first and last lines of the loops of a file."""
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in _nodes(name)
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+    )
+
+
+@cache
+def conditions_with_remainders(name: str) -> tuple[tuple[int, int], ...]:
+    """The first and last lines of what a file does under conditions like `step % 100 == 0`."""
+    return tuple(
+        (node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno)
+        for node in _nodes(name)
+        if isinstance(node, ast.If)
+        and any(
+            isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+            for part in ast.walk(node.test)
+        )
+    )
+
+
+@cache
+def _nodes(name: str) -> tuple[ast.AST, ...]:
+    """The syntax of a file; nothing if it cannot be read."""
     with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         path = Path(name)
         if path.stat().st_size <= _MOST_SOURCE_BYTES:
-            tree = ast.parse(path.read_bytes())
-            return tuple(
-                (node.lineno, node.end_lineno or node.lineno)
-                for node in ast.walk(tree)
-                if isinstance(node, ast.For | ast.AsyncFor | ast.While)
-            )
+            return tuple(ast.walk(ast.parse(path.read_bytes())))
     return ()

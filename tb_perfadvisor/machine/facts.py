@@ -21,8 +21,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Value = bool | Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] | float | Text
 
 What = Literal["loader", "dataset", "optimizer", "model", "step loop"]
-SideWork = Literal["figures", "images", "checkpoints", "summaries"]
-"""What a program writes for people to look at, or to go on from."""
+SideWork = Literal[
+    "figures", "images", "checkpoints", "summaries", "every few steps", "between epochs"
+]
+"""What a program writes for people to look at, or to go on from; and what else it does every few
+steps, such as `if step % 100 == 0`, or behind the loop over the steps of an epoch."""
 Activity = Literal["compiling"]
 """What a framework does on the way to running the program."""
 
@@ -159,6 +162,59 @@ class Lines(Struct, frozen=True):
     """Those with most time; none twice."""
 
 
+ObservedKind = Literal[
+    "same in every step",
+    "same twice",
+    "mostly zero",
+    "few rows",
+    "padding",
+    "independent",
+    "growing",
+    "unused",
+    "dropped gradients",
+]
+
+
+class Observed(Struct, frozen=True):
+    """Something that the tensors of a few steps show about a line's operators."""
+
+    kind: ObservedKind
+    operator: Text
+    """The one with most time, such as `aten::mm`."""
+    path: Text
+    """As in `Made`."""
+    line: Annotated[int, Meta(ge=1, le=10**8)]
+    share: Share
+    """Of the time of all operators in these steps. If calls are independent: of the number of
+    forward operators, those that one call for all would replace."""
+    function: Text = ""
+    shapes: Text = ""
+    """Of its inputs."""
+    calls: Count = 0
+    """How many operators per step."""
+    amount: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
+    """The share of zeros, of rows, of padding, or of what is read of a result; of independent
+    calls, how many could be one."""
+    elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    """Of the largest input, if calls are independent."""
+
+
+class Examined(Struct, frozen=True):
+    """What was found in steps whose tensors were looked at."""
+
+    steps: Count
+    seconds: Annotated[float, Meta(ge=0)]
+    """Of all operators."""
+    calls: Count
+    """Operators per step."""
+    observed: Annotated[tuple[Observed, ...], Meta(max_length=256)] = ()
+
+    def all_of(self, *kinds: ObservedKind) -> tuple[Observed, ...]:
+        """What was found of some kinds, the costliest first."""
+        found = (each for each in self.observed if each.kind in kinds)
+        return tuple(sorted(found, key=lambda each: -each.share))
+
+
 class Recording(Struct, frozen=True):
     """How the capture was recorded."""
 
@@ -182,6 +238,7 @@ class Facts(Struct, frozen=True):
     load: Load | None = None
     program: Program = Program()
     lines: Lines | None = None
+    examined: Examined | None = None
     recording: Recording = Recording()
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.recorded_facts import decode_facts
-from tb_perfadvisor.machine.facts import Line, Made, Value
+from tb_perfadvisor.machine.facts import Line, Made, Observed, Value
 
 
 def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
@@ -38,7 +38,15 @@ def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
     lines = facts.lines
     if lines is not None:
         lines = replace(lines, lines=tuple(_line(line, names) for line in lines.lines))
-    return msgspec.json.encode(replace(facts, program=program, lines=lines))
+    examined = facts.examined
+    if examined is not None:
+        observed = tuple(_observed(each, names) for each in examined.observed)
+        examined = replace(examined, observed=observed)
+    return msgspec.json.encode(replace(facts, program=program, lines=lines, examined=examined))
+
+
+def _observed(each: Observed, names: Names) -> Observed:
+    return replace(each, path=names.frame(each.path), function=names.marker(each.function))
 
 
 def _line(line: Line, names: Names) -> Line:

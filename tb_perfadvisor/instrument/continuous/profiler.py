@@ -15,7 +15,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_lines, write_facts
+from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
 from tb_perfadvisor.instrument.continuous.recordings import (
@@ -25,6 +25,7 @@ from tb_perfadvisor.instrument.continuous.recordings import (
     files_below,
 )
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
@@ -120,6 +121,8 @@ class ContinuousProfiler:
         self.parts: Parts | None = None
         """What the program was seen to make; None if nobody watches it."""
         self.samples = StackSamples()
+        self.examiner: Examiner | None = None
+        """Looks at the tensors of a few steps after the first recording; None if nobody does."""
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
@@ -163,7 +166,9 @@ class ContinuousProfiler:
         self._number += 1
         try:
             self.samples.step()
-            if self._start is None:
+            if self.examiner is not None and self.examiner.is_running:
+                self._examine(duration_s)
+            elif self._start is None:
                 self._between(duration_s, now_s)
             else:
                 self._during(duration_s)
@@ -174,6 +179,9 @@ class ContinuousProfiler:
     def discard(self) -> int:
         """Delete what was recorded: it was not of steps. Returns how many steps were counted."""
         start, self._start = self._start, None
+        if self.examiner is not None:
+            with suppress(Exception):
+                self.examiner.end()
         if start is not None:
             with suppress(Exception):
                 self._recorder.stop()
@@ -203,9 +211,10 @@ class ContinuousProfiler:
                 self._write()
             except Exception as error:
                 self._give_up(error)
+        if self.examiner is not None:
+            self.examiner.end()
         self.samples.stop()
-        for recording in self._recordings.kept:
-            add_lines(recording.files, self.samples)
+        self._add_seen()
         if self._advisor is not None:
             self._advisor.close()
         if self._number and self.logs_summary:
@@ -306,6 +315,26 @@ class ContinuousProfiler:
         self._recordings.add(recording, in_use)
         if self._advisor is not None:
             self._advisor.analyze(directory, self._first_step)
+        if self.examiner is not None and not self._is_closed:
+            self.examiner.begin()
+            if self.examiner.is_running:
+                self.samples.pause()
+
+    def _examine(self, duration_s: float | None) -> None:
+        assert self.examiner is not None
+        began_s = self._clock()
+        self._recording_s += duration_s or 0.0
+        if self.examiner.step():
+            self.samples.go_on()
+            self._add_seen()
+        self._ended_s = self._clock()
+        self._recording_s += self._ended_s - began_s
+
+    def _add_seen(self) -> None:
+        """Store what was seen since beside all recordings."""
+        found = self.examiner.found if self.examiner is not None else None
+        for recording in self._recordings.kept:
+            add_seen(recording.files, self.samples, found)
 
     def _write_facts(self, files: tuple[Path, ...], start: Start) -> tuple[Path, ...]:
         usual_s = self._schedule.usual_s
@@ -316,7 +345,9 @@ class ContinuousProfiler:
             first_step=self._first_step,
             step_ns=None if usual_s is None else round(usual_s * 1e9),
         )
-        return write_facts(files, recording, self._load.end(), self.parts, self.samples)
+        examined = self.examiner.found if self.examiner is not None else None
+        load = self._load.end()
+        return write_facts(files, recording, load, self.parts, self.samples, examined)
 
     def _directory(self, start: Start) -> Path:
         return self._logdir / f"step_{self._first_step:08}{RICH if start.is_rich else ''}"

@@ -1,0 +1,272 @@
+"""Sees each operator of a step, with what matters about its inputs and outputs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from isal import isal_zlib
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tag, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
+
+MOST_CALLS: Final = 200_000
+"""Of all steps that are looked at. What follows is not seen."""
+_MOST_DIGESTED_BYTES: Final = 4 << 30
+"""Digests run at about the speed of memory: reading so much takes a second or less."""
+_SAMPLE: Final = 4096
+"""Elements that tell the share of zeros to about a hundredth."""
+_FEWEST_SAMPLED: Final = 10_000
+"""Products with smaller matrices take microseconds."""
+_MOST_IDS: Final = 1 << 20
+_OPTIMIZERS: Final = f"{os.sep}torch{os.sep}optim{os.sep}"
+_LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
+PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
+
+Place = tuple[str, int, str]
+"""Path, line and function of the user's code."""
+
+
+class Operand(Struct, frozen=True):
+    """A tensor that an operator reads or writes."""
+
+    storage: int
+    """Where its memory begins; free memory is used again."""
+    shape: tuple[int, ...]
+    has_gradient: bool
+    digest: int | None = None
+    """Of its content; None if that was not read."""
+    zeros: float | None = None
+    """The share of zeros in a sample, where a product reads it."""
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        size = 1
+        for each in self.shape:
+            size *= each
+        return size
+
+
+class Call(Struct, frozen=True):
+    """One operator that was called."""
+
+    name: str
+    """Without namespace and overload: `addmm`."""
+    ns: int
+    place: Place | None
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    scalars: str
+    """Its other arguments, as text."""
+    kind: str
+    """`update` by an optimizer, `input` by a loader, `backward`, or `forward`."""
+    tracks_gradients: bool
+    is_view: bool
+    is_random: bool
+    mutates: bool
+    sequence: int
+    """The number of the autograd node that it runs in, or that was made for it last."""
+    leads_to: tuple[tuple[str, int], ...] = ()
+    """In the backward pass, what its node leads to: `node` and a number, or `leaf` and the
+    parameter's memory."""
+    leaf: int | None = None
+    """The parameter whose gradient is accumulated."""
+    ids: NDArray[np.int64] | None = None
+    """The rows of a table that an embedding reads or whose gradient it makes."""
+    is_reverse: bool = False
+    """Whether a recurrent layer runs from the end of its sequence."""
+
+
+class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+    """While it is on the stack of modes, remembers every operator of its thread."""
+
+    def __init__(self) -> None:
+        """Nothing is seen yet."""
+        super().__init__()
+        self.calls: list[Call] = []
+        self.is_on = True
+        self._digested_bytes = 0
+        self._chance = np.random.default_rng(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operator, and remember it."""
+        given = kwargs or {}
+        if not self.is_on or len(self.calls) >= MOST_CALLS or func.namespace != "aten":
+            return func(*args, **given)
+        seen = None
+        try:
+            seen = self._before(func, args, given)
+        except Exception:
+            self.is_on = False  # the program must run as without it
+        began_ns = time.perf_counter_ns()
+        result = func(*args, **given)
+        took_ns = time.perf_counter_ns() - began_ns
+        if seen is not None:
+            try:
+                self._after(seen, result, took_ns)
+            except Exception:
+                self.is_on = False
+        return result
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+        import torch
+
+        name = func.overloadpacket.__name__
+        node = torch._C._current_autograd_node()
+        place, kind = _place(sys._getframe(2))
+        is_view = bool(func.is_view)
+        tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+        reads = not is_view and kind != "update"
+        leaf: int | None = None
+        leads_to: tuple[tuple[str, int], ...] = ()
+        if node is not None:
+            kind = "backward"
+            variable = getattr(node, "variable", None)
+            leaf = _storage(variable) if variable is not None else None
+            sequence = _number(node)
+            leads_to = () if leaf is not None else _next(node)
+        else:
+            sequence = torch._C._autograd._get_sequence_nr() - 1
+        is_product = name in PRODUCTS
+        return {
+            "name": name,
+            "place": place,
+            "kind": kind,
+            "inputs": tuple(self._operand(each, reads, is_product) for each in tensors),
+            "scalars": _scalars(args, kwargs) if reads else "",
+            "tracks_gradients": torch.is_grad_enabled(),
+            "is_view": is_view,
+            "is_random": Tag.nondeterministic_seeded in func.tags,
+            "mutates": bool(func._schema.is_mutable),
+            "sequence": sequence,
+            "leads_to": leads_to,
+            "leaf": leaf,
+            "ids": _ids(name, tensors),
+            "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
+        }
+
+    def _after(self, seen: dict[str, Any], result: Any, took_ns: int) -> None:
+        outputs = tuple(
+            Operand(_storage(each), tuple(each.shape), each.requires_grad)
+            for each in _tensors((result,))
+        )
+        self.calls.append(Call(ns=took_ns, outputs=outputs, **seen))
+
+    def _operand(self, tensor: Tensor, reads: bool, is_product: bool) -> Operand:
+        zeros, digest = None, None
+        if reads and tensor.layout is _strided():
+            plain = tensor.detach()
+            if is_product and not tensor.requires_grad and tensor.numel() >= _FEWEST_SAMPLED:
+                zeros = self._zeros(plain)
+            digest = self._digest(plain)
+        return Operand(_storage(tensor), tuple(tensor.shape), tensor.requires_grad, digest, zeros)
+
+    def _digest(self, tensor: Tensor) -> int | None:
+        size = tensor.numel() * tensor.element_size()
+        self._digested_bytes += size
+        if self._digested_bytes > _MOST_DIGESTED_BYTES:
+            return None
+        content = tensor.contiguous().reshape(-1)
+        content = content.view(_bytes_type()) if size else content
+        number = isal_zlib.crc32(content.numpy())
+        return hash((number, tuple(tensor.shape), str(tensor.dtype)))
+
+    def _zeros(self, tensor: Tensor) -> float:
+        import torch
+
+        places = [self._chance.integers(0, size, _SAMPLE) for size in tensor.shape]
+        values = tensor[tuple(torch.from_numpy(each) for each in places)]
+        return float((values == 0).double().mean())
+
+
+_shown = cache(shown_path)
+
+
+def _bytes_type() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _scalars(args: Any, kwargs: Any) -> str:
+    others = [each for each in args if not isinstance(each, Tensor | list | tuple)]
+    lists = [
+        each
+        for each in args
+        if isinstance(each, list | tuple) and not any(isinstance(e, Tensor) for e in each)
+    ]
+    named = {key: value for key, value in kwargs.items() if not isinstance(value, Tensor)}
+    return repr((others, lists, named))[:200]
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+        return 0
+
+
+def _number(node: Any) -> int:
+    number = getattr(node, "_sequence_nr", None)
+    return int(number()) if number is not None else -1
+
+
+def _next(node: Any) -> tuple[tuple[str, int], ...]:
+    found = []
+    for following, _ in node.next_functions:
+        if following is None:
+            continue
+        variable = getattr(following, "variable", None)
+        is_leaf = variable is not None
+        found.append(("leaf", _storage(variable)) if is_leaf else ("node", _number(following)))
+    return tuple(found)
+
+
+def _ids(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
+    if name not in ("embedding", "embedding_dense_backward") or len(tensors) < 2:
+        return None
+    ids = tensors[1]
+    if ids.is_floating_point() or ids.numel() > _MOST_IDS:
+        return None
+    rows: NDArray[np.int64] = ids.detach().numpy().astype(np.int64, copy=True)
+    return rows
+
+
+def _place(frame: Any) -> tuple[Place | None, str]:
+    """The user's line that is under way, and whose work it is."""
+    kind = "forward"
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if kind == "forward" and _OPTIMIZERS in name:
+            kind = "update"
+        elif kind == "forward" and _LOADERS in name:
+            kind = "input"
+        if is_user_file(name):
+            function = "" if code.co_name == "<module>" else code.co_name
+            return (_shown(name), frame.f_lineno or 1, function), kind
+        frame = frame.f_back
+    return None, kind

@@ -1,0 +1,89 @@
+"""Decides when steps are looked at, and keeps what was found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Final
+
+from tb_perfadvisor.machine.facts import Examined
+
+_STEPS: Final = 4
+"""Three changes from step to step show what grows; two would show what stays."""
+_ENOUGH_AFTER_S: Final = ((5.0, 1), (3.0, 2))
+"""So many steps are enough where they have taken that long."""
+
+
+class Examiner:
+    """Looks at a few steps of a PyTorch program, once."""
+
+    def __init__(self) -> None:
+        """Nothing is looked at before `begin`."""
+        self._mode: Any = None
+        self._ends: list[int] = []
+        self._began_s = 0.0
+        self._is_done = False
+        self.found: Examined | None = None
+        """What was found; None before the end."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the step under way is looked at."""
+        return self._mode is not None
+
+    def begin(self) -> None:
+        """A step begins, and with it the look; once, and where nothing can be disturbed."""
+        if self._is_done or not _is_possible():
+            return
+        from tb_perfadvisor.instrument.examination.calls import Watching
+
+        self._is_done = True
+        self._began_s = time.monotonic()
+        self._mode = Watching()
+        self._mode.__enter__()
+
+    def step(self) -> bool:
+        """A step ended; returns whether the look has, too."""
+        self._ends.append(len(self._mode.calls))
+        passed_s = time.monotonic() - self._began_s
+        enough = [steps for seconds, steps in _ENOUGH_AFTER_S if passed_s > seconds]
+        if len(self._ends) < min(enough, default=_STEPS):
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Look no more, and keep what was found in whole steps."""
+        mode, self._mode = self._mode, None
+        if mode is None:
+            return
+        mode.is_on = False
+        if not _leave(mode) or not self._ends:
+            return
+        from tb_perfadvisor.instrument.examination.findings import examined
+
+        begins = [0, *self._ends[:-1]]
+        steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
+        self.found = examined([step for step in steps if step])
+
+
+def _is_possible() -> bool:
+    """Whether this is a plain program of PyTorch on the CPU."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_initialized():
+        return False
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return False
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return not counters.get("stats", {}).get("unique_graphs")
+
+
+def _leave(mode: Any) -> bool:
+    """Take the mode off the stack; it stays, and does nothing, below a mode of the program."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    if _get_current_dispatch_mode() is not mode:
+        return False
+    mode.__exit__(None, None, None)
+    return True

@@ -1,0 +1,61 @@
+"""All that is looked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.instrument.examination.calls import Call
+from tb_perfadvisor.instrument.examination.flow import growing, independent, unused
+from tb_perfadvisor.instrument.examination.gradients import dropped
+from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, total_ns
+from tb_perfadvisor.instrument.examination.repeated import repeated
+from tb_perfadvisor.instrument.examination.sparse import few_rows, mostly_zero, padding
+from tb_perfadvisor.machine.facts import Examined, Observed
+
+_LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
+    *(repeated, mostly_zero, few_rows, padding),
+    *(independent, growing, unused, dropped),
+)
+
+
+def examined(steps: Steps) -> Examined:
+    """What was found in some steps."""
+    usual_ns = _usual_ns(steps)
+    steps = [
+        [replace(call, ns=usual_ns[_work(call)]) for call in _at_forward_lines(step)]
+        for step in steps
+    ]
+    return Examined(
+        steps=len(steps),
+        seconds=total_ns(steps) / 1e9,
+        calls=round(sum(map(len, steps)) / max(len(steps), 1)),
+        observed=tuple(each for look in _LOOKS for each in look(steps)),
+    )
+
+
+def _at_forward_lines(calls: Sequence[Call]) -> list[Call]:
+    """Backward operators at the lines of their forward operators, not of `backward()`."""
+    places = {call.sequence: call.place for call in calls if call.kind == "forward"}
+    return [
+        replace(call, place=places.get(call.sequence) or call.place)
+        if call.kind == "backward"
+        else call
+        for call in calls
+    ]
+
+
+def _work(call: Call) -> object:
+    return call.name, call.kind, tuple(each.shape for each in call.inputs)
+
+
+def _usual_ns(steps: Steps) -> dict[object, int]:
+    """The median time of each kind of operator: others may have the core in the middle of one."""
+    times: dict[object, list[int]] = defaultdict(list)
+    for call in all_calls(steps):
+        times[_work(call)].append(call.ns)
+    return {work: int(median(ns)) for work, ns in times.items()}

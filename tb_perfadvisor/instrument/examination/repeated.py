@@ -1,0 +1,56 @@
+"""Results that are computed again from the same inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from tb_perfadvisor.instrument.examination.calls import Call
+from tb_perfadvisor.instrument.examination.noted import Steps, noted
+from tb_perfadvisor.machine.facts import Observed
+
+_EVERYTHING: Final = 0.9
+"""A program in which so much is the same in each step repeats itself to be measured."""
+
+
+def repeated(steps: Steps) -> list[Observed]:
+    """Results that are the same in every step, and results that a step computes twice."""
+    forward_ns = sum(call.ns for step in steps for call in step if call.kind == "forward")
+    same = [*_in_every_step(steps)] if len(steps) > 1 else []
+    if sum(call.ns for call in same) > _EVERYTHING * forward_ns:
+        same = []
+    is_same = {id(call) for call in same}
+    twice = (call for call in _twice(steps) if id(call) not in is_same)
+    return [*noted("same in every step", steps, same), *noted("same twice", steps, twice)]
+
+
+def _in_every_step(steps: Steps) -> Iterator[Call]:
+    seen = [{key for call in step if (key := _key(call)) is not None} for step in steps]
+    always = set.intersection(*seen)
+    for step in steps:
+        for call in step:
+            if _key(call) in always:
+                yield call
+
+
+def _twice(steps: Steps) -> Iterator[Call]:
+    for step in steps:
+        before: Counter[object] = Counter()
+        for call in step:
+            key = _key(call)
+            if key is None:
+                continue
+            if before[key]:
+                yield call
+            before[key] += 1
+
+
+def _key(call: Call) -> object:
+    """What the result follows from; None if that is unknown, or if the result has no inputs."""
+    if call.kind != "forward" or call.is_view or call.is_random or not call.inputs:
+        return None
+    digests = tuple(each.digest for each in call.inputs)
+    if None in digests:
+        return None
+    return call.name, call.scalars, digests

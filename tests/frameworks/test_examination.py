@@ -1,0 +1,241 @@
+"""What is found in the tensors of small PyTorch programs, and that looking changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from tb_perfadvisor.instrument.examination.calls import Watching  # noqa: E402
+from tb_perfadvisor.instrument.examination.findings import examined  # noqa: E402
+from tb_perfadvisor.machine.facts import Observed, ObservedKind  # noqa: E402
+
+Step = Callable[[], object]
+
+
+def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]:
+    """What is found of one kind in some steps."""
+    step()
+    watching, ends = Watching(), [0]
+    with watching:
+        for _ in range(steps):
+            step()
+            ends.append(len(watching.calls))
+    assert watching.is_on, "looking failed"
+    calls = [watching.calls[a:b] for a, b in pairwise(ends)]
+    return examined(calls).all_of(kind)
+
+
+def training(model: nn.Module, loss: Callable[[], torch.Tensor], **options: object) -> Step:
+    """A step that trains a model with SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)  # type: ignore[arg-type]
+
+    def step() -> float:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        optimizer.step()
+        return value.item()
+
+    return step
+
+
+def test_losses_are_the_same() -> None:
+    def losses(look: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.ReLU())
+        rnn = nn.LSTM(16, 4, batch_first=True)
+        both = nn.ModuleList((model, rnn))
+        x = torch.randn(32, 8)
+        step = training(both, lambda: rnn(model(x)[:, None])[0].square().mean())
+        if not look:
+            return [step() for _ in range(4)]  # type: ignore[misc]
+        with Watching():
+            return [step() for _ in range(4)]  # type: ignore[misc]
+
+    assert losses(look=True) == losses(look=False)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_matrix_of_zeros(is_fixed: bool) -> None:
+    adjacency = torch.eye(400)
+    layer = nn.Linear(32, 32)
+    x = torch.randn(400, 32)
+    stored = adjacency.to_sparse_csr() if is_fixed else adjacency
+    found = look(training(layer, lambda: (stored @ layer(x)).square().mean()), "mostly zero")
+    if is_fixed:
+        assert found == ()
+    else:
+        assert found[0].amount == pytest.approx(1 - 1 / 400, abs=0.003)
+        assert found[0].path == "test_examination.py" or found[0].path.endswith("examination.py")
+
+
+def test_activations_with_zeros_are_no_data() -> None:
+    layer = nn.Linear(256, 256)
+    with torch.no_grad():
+        layer.bias.fill_(-100)
+    x = torch.randn(256, 256)
+
+    def step() -> None:
+        with torch.no_grad():
+            layer(functional.relu(layer(x)))
+
+    assert look(step, "mostly zero") == ()
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_rows_of_a_table(is_fixed: bool) -> None:
+    table = nn.Embedding(20_000, 16, sparse=is_fixed)
+    step = training(table, lambda: table(torch.randint(0, 20_000, (50,))).square().mean())
+    found = look(step, "few rows")
+    if is_fixed:
+        assert found == ()
+    else:
+        assert found[0].amount <= 50 / 20_000
+        assert found[0].share > 0.5  # the gradient and the update of 20,000 rows
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_the_same_in_every_step(is_fixed: bool) -> None:
+    layer = nn.Linear(64, 64)
+    points = torch.randn(300, 64)
+    kept = torch.cdist(points, points)
+
+    def loss() -> torch.Tensor:
+        near = kept if is_fixed else torch.cdist(points, points)
+        return (near @ layer(points)).square().mean()
+
+    found = look(training(layer, loss), "same in every step")
+    assert ("aten::_euclidean_dist" in {each.operator for each in found}) != is_fixed
+
+
+def test_twice_in_a_step() -> None:
+    layer = nn.Linear(128, 128)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(256, 128)
+        layer(x).argmax(1)  # for a metric
+        return layer(x).square().mean()
+
+    assert look(training(layer, loss), "same twice")[0].operator == "aten::addmm"
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_padding(is_fixed: bool) -> None:
+    table, layer = nn.Embedding(100, 32), nn.Linear(32, 64)
+    ids = torch.randint(1, 100, (16, 40))
+    if not is_fixed:
+        ids[:, 20:] = 0
+    both = nn.ModuleList((table, layer))
+    found = look(training(both, lambda: layer(table(ids)).square().mean()), "padding")
+    if is_fixed:
+        assert found == ()
+    else:
+        assert found[0].amount == pytest.approx(0.5)
+        assert found[0].share > 0.5
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_independent_calls(is_fixed: bool) -> None:
+    layer = nn.Linear(16, 16)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(32, 16)
+        y = layer(x) if is_fixed else torch.stack([layer(row) for row in x])
+        return y.square().mean()
+
+    found = look(training(layer, loss), "independent")
+    assert [each.amount for each in found] == ([] if is_fixed else [32])
+
+
+def test_calls_that_need_each_other_are_a_chain() -> None:
+    cell = nn.GRUCell(16, 16)
+
+    def loss() -> torch.Tensor:
+        state = torch.zeros(4, 16)
+        for _ in range(20):
+            state = cell(torch.randn(4, 16), state)
+        return state.square().mean()
+
+    found = look(training(cell, loss), "independent")
+    # The products with the inputs could be one, those with the state could not.
+    assert all(each.share < 0.5 for each in found)
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_sequence_that_grows(is_fixed: bool) -> None:
+    layer = nn.Linear(32, 32)
+
+    def step() -> None:
+        with torch.no_grad():
+            x = torch.randn(2, 8, 32)
+            for _ in range(10):
+                new = layer(x[:, -1:] if is_fixed else x)[:, -1:]
+                x = torch.cat((x, new), 1)
+
+    assert bool(look(step, "growing")) != is_fixed
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_results_of_which_a_part_is_read(is_fixed: bool) -> None:
+    layer = nn.Linear(64, 500)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(8, 32, 64)
+        last = layer(x[:, -1]) if is_fixed else layer(x)[:, -1]
+        return last.square().mean()
+
+    found = look(training(layer, loss), "unused")
+    assert [round(1 / each.amount) for each in found] == ([] if is_fixed else [32])
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_gradients_of_a_generator(is_fixed: bool) -> None:
+    generator, discriminator = nn.Linear(64, 128), nn.Linear(128, 1)
+    first = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    second = torch.optim.SGD(generator.parameters(), lr=0.01)
+
+    def step() -> None:
+        fake = generator(torch.randn(256, 64))
+        first.zero_grad()
+        discriminator(fake.detach() if is_fixed else fake).mean().backward(retain_graph=True)
+        first.step()
+        second.zero_grad()
+        discriminator.requires_grad_(False)
+        discriminator(fake).mean().backward()
+        discriminator.requires_grad_(True)
+        second.step()
+
+    assert bool(look(step, "dropped gradients")) != is_fixed
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_gradients_of_a_frozen_part(is_fixed: bool) -> None:
+    body, head = nn.Linear(64, 256), nn.Linear(256, 4)
+    body.requires_grad_(not is_fixed)
+
+    def loss() -> torch.Tensor:
+        return head(body(torch.randn(128, 64))).square().mean()
+
+    # The optimizer has the head alone.
+    assert bool(look(training(head, loss), "dropped gradients")) != is_fixed
+
+
+def test_accumulated_gradients_are_used() -> None:
+    layer = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(4):
+            layer(torch.randn(64, 64)).square().mean().backward()
+        optimizer.step()
+
+    assert look(step, "dropped gradients") == ()
