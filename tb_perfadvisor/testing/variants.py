@@ -74,7 +74,7 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need in (Need.WORK, Need.DEVICE_EVENTS):
         is_device = kind >= FIRST_DEVICE_KIND
         return keep_events(trace, ~is_device) if is_device.any() else None
-    if need is Need.RUN_LINES:
+    if need in (Need.RUN_LINES, Need.EXAMINED_STEPS):
         return replace(trace, facts=UNKNOWN)
     if need is Need.HOST_EVENTS:
         return keep_events(trace, kind >= FIRST_DEVICE_KIND)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.machine.facts import Facts, Line, Lines
+from tb_perfadvisor.machine.facts import Facts, Line, Lines, SideWork
 from tb_perfadvisor.rules.launch.side_work_in_loop import SideWorkInLoop
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
@@ -61,3 +61,31 @@ def test_nothing_without_enough_looks_or_without_such_work() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(SideWorkInLoop, program(figures(0.049), STEP)) == ()
     assert find(SideWorkInLoop, program(figures(0.051), STEP))
+
+
+def evaluation(share: float, kind: SideWork = "every few steps") -> Line:
+    return Line("train.py", 81, share, "train", "__main__.recall", kind)
+
+
+def test_what_the_loop_does_every_few_steps() -> None:
+    (finding,) = find(SideWorkInLoop, program(evaluation(0.3), STEP))
+    assert finding.title == "Evaluate less often, or on fewer samples"
+    assert finding.instance == "what the loop does every few steps takes 30.0 % of the run"
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(ms(30) * 0.27, rel=0.001)
+
+
+def test_what_runs_between_epochs_may_take_a_fifth() -> None:
+    assert find(SideWorkInLoop, program(evaluation(0.19, "between epochs"), STEP)) == ()
+    (finding,) = find(SideWorkInLoop, program(evaluation(0.3, "between epochs"), STEP))
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(ms(30) * 0.15, rel=0.001)  # half as often
+
+
+def test_a_device_may_be_waited_for_there() -> None:
+    trace = program(evaluation(0.3), STEP)
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+        builder.kernel("gemm", ms(10 * number), ms(10 * number + 9))
+    assert find(SideWorkInLoop, replace(builder.build(), facts=trace.facts)) == ()

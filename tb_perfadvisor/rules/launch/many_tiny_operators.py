@@ -131,7 +131,7 @@ class ManyTinyOperators(Rule):
         if not signals.device.is_host_only:
             return _on_device(signals, loop)
         is_mostly_dispatch = loop.dispatch_ns >= self.minimum_dispatch_share * total_ns(loop.spans)
-        if loop.kind not in _ADVICE or not is_mostly_dispatch:
+        if loop.kind not in _ADVICE or not (is_mostly_dispatch or _has_fused_layer(signals, loop)):
             return None  # eager-steps says what compiling saves
         return _on_cpu(signals, loop)
 
@@ -158,10 +158,14 @@ def _on_cpu(signals: Signals, loop: OperatorLoop) -> Saving:
 def _realized(signals: Signals, loop: OperatorLoop) -> tuple[float, float, float]:
     """Low, expected and high gain, as parts of the dispatch; low is 0 if a loop remains."""
     if loop.kind is LoopKind.SEQUENCE:
-        names = distinct(signals.trace.events.name[loop.rows]).tolist()
-        is_fused = _FUSED_CELL in {signals.trace.strings[name] for name in names}
-        return _FUSED_LAYER if is_fused else _NATIVE_LOOP
+        return _FUSED_LAYER if _has_fused_layer(signals, loop) else _NATIVE_LOOP
     return _REALIZED[loop.kind]
+
+
+def _has_fused_layer(signals: Signals, loop: OperatorLoop) -> bool:
+    """Whether one operator runs such cells over a whole sequence, which also computes faster."""
+    names = distinct(signals.trace.events.name[loop.rows]).tolist()
+    return _FUSED_CELL in {signals.trace.strings[name] for name in names}
 
 
 def _on_device(signals: Signals, loop: OperatorLoop) -> Saving | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.machine.facts import Line, SideWork
+from tb_perfadvisor.machine.facts import Line, Lines, SideWork
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.equal_part import equal_part
 from tb_perfadvisor.rules.evidence.source_lines import described, lines_tables
@@ -21,7 +21,15 @@ _DOES: dict[SideWork, str] = {
     "images": "encoding images",
     "checkpoints": "saving checkpoints",
     "summaries": "writing summaries",
+    "every few steps": "what the loop does every few steps",
+    "between epochs": "what runs between epochs",
 }
+_OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
+"""Evaluations, mostly."""
+_SAVED_PER_EPOCH = 0.5
+"""What runs once per epoch can seldom run a tenth as often."""
+_LEAST_SAVED = 0.7
+_EVALUATE = "Evaluate less often, or on fewer samples"
 _SURE = 2.0
 """Standard errors: the low end."""
 
@@ -33,7 +41,9 @@ class SideWorkInLoop(Rule):
     -------------
     Lines of the program that draw figures, encode images, save checkpoints or write summaries
     between the first and the last step, and take more of the time than the limit. They may be
-    outside of all recorded steps.
+    outside of all recorded steps. In programs on the CPU, also what the loop does every few steps
+    under a condition with a remainder (`if step % 10 == 0`), and what it does between epochs, such
+    as evaluating the model.
 
     Why it matters
     --------------
@@ -44,7 +54,8 @@ class SideWorkInLoop(Rule):
     `perfadvisor run` looks 25 times a second where the main thread is, over the whole run but for
     its recordings. The share of the looks that find it in such a function is the share of the time,
     with the standard error of a proportion. Done a tenth as often, nine tenths of it are saved,
-    which is expected. Low is 70 % of it minus two standard errors. The share is of the run's time,
+    which is expected; of what runs between epochs, half. Low is 70 % of it minus two standard
+    errors. The share is of the run's time,
     not of the recorded steps' only.
 
     When to ignore
@@ -70,6 +81,9 @@ class SideWorkInLoop(Rule):
     minimum_share = Limit(
         0.05, "share", "A checkpoint now and then takes less, and somebody wants it."
     )
+    minimum_share_between_epochs = Limit(
+        0.2, "share", "Evaluating a part of the data once per epoch is usual."
+    )
     minimum_looks = Limit(20, "count", "With fewer, a line in several of them may be chance.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -77,14 +91,34 @@ class SideWorkInLoop(Rule):
         lines = signals.trace.facts.lines
         if lines is None or lines.looks < self.minimum_looks:
             return
-        found = [line for line in lines.lines if line.side_work is not None]
+        sides = [line for line in lines.lines if line.side_work is not None]
+        written = [line for line in sides if line.side_work not in _OF_TRAINING]
+        yield from self._of(signals, lines, written, self.minimum_share)
+        if signals.device.is_host_only:
+            # With a device, such a place may only wait for what the steps launched.
+            for kind, least in zip(_OF_TRAINING, self._least, strict=True):
+                done = [line for line in sides if line.side_work == kind]
+                yield from self._of(signals, lines, done, least)
+
+    @property
+    def _least(self) -> tuple[float, float]:
+        return self.minimum_share, self.minimum_share_between_epochs
+
+    def _of(
+        self, signals: Signals, lines: Lines, found: Sequence[Line], least: float
+    ) -> Iterable[Finding]:
         share = min(sum(line.share for line in found), 1.0)
         error = math.sqrt(share * (1 - share) / lines.looks)
-        if share < self.minimum_share or share - _SURE * error < self.minimum_share / 2:
+        if share < least or share - _SURE * error < least / 2:
             return
-        low, expected, high = 0.7 * share - _SURE * error, share * (1 - 1 / _RARER), share + error
+        kind = found[0].side_work
+        is_training = kind in _OF_TRAINING
+        saved = _SAVED_PER_EPOCH if kind == "between epochs" else 1 - 1 / _RARER
+        low = min(_LEAST_SAVED, 0.8 * saved) * share - _SURE * error
+        expected, high = share * saved, share + error
         window_ns = signals.attribution.window_ns
         yield Finding(
+            title=_EVALUATE if is_training else "",
             instance=f"{_doing(found)} takes {format_share(share)} of the run",
             summary=(
                 f"{format_share(share)} of the {format_duration(lines.seconds * 1e9)} between the"
@@ -99,7 +133,7 @@ class SideWorkInLoop(Rule):
                 "measured",
             ),
             evidence=lines_tables(lines),
-            remedies=advise("side-work-rarely"),
+            remedies=advise("evaluate-rarely" if is_training else "side-work-rarely"),
         )
 
 

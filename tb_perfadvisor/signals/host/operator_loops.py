@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.operators import operator_self_ns
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.host.optimizer_loops import host_updates, optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.launch.gaps import stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -273,12 +274,14 @@ def _loop(
     )
     computing = union(start, end)
     gaps = minus(whole, computing)
-    spans = minus(whole, gaps[gaps[:, 1] - gaps[:, 0] > LONGEST_GAP_NS])
+    longest_ns = stretched_ns(LONGEST_GAP_NS, signals.trace)
+    spans = minus(whole, gaps[gaps[:, 1] - gaps[:, 0] > longest_ns])
     within = contains(spans, events.start_ns[own_rows])
     between_ns = total_ns(minus(spans, computing))
     # In a damaged profile, operators may overlap: their own times then add up to more.
     dispatching_ns = min(
-        int(np.minimum(own_ns[within], DISPATCH_NS).sum()), total_ns(spans) - between_ns
+        int(np.minimum(own_ns[within], stretched_ns(DISPATCH_NS, signals.trace)).sum()),
+        total_ns(spans) - between_ns,
     )
     passes: dict[tuple[int, ...], list[_Run]] = {}
     for run in runs:

@@ -125,6 +125,10 @@ CHECKS: dict[Need, Check] = {
         lambda s: s.trace.facts.lines is not None,
         "the recorder did not look where the program was over its whole run",
     ),
+    Need.EXAMINED_STEPS: Check(
+        lambda s: s.trace.facts.examined is not None,
+        "the recorder did not look at the tensors of any step",
+    ),
     Need.INPUT: Check(
         shows_input,
         "the profile shows no fetching of input: another loader may do it, or there is none",

@@ -225,6 +225,9 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.INFEED: _NONE,
     Need.CPU_PROGRAM: (hint("It concerns programs that run on the CPU alone."),),
     Need.RUN_LINES: (hint("Record with perfadvisor run, which looks where the program is."),),
+    Need.EXAMINED_STEPS: (
+        hint("Record with perfadvisor run, which looks at the tensors of a few steps."),
+    ),
     Need.STEPS: MARK_STEPS,
     Need.DISPATCH: (
         hint("See launch-bound for the cost of eager operators in PyTorch.", "pytorch"),

@@ -31,6 +31,8 @@ class Need(Enum):
     """A program that ran on the CPU alone."""
     RUN_LINES = "run-lines"
     """Lines at which the program was over its whole run, as `perfadvisor run` looks."""
+    EXAMINED_STEPS = "examined-steps"
+    """What `perfadvisor run` finds in the tensors of a few steps."""
     DISPATCH = "dispatch"
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
     COMPILED_REGIONS = "compiled-regions"

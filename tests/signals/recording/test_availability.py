@@ -43,6 +43,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.COLLECTIVES,
         Need.CPU_PROGRAM,
         Need.RUN_LINES,
+        Need.EXAMINED_STEPS,
         Need.INFEED,
         Need.INPUT_STAGES,
         Need.ITERATORS,

@@ -1,0 +1,61 @@
+"""Operators whose inputs do not change, so that their results do not, either."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.machine.facts import Observed
+from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+
+
+class RepeatedResults(ExaminedOperators):
+    """The program computes again what it has computed before, from the same inputs.
+
+    What it finds
+    -------------
+    In a PyTorch program on the CPU, operators of the forward pass whose inputs have the same
+    content in every step that `perfadvisor run` looked at, and operators that get the same inputs
+    twice in one step: masks, tables of positions, distances, products of fixed matrices, a second
+    forward pass for a metric.
+
+    Why it matters
+    --------------
+    The same inputs give the same result. Computed once and kept, it costs nothing.
+
+    How it is measured
+    ------------------
+    The content of each input is compared by a checksum. Operators that draw random numbers, and
+    views, are left out, and so are programs that repeat all of their work, as benchmarks do.
+    Expected is the operators' share of the time of all operators. Low is four fifths of it. High is
+    half as much again, because the backward pass of repeated operators goes as well.
+
+    When to ignore
+    --------------
+    When the result does not fit in memory, or when the program works on the same batch only while
+    it is being tested.
+
+    How to verify
+    -------------
+    The operators are gone from the step, and the results are the same.
+
+    References:
+    ----------
+    Aho, Lam, Sethi and Ullman, "Compilers: Principles, Techniques, and Tools", on moving code out
+    of loops and on common subexpressions.
+    """
+
+    id = "repeated-results"
+    title = "Compute once what does not change"
+    kinds = ("same in every step", "same twice")
+    changes = ("computed-once",)
+    basis = "measured"
+
+    def parts(self, observed: Observed) -> Parts:
+        """All of it: the result is there already."""
+        return 0.8, 1.0, 1.5
+
+    def describe(self, observed: Observed, cost: str) -> str:
+        """What is the same."""
+        when = "in every step" if observed.kind == "same in every step" else "twice in a step"
+        return (
+            f"{cost} goes into results that are there already. {observed.operator} in"
+            f" {place_of_observed(observed)} gets the same inputs {when}."
+        )

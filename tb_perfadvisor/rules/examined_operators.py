@@ -1,0 +1,104 @@
+"""Operators on the CPU that a program could do without, by what their tensors hold."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.machine.facts import Observed, ObservedKind
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace.intervals import Intervals, single, total_ns
+
+Parts = tuple[float, float, float]
+"""The parts of an operator's time that a change saves: at least, as expected, and at most."""
+
+
+class ExaminedOperators(Rule):
+    """Base of the rules that read what `perfadvisor run` found in the tensors of a few steps.
+
+    What an operator takes is its share of all operators in those steps, of the time that operators
+    take in the recorded ones.
+    """
+
+    category = "compute"
+    needs: ClassVar[tuple[Need, ...]] = (
+        *(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM, Need.EXAMINED_STEPS),
+    )
+    kinds: ClassVar[tuple[ObservedKind, ...]]
+    """What was found."""
+    changes: ClassVar[tuple[str, ...]]
+    basis: ClassVar[Basis] = "modeled"
+    amount: ClassVar[Column | None] = None
+    """What the amounts of the observations are."""
+
+    minimum_share = Limit(
+        0.05, "share", "Changing what a program computes is not worth it for less than 5 %."
+    )
+
+    @abstractmethod
+    def parts(self, observed: Observed) -> Parts:
+        """The parts of its operators' time that the change saves."""
+
+    @abstractmethod
+    def describe(self, observed: Observed, cost: str) -> str:
+        """What the costliest of the observations shows; begins with what all of them cost."""
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if the operators would save a good part of the step."""
+        examined = signals.trace.facts.examined
+        found = examined.all_of(*self.kinds) if examined is not None else ()
+        if not found:
+            return
+        working = signals.attribution.intervals[Cause.HOST_COMPUTE]
+        work_ns = total_ns(working)
+        low, expected, high = (
+            int(sum(each.share * self.parts(each)[end] for each in found) * work_ns)
+            for end in range(3)
+        )
+        if self.is_minor(expected, signals):
+            return
+        cost = per_step(int(min(sum(each.share for each in found), 1.0) * work_ns), signals)
+        yield Finding(
+            instance=f"{found[0].operator} in {place_of_observed(found[0])}",
+            summary=self.describe(found[0], cost),
+            saving=Saving(low, expected, high, _whole(signals), self.basis),
+            evidence=(observed_table(found, self.amount),),
+            remedies=advise(*self.changes),
+        )
+
+
+def _whole(signals: Signals) -> Intervals:
+    """The used steps: where operators go, so does the Python between them."""
+    window = signals.attribution
+    return single(window.window_start_ns, window.window_end_ns)
+
+
+def place_of_observed(observed: Observed) -> str:
+    """`train.py:52 forward`."""
+    return f"{observed.path}:{observed.line} {observed.function}".strip()
+
+
+def observed_table(found: Sequence[Observed], amount: Column | None) -> Table:
+    """What was found, line by line."""
+    columns = (
+        Column("operator", "Operator"),
+        Column("place", "Where"),
+        Column("shapes", "Inputs"),
+        Column("calls", "Per step", "count"),
+        Column("share", "Of all operators", "share"),
+    )
+    rows = tuple(
+        (
+            *(each.operator, place_of_observed(each), each.shapes or None),
+            *(each.calls, each.share),
+            *((each.amount,) if amount is not None else ()),
+        )
+        for each in found
+    )
+    more = (amount,) if amount is not None else ()
+    return Table("In the tensors of a few steps", (*columns, *more), rows)

@@ -1,0 +1,96 @@
+"""Calls of the same operator in a loop, none of which needs the result of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.examined_operators import observed_table, place_of_observed
+from tb_perfadvisor.rules.finding import Column, Finding, Saving
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.host.dispatch import dispatch
+from tb_perfadvisor.trace.intervals import total_ns
+
+_SMALL_ELEMENTS = 16_384
+"""A core reads 64 KB in about the time that calling an operator takes."""
+_OF_SMALL = (0.4, 0.85, 1.6)
+"""The parts of the time of small operators that go, at least, as expected and at most. More than
+all of it, where the backward pass of each call writes a gradient as large as the whole tensor."""
+_CALLING = (0.5, 0.9)
+"""The parts of calling the operators that go, at least and as expected. Of eleven loops over
+samples that were replaced by one call, 0.7 to 1.5 of the dispatch was saved."""
+
+
+class IndependentCalls(Rule):
+    """A loop calls the same operators for each element, and no call needs another's result.
+
+    What it finds
+    -------------
+    In a PyTorch program on the CPU, lines that call an operator on inputs of the same sizes three
+    times or more, where no call reads, even through others, what another one of them returns: a
+    loop over heads, samples, environments, members of an ensemble.
+
+    Why it matters
+    --------------
+    Each call costs some microseconds of Python, dispatch and allocation, and as much again in the
+    backward pass. One call for all of them costs that once, and large operators compute faster.
+
+    How it is measured
+    ------------------
+    In steps that `perfadvisor run` looked at, each result is followed to the operators that read
+    it. The calls that one for all would replace are a part of all forward calls. That part of
+    the time for calling operators goes, forward and backward: expected nine tenths of it, at least
+    half. High is that part of the whole time of operators. Operators on at most 16,384 elements
+    take no longer than calling them: of their whole time, 85 % is expected to go, at least 40 %.
+
+    When to ignore
+    --------------
+    When the calls use parameters of their own and sizes that cannot be stacked.
+
+    How to verify
+    -------------
+    The number of operators per step falls, and the step is shorter.
+
+    References:
+    ----------
+    PyTorch documentation, `torch.vmap` and `torch.bmm`; "PyTorch Performance Tuning Guide".
+    """
+
+    id = "independent-calls"
+    title = "Make one call of the calls that do not need each other"
+    category = "launch"
+    needs = (*(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM, Need.EXAMINED_STEPS),)
+
+    minimum_share = Limit(
+        0.05, "share", "Rewriting a loop is not worth it for less than 5 % of the step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if one call for all would save a good part of the step."""
+        examined = signals.trace.facts.examined
+        found = examined.all_of("independent") if examined is not None else ()
+        if not found:
+            return
+        share = min(sum(each.share for each in found), 1.0)
+        calling = dispatch(signals)
+        spans_ns, first = total_ns(calling.spans), found[0]
+        times = (*(part * calling.calling_ns for part in _CALLING), float(spans_ns))
+        if first.elements is not None and first.elements <= _SMALL_ELEMENTS:
+            times = tuple(part * spans_ns for part in _OF_SMALL)
+        low, expected, high = (int(share * each) for each in times)
+        if self.is_minor(expected, signals):
+            return
+        yield Finding(
+            instance=f"{first.calls:,} operators in {place_of_observed(first)}",
+            summary=(
+                f"{per_step(int(share * spans_ns), signals)} goes into calls of which one could do"
+                f" the work of {first.amount:.0f}: {place_of_observed(first)} calls"
+                f" {first.operator} of {first.shapes} again and again, and no call needs the"
+                " result of another."
+            ),
+            saving=Saving(low, expected, high, calling.spans, "modeled"),
+            evidence=(observed_table(found, Column("at_once", "Could be one", "count")),),
+            remedies=advise("stacked-elements", "list-operators", "compile"),
+        )

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.machine.facts import Examined, Facts, Observed
+from tb_perfadvisor.rules.launch.independent_calls import IndependentCalls
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.trace import Trace
+from tests.support.examined import observed
+
+
+def heads(*found: Observed, count: int = 100, us: int = 100) -> Trace:
+    """Three steps with products of 5 microseconds, one after the other."""
+    builder = TraceBuilder()
+    step_ns = us * 1000 * count
+    for number in range(3):
+        start = number * step_ns
+        builder.step(number, start, start + step_ns)
+        for call in range(count):
+            at = start + call * us * 1000
+            builder.operator("aten::bmm", at, at + 5_000, launches=False)
+    return replace(builder.build(), facts=Facts(examined=Examined(4, 0.04, count, found)))
+
+
+def test_saves_nine_tenths_of_the_calls() -> None:
+    # 80 of 100 calls of 100 microseconds, in which nothing but calling takes time: 0.9 x 8 ms. The
+    # gap behind the last call of all is no gap between operators.
+    checked = check_rule(
+        IndependentCalls,
+        slow=heads(observed("independent", 0.8, 16)),
+        fixed=heads(count=28),
+        saves="7200us",
+        scales=False,  # at twice the time, operators compute longer than calling them takes
+    )
+    (finding,) = checked.findings
+    assert "one could do the work of 16" in finding.summary
+
+
+def test_operators_that_compute_gain_little() -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+        builder.operator("aten::bmm", ms(10 * number), ms(10 * number + 10), launches=False)
+    facts = Facts(examined=Examined(4, 0.04, 30, (observed("independent", 0.8, 16),)))
+    assert find(IndependentCalls, replace(builder.build(), facts=facts)) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(IndependentCalls, heads(observed("independent", 0.054, 16))) == ()
+    assert find(IndependentCalls, heads(observed("independent", 0.057, 16)))
+
+
+def test_small_operators_take_no_longer_than_calling_them() -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+        builder.operator("aten::bmm", ms(10 * number), ms(10 * number + 10), launches=False)
+    small = replace(observed("independent", 0.4, 16), elements=4096)
+    facts = Facts(examined=Examined(4, 0.04, 30, (small,)))
+    (finding,) = find(IndependentCalls, replace(builder.build(), facts=facts))
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(0.85 * 0.4 * ms(30), rel=1e-6)

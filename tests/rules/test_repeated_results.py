@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.compute.repeated_results import RepeatedResults
+from tb_perfadvisor.testing import check_rule, find
+from tests.support.examined import observed, program
+
+
+def test_saves_its_part_of_the_time() -> None:
+    checked = check_rule(
+        RepeatedResults,
+        slow=program(observed("same in every step", 0.3)),
+        fixed=program(step_ms=7),
+        saves="3ms",
+    )
+    (finding,) = checked.findings
+    assert "there already" in finding.summary
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(RepeatedResults, program(observed("same in every step", 0.049))) == ()
+    assert find(RepeatedResults, program(observed("same in every step", 0.051)))
+
+
+def test_names_what_a_step_computes_twice() -> None:
+    (finding,) = find(RepeatedResults, program(observed("same twice", 0.2)))
+    assert "gets the same inputs twice in a step" in finding.summary
