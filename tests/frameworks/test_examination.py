@@ -239,3 +239,26 @@ def test_accumulated_gradients_are_used() -> None:
         optimizer.step()
 
     assert look(step, "dropped gradients") == ()
+
+
+def test_the_loop_inside_a_recurrent_layer_is_not_the_programs() -> None:
+    layer = nn.GRU(16, 16, batch_first=True)
+    step = training(layer, lambda: layer(torch.randn(4, 20, 16))[0].mean())
+    assert look(step, "independent") == look(step, "unused") == ()
+
+
+def test_a_result_that_is_read_in_pieces_is_read() -> None:
+    layer = nn.Linear(64, 96)
+
+    def loss() -> torch.Tensor:
+        first, second, third = layer(torch.randn(256, 64)).unsafe_chunk(3, 1)
+        return (first.sigmoid_() * second.sigmoid_() + third).mean()
+
+    assert look(training(layer, loss), "unused") == ()
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_the_reverse_direction_of_which_the_end_is_read(is_fixed: bool) -> None:
+    layer = nn.LSTM(32, 32, batch_first=True, bidirectional=not is_fixed)
+    step = training(layer, lambda: layer(torch.randn(16, 40, 32))[0][:, -1].square().mean())
+    assert bool(look(step, "unused")) != is_fixed

@@ -35,6 +35,9 @@ SWITCH: Final = "PERFADVISOR_PROFILING"
 """The environment variable that turns recording off."""
 _FREE_S: Final = 60.0
 """In the first minute, recordings may cost more than their share."""
+_LONG_STEP_S: Final = 0.2
+"""A recording of such steps takes seconds to write, and a short program may end meanwhile. So their
+tensors are looked at before."""
 _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 Clock = Callable[[], float]
@@ -122,7 +125,7 @@ class ContinuousProfiler:
         """What the program was seen to make; None if nobody watches it."""
         self.samples = StackSamples()
         self.examiner: Examiner | None = None
-        """Looks at the tensors of a few steps after the first recording; None if nobody does."""
+        """Looks at the tensors of a few steps, around the first recording; None if nobody does."""
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder
         self._schedule = Schedule(plan)
@@ -134,6 +137,8 @@ class ContinuousProfiler:
         self._load = LoadMeter()
         self._number = 0
         self._start: Start | None = None
+        self._postponed: Start | None = None
+        """The recording that begins when the tensors of some steps have been looked at."""
         self._first_step = 0
         self._files_before: set[Path] = set()
         self._recorded_from_s = 0.0
@@ -259,10 +264,12 @@ class ContinuousProfiler:
             self._bookkeeping_s += self._ended_s - now_s
         if start is None:
             return
-        if self._is_affordable(start):
-            self._begin(start)
-        else:
+        if not self._is_affordable(start):
             self._schedule.postpone()
+        elif duration_s is not None and duration_s >= _LONG_STEP_S and self._begin_examining():
+            self._postponed = start
+        else:
+            self._begin(start)
 
     def _is_affordable(self, start: Start) -> bool:
         """Whether another recording keeps the cost after the first minute within its share."""
@@ -315,10 +322,17 @@ class ContinuousProfiler:
         self._recordings.add(recording, in_use)
         if self._advisor is not None:
             self._advisor.analyze(directory, self._first_step)
-        if self.examiner is not None and not self._is_closed:
-            self.examiner.begin()
-            if self.examiner.is_running:
-                self.samples.pause()
+        if not self._is_closed:
+            self._begin_examining()
+
+    def _begin_examining(self) -> bool:
+        """Look at the tensors of the next steps, unless that was done; whether it begins."""
+        if self.examiner is None:
+            return False
+        self.examiner.begin()
+        if self.examiner.is_running:
+            self.samples.pause()
+        return self.examiner.is_running
 
     def _examine(self, duration_s: float | None) -> None:
         assert self.examiner is not None
@@ -329,6 +343,10 @@ class ContinuousProfiler:
             self._add_seen()
         self._ended_s = self._clock()
         self._recording_s += self._ended_s - began_s
+        start = self._postponed
+        if start is not None and not self.examiner.is_running:
+            self._postponed = None
+            self._begin(start)
 
     def _add_seen(self) -> None:
         """Store what was seen since beside all recordings."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ _FEWEST_SAMPLED: Final = 10_000
 """Products with smaller matrices take microseconds."""
 _MOST_IDS: Final = 1 << 20
 _OPTIMIZERS: Final = f"{os.sep}torch{os.sep}optim{os.sep}"
+_RECURRENT: Final = str(Path("torch", "nn", "modules", "rnn.py"))
 _LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
 
@@ -82,6 +84,8 @@ class Call(Struct, frozen=True):
     """The parameter whose gradient is accumulated."""
     ids: NDArray[np.int64] | None = None
     """The rows of a table that an embedding reads or whose gradient it makes."""
+    in_recurrent_layer: bool = False
+    """Whether a layer of PyTorch calls it for each place of a sequence, and not the program."""
     is_reverse: bool = False
     """Whether a recurrent layer runs from the end of its sequence."""
 
@@ -122,7 +126,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
 
         name = func.overloadpacket.__name__
         node = torch._C._current_autograd_node()
-        place, kind = _place(sys._getframe(2))
+        place, kind, in_layer = _place(sys._getframe(2))
         is_view = bool(func.is_view)
         tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
         reads = not is_view and kind != "update"
@@ -151,6 +155,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "leads_to": leads_to,
             "leaf": leaf,
             "ids": _ids(name, tensors),
+            "in_recurrent_layer": in_layer,
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
         }
 
@@ -255,9 +260,9 @@ def _ids(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
     return rows
 
 
-def _place(frame: Any) -> tuple[Place | None, str]:
-    """The user's line that is under way, and whose work it is."""
-    kind = "forward"
+def _place(frame: Any) -> tuple[Place | None, str, bool]:
+    """The user's line that is under way, whose work it is, and whether a recurrent layer's."""
+    kind, in_layer = "forward", False
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
@@ -265,8 +270,10 @@ def _place(frame: Any) -> tuple[Place | None, str]:
             kind = "update"
         elif kind == "forward" and _LOADERS in name:
             kind = "input"
+        if name.endswith(_RECURRENT) and code.co_name == "forward":
+            in_layer |= not type(frame.f_locals.get("self")).__name__.endswith("Cell")
         if is_user_file(name):
             function = "" if code.co_name == "<module>" else code.co_name
-            return (_shown(name), frame.f_lineno or 1, function), kind
+            return (_shown(name), frame.f_lineno or 1, function), kind, in_layer
         frame = frame.f_back
-    return None, kind
+    return None, kind, in_layer

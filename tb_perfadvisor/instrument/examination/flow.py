@@ -36,7 +36,7 @@ def independent(steps: Steps) -> list[Observed]:
         for group, levels in _levels(calls):
             at_once = len(group) / levels
             place = group[0].place
-            if place is None or at_once < _FEWEST:
+            if place is None or at_once < _FEWEST or group[0].in_recurrent_layer:
                 continue
             replaced[place].extend(group)
             extra[place] += len(group) - levels
@@ -174,18 +174,22 @@ def _partly_read(calls: Sequence[Call]) -> list[tuple[Call, float]]:
     readers: dict[int, list[tuple[int, float]]] = defaultdict(list)
     sizes: dict[int, int] = {}
     for number, call in enumerate(calls):
-        if call.is_view:
+        if _is_view(call):
             continue
         for each in call.inputs:
             source = writer.get(each.storage)
             if source is not None and source != number:
                 readers[source].append((number, each.size / max(sizes[source], 1)))
-        for each in call.outputs:
-            writer[each.storage] = number
         sizes[number] = max((each.size for each in call.outputs), default=1)
+        for each in call.outputs:
+            before = writer.get(each.storage)
+            is_part = any(each.storage == one.storage for one in call.inputs)
+            # What changes a part of a result in place leaves the rest as it was.
+            if not (is_part and before is not None and each.size < sizes[before]):
+                writer[each.storage] = number
     share: dict[int, float] = {}
     for number in range(len(calls) - 1, -1, -1):
-        if calls[number].is_view:
+        if _is_view(calls[number]):
             continue
         parts = readers.get(number)
         if parts is None:
@@ -199,11 +203,17 @@ def _partly_read(calls: Sequence[Call]) -> list[tuple[Call, float]]:
     return [
         (call, share[number])
         for number, call in enumerate(calls)
-        if not call.is_view and share[number] <= _MOST_USED and _could_compute_less(call)
+        if not _is_view(call) and share[number] <= _MOST_USED and _could_compute_less(call)
     ]
+
+
+def _is_view(call: Call) -> bool:
+    return call.is_view or call.name in ("unsafe_split", "unsafe_split_with_sizes", "_unsafe_view")
 
 
 def _could_compute_less(call: Call) -> bool:
     if call.name == "mkldnn_rnn_layer":
         return call.is_reverse
+    if call.in_recurrent_layer:
+        return False
     return call.name in PRODUCTS and max((len(each.shape) for each in call.outputs), default=0) >= 2

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from tb_perfadvisor.instrument.examination.calls import Call
-from tb_perfadvisor.instrument.examination.noted import Steps, noted
+from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _EVERYTHING: Final = 0.9
-"""A program in which so much is the same in each step repeats itself to be measured."""
+"""A program that does not train, and computes so much again, repeats itself to be measured."""
 
 
 def repeated(steps: Steps) -> list[Observed]:
     """Results that are the same in every step, and results that a step computes twice."""
     forward_ns = sum(call.ns for step in steps for call in step if call.kind == "forward")
     same = [*_in_every_step(steps)] if len(steps) > 1 else []
-    if sum(call.ns for call in same) > _EVERYTHING * forward_ns:
+    trains = any(call.kind in ("backward", "update") for call in all_calls(steps))
+    if not trains and sum(call.ns for call in same) > _EVERYTHING * forward_ns:
         same = []
     is_same = {id(call) for call in same}
     twice = (call for call in _twice(steps) if id(call) not in is_same)
