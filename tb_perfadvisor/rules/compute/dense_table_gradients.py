@@ -25,7 +25,7 @@ class DenseTableGradients(ExaminedOperators):
     ------------------
     The rows that a step reads are counted in steps that `perfadvisor run` looked at. What goes is
     the part of the other rows, of the time of the gradient and of the update: expected nine tenths
-    of that, at least half. High adds as much again, for memory that is no longer taken and given
+    of that, at least half. High adds half as much, for memory that is no longer taken and given
     back in each step.
 
     When to ignore
@@ -51,7 +51,7 @@ class DenseTableGradients(ExaminedOperators):
     def parts(self, observed: Observed) -> Parts:
         """What the other rows take."""
         others = 1 - observed.amount
-        return 0.5 * others, 0.9 * others, 2.0 * others
+        return 0.5 * others, 0.9 * others, 1.4 * others
 
     def describe(self, observed: Observed, cost: str) -> str:
         """How many rows are read."""
