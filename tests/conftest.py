@@ -18,6 +18,7 @@ from tests.support.object_stores import (
     s3_server,
 )
 
+BROWSER = Path(__file__).parent / "browser"
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 # Fixtures that several tests use and that take seconds to make.
 SHARED = {"address", "server", "built", "corpus_reports"}
@@ -45,8 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by what they need, and skip those that need a corpus that is not there."""
     for item in items:
         # In one process of a parallel run, so that each server starts and is analyzed once.
-        for fixture in SHARED & set(getattr(item, "fixturenames", ())):
+        shared = SHARED & set(getattr(item, "fixturenames", ()))
+        for fixture in shared:
             item.add_marker(pytest.mark.xdist_group(fixture))
+        if not shared and item.path.is_relative_to(BROWSER):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.path.is_relative_to(FRAMEWORKS):
             item.add_marker("frameworks")
         if "corpus" in getattr(item, "fixturenames", ()):
