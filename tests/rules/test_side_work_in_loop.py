@@ -89,3 +89,12 @@ def test_a_device_may_be_waited_for_there() -> None:
         builder.step(number, ms(10 * number), ms(10 * number + 10))
         builder.kernel("gemm", ms(10 * number), ms(10 * number + 9))
     assert find(SideWorkInLoop, replace(builder.build(), facts=trace.facts)) == ()
+
+
+def test_what_few_steps_learn_from_is_no_evaluation() -> None:
+    # 28 of the 40 s are 2,800 steps of 10 ms: 19 or 28 after each time.
+    often, seldom = (
+        replace(evaluation(0.3, "between epochs"), spells=spells) for spells in (145, 100)
+    )
+    assert find(SideWorkInLoop, program(often, STEP)) == ()
+    assert find(SideWorkInLoop, program(seldom, STEP))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -43,7 +45,7 @@ class SideWorkInLoop(Rule):
     between the first and the last step, and take more of the time than the limit. They may be
     outside of all recorded steps. In programs on the CPU, also what the loop does every few steps
     under a condition with a remainder (`if step % 10 == 0`), and what it does between epochs, such
-    as evaluating the model.
+    as evaluating the model, but for epochs of a few steps, which learn from what is made between.
 
     Why it matters
     --------------
@@ -85,6 +87,9 @@ class SideWorkInLoop(Rule):
         0.2, "share", "Evaluating a part of the data once per epoch is usual."
     )
     minimum_looks = Limit(20, "count", "With fewer, a line in several of them may be chance.")
+    fewest_steps_of_an_epoch = Limit(
+        20, "count", "Reinforcement learning gathers new samples after as few steps."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when such work takes a good part of the run."""
@@ -98,7 +103,16 @@ class SideWorkInLoop(Rule):
             # With a device, such a place may only wait for what the steps launched.
             for kind, least in zip(_OF_TRAINING, self._least, strict=True):
                 done = [line for line in sides if line.side_work == kind]
+                done = [line for line in done if not self._feeds_steps(signals, lines, line)]
                 yield from self._of(signals, lines, done, least)
+
+    def _feeds_steps(self, signals: Signals, lines: Lines, line: Line) -> bool:
+        """Whether so few steps follow that what runs between them makes what they learn from."""
+        if line.side_work != "between epochs" or not line.spells or not len(signals.steps):
+            return False
+        seconds = lines.seconds * (1 - line.share)
+        step_s = float(np.median(signals.steps.duration_ns)) / 1e9
+        return seconds / step_s / line.spells < self.fewest_steps_of_an_epoch
 
     @property
     def _least(self) -> tuple[float, float]:
