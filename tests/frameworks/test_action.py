@@ -149,7 +149,7 @@ def run_action(
 
 
 def test_the_action_and_the_job(project: Path, python: Path, server: Server) -> None:
-    record = "perfadvisor run --logdir runs/{} -- python train.py --steps 30 --wait {}"
+    record = "perfadvisor run --logdir runs/{} -- python train.py --steps 40 --wait {}"
     inputs = {
         "command": f"{record.format('base', 0.02)} && {record.format('new', 0.1)}",
         "base": "runs/base",
