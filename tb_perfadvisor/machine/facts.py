@@ -204,9 +204,11 @@ class Examined(Struct, frozen=True):
 
     steps: Count
     seconds: Annotated[float, Meta(ge=0)]
-    """Of all operators."""
+    """Of all operators, on what limits the steps."""
     calls: Count
     """Operators per step."""
+    on_device: bool = False
+    """Whether times are those of a device: it limits the steps, and not the calls."""
     observed: Annotated[tuple[Observed, ...], Meta(max_length=256)] = ()
 
     def all_of(self, *kinds: ObservedKind) -> tuple[Observed, ...]:

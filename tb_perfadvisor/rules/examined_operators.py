@@ -1,4 +1,4 @@
-"""Operators on the CPU that a program could do without, by what their tensors hold."""
+"""Operators that a program could do without, by what their tensors hold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.trace.intervals import Intervals, single, total_ns
 
 Parts = tuple[float, float, float]
@@ -22,12 +23,12 @@ class ExaminedOperators(Rule):
     """Base of the rules that read what `perfadvisor run` found in the tensors of a few steps.
 
     What an operator takes is its share of all operators in those steps, of the time that operators
-    take in the recorded ones.
+    take in the recorded ones: see `examined_work`.
     """
 
     category = "compute"
     needs: ClassVar[tuple[Need, ...]] = (
-        *(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM, Need.EXAMINED_STEPS),
+        *(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.EXAMINED_STEPS),
     )
     kinds: ClassVar[tuple[ObservedKind, ...]]
     """What was found."""
@@ -41,7 +42,7 @@ class ExaminedOperators(Rule):
     )
 
     @abstractmethod
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """The parts of its operators' time that the change saves."""
 
     @abstractmethod
@@ -54,10 +55,9 @@ class ExaminedOperators(Rule):
         found = examined.all_of(*self.kinds) if examined is not None else ()
         if not found:
             return
-        working = signals.attribution.intervals[Cause.HOST_COMPUTE]
-        work_ns = total_ns(working)
+        work_ns = total_ns(examined_work(signals))
         low, expected, high = (
-            int(sum(each.share * self.parts(each)[end] for each in found) * work_ns)
+            int(sum(each.share * self.parts(each, signals)[end] for each in found) * work_ns)
             for end in range(3)
         )
         if self.is_minor(expected, signals):
@@ -70,6 +70,20 @@ class ExaminedOperators(Rule):
             evidence=(observed_table(found, self.amount),),
             remedies=advise(*self.changes),
         )
+
+
+def examined_work(signals: Signals) -> Intervals:
+    """When operators are what the used steps wait for.
+
+    On the CPU, when they run. With a device, when it computes, and if the calls limit the steps,
+    also when it waits for the next one.
+    """
+    attribution, examined = signals.attribution, signals.trace.facts.examined
+    if signals.device.is_host_only:
+        return attribution.intervals[Cause.HOST_COMPUTE]
+    if examined is not None and examined.on_device:
+        return attribution.of(*COMPUTE)
+    return attribution.of(*COMPUTE, Cause.LAUNCHING, Cause.FRAMEWORK)
 
 
 def _whole(signals: Signals) -> Intervals:

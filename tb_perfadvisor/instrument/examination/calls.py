@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from isal import isal_zlib
+import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tag, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
+from tb_perfadvisor.instrument.examination.content import digest, share_of_zeros
 from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
 
 MOST_CALLS: Final = 200_000
 """Of all steps that are looked at. What follows is not seen."""
 _MOST_DIGESTED_BYTES: Final = 4 << 30
+_MOST_DIGESTED_BYTES_ON_DEVICE: Final = 64 << 30
 """Digests run at about the speed of memory: reading so much takes a second or less."""
-_SAMPLE: Final = 4096
-"""Elements that tell the share of zeros to about a hundredth."""
+_MOST_COPIED_BYTES: Final = 256 << 20
+"""Of a tensor with gaps, whose digest needs a copy on the device."""
 _FEWEST_SAMPLED: Final = 10_000
 """Products with smaller matrices take microseconds."""
 _MOST_IDS: Final = 1 << 20
@@ -64,6 +66,7 @@ class Call(Struct, frozen=True):
     name: str
     """Without namespace and overload: `addmm`."""
     ns: int
+    """On the host, or, once it is known that the device limits the steps, on the device."""
     place: Place | None
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -88,6 +91,8 @@ class Call(Struct, frozen=True):
     """Whether a layer of PyTorch calls it for each place of a sequence, and not the program."""
     is_reverse: bool = False
     """Whether a recurrent layer runs from the end of its sequence."""
+    device_ns: int = 0
+    """The time of what it gave to a device."""
 
 
 class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
@@ -100,36 +105,41 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         self.is_on = True
         self._digested_bytes = 0
         self._chance = np.random.default_rng(0)
+        self._has_device = torch.cuda.is_initialized()
+        self._clock = DeviceClock() if self._has_device else HostClock()
+        self._most_bytes = (
+            _MOST_DIGESTED_BYTES_ON_DEVICE if self._has_device else _MOST_DIGESTED_BYTES
+        )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operator, and remember it."""
         given = kwargs or {}
         if not self.is_on or len(self.calls) >= MOST_CALLS or func.namespace != "aten":
             return func(*args, **given)
+        if self._has_device and torch.cuda.is_current_stream_capturing():
+            self.is_on = False  # a graph that is captured must not wait for anything
+            return func(*args, **given)
         seen = None
         try:
             seen = self._before(func, args, given)
+            self._clock.begin()
         except Exception:
             self.is_on = False  # the program must run as without it
-        began_ns = time.perf_counter_ns()
         result = func(*args, **given)
-        took_ns = time.perf_counter_ns() - began_ns
-        if seen is not None:
+        if self.is_on and seen is not None:
             try:
-                self._after(seen, result, took_ns)
+                self._after(seen, result)
             except Exception:
                 self.is_on = False
         return result
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-        import torch
-
         name = func.overloadpacket.__name__
         node = torch._C._current_autograd_node()
         place, kind, in_layer = _place(sys._getframe(2))
         is_view = bool(func.is_view)
         tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-        reads = not is_view and kind != "update"
+        reads = not is_view and kind == "forward" and node is None
         leaf: int | None = None
         leads_to: tuple[tuple[str, int], ...] = ()
         if node is not None:
@@ -156,56 +166,37 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "leaf": leaf,
             "ids": _ids(name, tensors),
             "in_recurrent_layer": in_layer,
+            "on_device": any(each.is_cuda for each in tensors),
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
         }
 
-    def _after(self, seen: dict[str, Any], result: Any, took_ns: int) -> None:
+    def _after(self, seen: dict[str, Any], result: Any) -> None:
+        took = self._clock.end()
         outputs = tuple(
             Operand(_storage(each), tuple(each.shape), each.requires_grad)
             for each in _tensors((result,))
         )
-        self.calls.append(Call(ns=took_ns, outputs=outputs, **seen))
+        on_device = seen.pop("on_device") or any(each.is_cuda for each in _tensors((result,)))
+        device_ns = took.device_ns if on_device else 0
+        self.calls.append(Call(ns=took.host_ns, outputs=outputs, device_ns=device_ns, **seen))
 
     def _operand(self, tensor: Tensor, reads: bool, is_product: bool) -> Operand:
-        zeros, digest = None, None
-        if reads and tensor.layout is _strided():
+        zeros, number = None, None
+        if reads and tensor.layout is torch.strided:
             plain = tensor.detach()
             if is_product and not tensor.requires_grad and tensor.numel() >= _FEWEST_SAMPLED:
-                zeros = self._zeros(plain)
-            digest = self._digest(plain)
-        return Operand(_storage(tensor), tuple(tensor.shape), tensor.requires_grad, digest, zeros)
-
-    def _digest(self, tensor: Tensor) -> int | None:
-        size = tensor.numel() * tensor.element_size()
-        self._digested_bytes += size
-        if self._digested_bytes > _MOST_DIGESTED_BYTES:
-            return None
-        content = tensor.contiguous().reshape(-1)
-        content = content.view(_bytes_type()) if size else content
-        number = isal_zlib.crc32(content.numpy())
-        return hash((number, tuple(tensor.shape), str(tensor.dtype)))
-
-    def _zeros(self, tensor: Tensor) -> float:
-        import torch
-
-        places = [self._chance.integers(0, size, _SAMPLE) for size in tensor.shape]
-        values = tensor[tuple(torch.from_numpy(each) for each in places)]
-        return float((values == 0).double().mean())
+                zeros = share_of_zeros(plain, self._chance)
+            size = tensor.numel() * tensor.element_size()
+            is_copied = tensor.is_cuda and not tensor.is_contiguous()
+            self._digested_bytes += size
+            if self._digested_bytes <= self._most_bytes and not (
+                is_copied and size > _MOST_COPIED_BYTES
+            ):
+                number = digest(plain)
+        return Operand(_storage(tensor), tuple(tensor.shape), tensor.requires_grad, number, zeros)
 
 
 _shown = cache(shown_path)
-
-
-def _bytes_type() -> Any:
-    import torch
-
-    return torch.uint8
-
-
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -256,7 +247,7 @@ def _ids(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
     ids = tensors[1]
     if ids.is_floating_point() or ids.numel() > _MOST_IDS:
         return None
-    rows: NDArray[np.int64] = ids.detach().numpy().astype(np.int64, copy=True)
+    rows: NDArray[np.int64] = ids.detach().cpu().numpy().astype(np.int64, copy=True)
     return rows
 
 

@@ -68,9 +68,9 @@ class Examiner:
 
 
 def _is_possible() -> bool:
-    """Whether this is a plain program of PyTorch on the CPU."""
+    """Whether this is a plain program of PyTorch: one process, and nothing is compiled."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or torch.cuda.is_initialized():
+    if torch is None:
         return False
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -23,8 +23,16 @@ _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
 )
 
 
+_WHOLE_CALL: Final = 2
+"""Python and autograd, which call an operator, take about as long as the call itself."""
+
+
 def examined(steps: Steps) -> Examined:
     """What was found in some steps."""
+    host_ns, device_ns = total_ns(steps), sum(call.device_ns for call in all_calls(steps))
+    on_device = device_ns > _WHOLE_CALL * host_ns
+    if on_device:
+        steps = [[replace(call, ns=call.device_ns) for call in step] for step in steps]
     usual_ns = _usual_ns(steps)
     steps = [
         [replace(call, ns=usual_ns[_work(call)]) for call in _at_forward_lines(step)]
@@ -33,6 +41,7 @@ def examined(steps: Steps) -> Examined:
     return Examined(
         steps=len(steps),
         seconds=total_ns(steps) / 1e9,
+        on_device=on_device,
         calls=round(sum(map(len, steps)) / max(len(steps), 1)),
         observed=tuple(each for look in _LOOKS for each in look(steps)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
 from tb_perfadvisor.rules.finding import Column
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.units import format_share
 
 
@@ -13,7 +14,7 @@ class DenseTableGradients(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, embeddings of a thousand rows or more of which a step reads at
+    In a PyTorch program, embeddings of a thousand rows or more of which a step reads at
     most a quarter, and whose gradient and update go through all rows.
 
     Why it matters
@@ -48,7 +49,7 @@ class DenseTableGradients(ExaminedOperators):
     changes = ("sparse-gradients",)
     amount = Column("rows", "Rows read", "share")
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """What the other rows take."""
         others = 1 - observed.amount
         return 0.5 * others, 0.9 * others, 1.4 * others

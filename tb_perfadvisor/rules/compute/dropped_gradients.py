@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+from tb_perfadvisor.signals import Signals
 
 
 class DroppedGradients(ExaminedOperators):
@@ -11,7 +12,7 @@ class DroppedGradients(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, operators of the backward pass that lead only to gradients of
+    In a PyTorch program, operators of the backward pass that lead only to gradients of
     parameters which are not updated before the gradient begins anew: of a generator while its
     discriminator learns, of a part that is meant to be frozen, of a teacher.
 
@@ -46,7 +47,7 @@ class DroppedGradients(ExaminedOperators):
     changes = ("no-unused-gradients",)
     basis = "measured"
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """All of it."""
         return 0.7, 1.0, 1.25
 

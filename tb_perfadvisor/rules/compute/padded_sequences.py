@@ -5,6 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
 from tb_perfadvisor.rules.finding import Column
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.units import format_share
 
 
@@ -13,7 +14,7 @@ class PaddedSequences(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, batches of tokens of which most sequences end in the same token
+    In a PyTorch program, batches of tokens of which most sequences end in the same token
     again and again, for a tenth of all places or more.
 
     Why it matters
@@ -47,7 +48,7 @@ class PaddedSequences(ExaminedOperators):
     changes = ("similar-lengths",)
     amount = Column("padding", "Padding", "share")
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """The padding's part; of attention its square."""
         padding = observed.amount
         return 0.3 * padding, padding, 1 - (1 - padding) ** 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+from tb_perfadvisor.signals import Signals
 
 
 class RegrownSequence(ExaminedOperators):
@@ -11,7 +12,7 @@ class RegrownSequence(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, layers without gradients whose input gets longer by the same
+    In a PyTorch program, layers without gradients whose input gets longer by the same
     small amount from call to call: a model that generates, and gets the whole sequence so far.
 
     Why it matters
@@ -45,7 +46,7 @@ class RegrownSequence(ExaminedOperators):
     kinds = ("growing",)
     changes = ("kept-keys-and-values",)
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """Nearly all but the last element."""
         return 0.33, 0.75, 0.97
 

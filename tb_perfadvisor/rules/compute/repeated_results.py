@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+from tb_perfadvisor.signals import Signals
 
 
 class RepeatedResults(ExaminedOperators):
@@ -11,7 +12,7 @@ class RepeatedResults(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, operators of the forward pass whose inputs have the same
+    In a PyTorch program, operators of the forward pass whose inputs have the same
     content in every step that `perfadvisor run` looked at, and operators that get the same inputs
     twice in one step: masks, tables of positions, distances, products of fixed matrices, a second
     forward pass for a metric.
@@ -48,7 +49,7 @@ class RepeatedResults(ExaminedOperators):
     changes = ("computed-once",)
     basis = "measured"
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """All of it: the result is there already."""
         return 0.8, 1.0, 1.5
 

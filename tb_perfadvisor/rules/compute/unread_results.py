@@ -5,6 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
 from tb_perfadvisor.rules.finding import Column
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.units import format_share
 
 
@@ -13,7 +14,7 @@ class UnreadResults(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, products of which 60 % or less of the result is read, directly
+    In a PyTorch program, products of which 60 % or less of the result is read, directly
     or behind operators that keep rows apart, and reverse directions of recurrent layers of which
     only the end is read.
 
@@ -47,7 +48,7 @@ class UnreadResults(ExaminedOperators):
     changes = ("selected-first",)
     amount = Column("read", "Read", "share")
 
-    def parts(self, observed: Observed) -> Parts:
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
         """What is not read."""
         unread = 1 - observed.amount
         return 0.7 * unread, unread, 3 * unread

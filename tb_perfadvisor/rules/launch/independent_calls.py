@@ -7,11 +7,15 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.examined_operators import observed_table, place_of_observed
+from tb_perfadvisor.rules.examined_operators import (
+    examined_work,
+    observed_table,
+    place_of_observed,
+)
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.dispatch import dispatch
-from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.intervals import Intervals, total_ns
 
 _SMALL_ELEMENTS = 16_384
 """A core reads 64 KB in about the time that calling an operator takes."""
@@ -29,7 +33,7 @@ class IndependentCalls(Rule):
 
     What it finds
     -------------
-    In a PyTorch program on the CPU, lines that call an operator on inputs of the same sizes three
+    In a PyTorch program, lines that call an operator on inputs of the same sizes three
     times or more, where no call reads, even through others, what another one of them returns: a
     loop over heads, samples, environments, members of an ensemble.
 
@@ -43,8 +47,10 @@ class IndependentCalls(Rule):
     In steps that `perfadvisor run` looked at, each result is followed to the operators that read
     it. The calls that one for all would replace are a part of all forward calls. That part of
     the time for calling operators goes, forward and backward: expected nine tenths of it, at least
-    half. High is that part of the whole time of operators. Operators on at most 16,384 elements
-    take no longer than calling them: of their whole time, 85 % is expected to go, at least 40 %.
+    half. High is that part of the whole time of operators. With a device, all of that time counts
+    as calling if the calls take longer than what they give to the device, and none otherwise.
+    Operators on at most 16,384 elements take no longer than calling them: of their whole time,
+    85 % is expected to go, at least 40 %.
 
     When to ignore
     --------------
@@ -62,7 +68,7 @@ class IndependentCalls(Rule):
     id = "independent-calls"
     title = "Make one call of the calls that do not need each other"
     category = "launch"
-    needs = (*(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM, Need.EXAMINED_STEPS),)
+    needs = (*(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.EXAMINED_STEPS),)
 
     minimum_share = Limit(
         0.05, "share", "Rewriting a loop is not worth it for less than 5 % of the step."
@@ -75,9 +81,9 @@ class IndependentCalls(Rule):
         if not found:
             return
         share = min(sum(each.share for each in found), 1.0)
-        calling = dispatch(signals)
-        spans_ns, first = total_ns(calling.spans), found[0]
-        times = (*(part * calling.calling_ns for part in _CALLING), float(spans_ns))
+        spans, calling_ns = _calling(signals)
+        spans_ns, first = total_ns(spans), found[0]
+        times = (*(part * calling_ns for part in _CALLING), float(spans_ns))
         if first.elements is not None and first.elements <= _SMALL_ELEMENTS:
             times = tuple(part * spans_ns for part in _OF_SMALL)
         low, expected, high = (int(share * each) for each in times)
@@ -91,7 +97,18 @@ class IndependentCalls(Rule):
                 f" {first.operator} of {first.shapes} again and again, and no call needs the"
                 " result of another."
             ),
-            saving=Saving(low, expected, high, calling.spans, "modeled"),
+            saving=Saving(low, expected, high, spans, "modeled"),
             evidence=(observed_table(found, Column("at_once", "Could be one", "count")),),
             remedies=advise("stacked-elements", "list-operators", "compile"),
         )
+
+
+def _calling(signals: Signals) -> tuple[Intervals, int]:
+    """When operators run, and how much of that calling them takes."""
+    if signals.device.is_host_only:
+        calling = dispatch(signals)
+        return calling.spans, calling.calling_ns
+    spans = examined_work(signals)
+    examined = signals.trace.facts.examined
+    is_host_limited = examined is not None and not examined.on_device
+    return spans, total_ns(spans) if is_host_limited else 0
