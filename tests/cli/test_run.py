@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.command import ROOT
+
 # As much of PyTorch as the hook looks for. Its optimizer calls the hooks that were registered.
 OPTIMIZER = """
 hooks = []
@@ -62,6 +64,16 @@ def test_the_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     _, out, _ = perfadvisor_run(tmp_path, sys.executable, "-c", "print(1)", PYTHONPATH=path)
     assert out == "mine\n1\n"
+
+
+def test_an_installation_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(ROOT, target_is_directory=True)
+    path = str(tmp_path / "linked")
+    program = "import tb_perfadvisor; print(tb_perfadvisor.__file__)"
+    _, out, said = perfadvisor_run(tmp_path, sys.executable, "-c", program, PYTHONPATH=path)
+    assert out.startswith(path)
+    assert "RecursionError" not in said
+    assert "imported neither PyTorch" in said
 
 
 def test_inference_is_told_from_training(tmp_path: Path) -> None:

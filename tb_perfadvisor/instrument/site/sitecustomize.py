@@ -13,7 +13,7 @@ from pathlib import Path
 def _hidden() -> None:
     """Run the environment's own `sitecustomize`, which this one hides."""
     here = str(Path(__file__).resolve().parent)
-    others = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100 - cheap
+    others = [entry for entry in sys.path if os.path.realpath(entry) != here]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
