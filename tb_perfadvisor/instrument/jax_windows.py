@@ -7,6 +7,7 @@ last a few seconds only. Later ones are longer and replace it; steps are inferre
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 import threading
 import time
@@ -32,6 +33,8 @@ _QUIET_S: Final = 0.2
 """Without a compilation for so long, the program runs what it has compiled."""
 _LATEST_S: Final = 3.0
 """A program that compiles all the time is recorded, too."""
+_MOST_BYTES: Final = 64 << 20
+"""A loop of many small operations fills this in seconds. Later recordings end before they do."""
 _MOST_EARLY: Final = 5
 """So many times, a recording in which something was compiled is followed by another."""
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
@@ -73,6 +76,7 @@ class JaxWindows:
         self._is_rich = False
         self._cost_s = 0.0
         self._number = 0
+        self._most_s = math.inf
 
     def start(self, is_wanted: Callable[[], bool]) -> None:
         """Begin to wait for the program's computations.
@@ -160,7 +164,7 @@ class JaxWindows:
             return True
         with self._lock:
             self._begin(is_rich)
-        self._ends.wait(seconds)
+        self._ends.wait(min(seconds, self._most_s))
         return self._end()
 
     def _begin(self, is_rich: bool) -> None:
@@ -186,7 +190,7 @@ class JaxWindows:
         Returns:
             Whether nothing was compiled meanwhile.
         """
-        import jax
+        from tb_perfadvisor.instrument.jax_session import stop_trace
 
         with self._lock:
             directory, self._directory = self._directory, None
@@ -195,8 +199,9 @@ class JaxWindows:
             ended_s = time.monotonic()
             is_clean = self._compilations == self._compiled_before
             reason = "periodic" if is_clean else EARLY
-            jax.profiler.stop_trace()
+            # The program goes on while what was recorded is collected, which may take long.
             self._samples.go_on()
+            stop_trace(directory)
             files = tuple(sorted(files_below(directory)))
             recording = Recording("run", self._is_rich, reason)
             files += write_facts(files, recording, self._load.end(), self._parts, self._samples)
@@ -204,6 +209,7 @@ class JaxWindows:
                 self._number, reason, self._is_rich, ended_s - self._began_s, files
             )
             self._recordings.add(stored)
+            self._most_s = _MOST_BYTES / max(stored.size_bytes, 1) * stored.mean_step_s
             self._number += 1
             self._cost_s += time.monotonic() - ended_s
         self._tell(self.summary)

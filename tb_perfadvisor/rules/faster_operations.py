@@ -18,7 +18,7 @@ from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.program.argument_reads import argument_reads_ns
-from tb_perfadvisor.signals.program.graph import FasterOperation
+from tb_perfadvisor.signals.program.graph import FasterOperation, mean_ns
 from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.trace.tables import Float64, Int64
 
@@ -60,12 +60,14 @@ class FasterOperations(Rule):
         if not faster:
             return
         operations = [one.operation for one in faster]
-        then_ns = np.zeros((3, len(signals.trace.hlo.name)))
+        remains = np.zeros((3, len(signals.trace.hlo.name)))
         for one in faster:
-            then_ns[:, one.operation.op] = one.expected_ns, one.best_ns, one.worst_ns
+            then = np.array((one.expected_ns, one.best_ns, one.worst_ns))
+            remains[:, one.operation.op] = then / max(mean_ns(signals, one.operation), 1.0)
         rows = executions(signals, operations)
         now_ns = signals.trace.events.duration_ns[rows]
-        then_ns = then_ns[:, signals.trace.operations(rows)]
+        # An execution that takes long, because others compute meanwhile, takes long then, too.
+        then_ns = remains[:, signals.trace.operations(rows)] * now_ns
         if not self.reads_less:
             then_ns = _with_reads(signals, now_ns, then_ns)
         expected, best, worst = then_ns.astype(np.int64)

@@ -43,3 +43,18 @@ def test_saves_half_of_the_time() -> None:
 def test_narrow_products_and_wide_sums_are_left_alone(text: str) -> None:
     legend = {"m": Symbol(EventKind.OPERATOR, "dot.3", hlo={"text": text})}
     assert find(DoublePrecisionProgram, SLOW, legend=legend, framework="jax") == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_lossy"),
+    [
+        ("jit(step)/transpose(jvp())/dot_general", False),
+        # A simulation, and a fit that solves normal equations.
+        ("jit(step)/dot_general", True),
+        ("jit(step)/transpose(jvp(jit(solve)))/lu", True),
+    ],
+)
+def test_training_a_network_loses_nothing_in_32_bits(path: str, is_lossy: bool) -> None:
+    legend = {"m": Symbol(EventKind.OPERATOR, "dot.3", hlo={"text": DOT, "path": path})}
+    (finding,) = find(DoublePrecisionProgram, SLOW, legend=legend, framework="jax") or ()
+    assert finding.is_lossy == is_lossy

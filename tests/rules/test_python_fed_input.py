@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.rules.input.python_fed_input import PythonFedInput
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import host, iterator, operator
 from tb_perfadvisor.trace import EventKind
 from tests.support.corpus_traces import read
+from tests.support.recorded_facts import FACTS
 
 SLOW = """
     cell 1ms
@@ -46,6 +49,33 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.findings[0].summary.endswith(
         "for a generator (1 call per step), which runs one call at a time."
     )
+
+
+BUSY = """
+    cell 1ms
+    step    |..........|..........|
+    main    |DDDOOOOOOO|DDDOOOOOOO|
+    main    |RRR.......|RRR.......|
+    main    |PPP.......|PPP.......|
+    tf_data |GGGGGGGGGG|GGGGGGGGGG|
+    tf_data |.ffffffff.|.ffffffff.|
+"""
+
+
+@pytest.mark.parametrize(("idle", "expected_ns"), [(0.02, 6_500_000), (0.4, 2_000_000)])
+def test_python_takes_the_cores_of_the_step(idle: float, expected_ns: int) -> None:
+    # The step waits for 3 ms, and computes for 7 while Python's thread takes half of one core. With
+    # idle cores, only the 2 ms count in which the function runs while the step waits.
+    legend = LEGEND | {
+        "P": iterator("Root::Prefetch", iterator=3, parent=1),
+        "G": iterator("Root::Prefetch::Generator", iterator=2, parent=3),
+    }
+    trace = draw(BUSY, legend=legend, framework="tensorflow")
+    facts = replace(FACTS, load=Load(others=0.0, idle=idle, seconds=1.0))
+    (finding,) = find(PythonFedInput, replace(trace, facts=facts)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * expected_ns
+    assert finding.saving.high_ns == 2 * (10_000_000 if idle < 0.1 else 2_000_000)
 
 
 def test_a_generator_without_python_is_left_alone() -> None:

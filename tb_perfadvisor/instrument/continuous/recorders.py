@@ -158,12 +158,13 @@ class JaxRecorder(_MarkedRecorder):
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = int(is_rich)
         jax.profiler.start_trace(str(directory), profiler_options=options)
+        self._directory = directory
 
     def _stop_trace(self) -> None:
-        import jax
+        from tb_perfadvisor.instrument.jax_session import stop_trace
 
         _wait_for_devices()
-        jax.profiler.stop_trace()
+        stop_trace(self._directory)
 
     def _step_mark(self, number: int) -> AbstractContextManager[Any]:
         import jax

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,6 +22,9 @@ _EXPECTED, _BEST, _WORST = 0.5, 0.25, 0.75
 """What remains of the time: half of the bytes, and twice as many lanes. Caches that hold all of
 the narrower arrays bring more; operations on small arrays bring less."""
 
+_BACKWARD = "transpose(jvp"
+_SOLVES = re.compile(r"\b(cholesky|eigh?|lu|qr|svd|triangular_solve|solve|householder_product)\b")
+
 
 class DoublePrecisionProgram(Rule):
     """An XLA program multiplies matrices in 64 bits.
@@ -38,7 +42,9 @@ class DoublePrecisionProgram(Rule):
 
     How it is measured
     ------------------
-    Expected is half of the operations' time, low a quarter, and high three quarters.
+    Expected is half of the operations' time, low a quarter, and high three quarters. Where products
+    are differentiated backward and nothing is factored, as in the training of a network, 32 bits
+    count as no loss: gradients of a batch differ by more than their rounding.
 
     When to ignore
     --------------
@@ -50,7 +56,8 @@ class DoublePrecisionProgram(Rule):
 
     References:
     ----------
-    JAX documentation, "Default dtypes and the X64 flag".
+    JAX documentation, "Default dtypes and the X64 flag"; Gupta et al., "Deep Learning with Limited
+    Numerical Precision" (2015), on rounding in training.
     """
 
     id = "double-precision-program"
@@ -84,7 +91,9 @@ class DoublePrecisionProgram(Rule):
             ),
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
-            remedies=advise("single-precision"),
+            remedies=advise(
+                "single-precision-training" if _trains(operations) else "single-precision"
+            ),
         )
 
 
@@ -95,3 +104,10 @@ def _is_wide(operation: XlaOperation) -> bool:
 
 def _multiplies(operation: XlaOperation) -> bool:
     return operation.product is not None or "dot" in (operation.opcode, *operation.inside)
+
+
+def _trains(operations: Sequence[XlaOperation]) -> bool:
+    """Whether the program fits the weights of products, and solves no linear system."""
+    if any(_SOLVES.search(operation.path) for operation in operations):
+        return False
+    return any(_multiplies(o) and _BACKWARD in o.path for o in operations)

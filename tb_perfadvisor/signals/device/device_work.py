@@ -92,8 +92,24 @@ def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
     time = clip(time, window.window_start_ns, window.window_end_ns)
     if _run_alone(signals, rows):
         return time
-    other_rows = work[~row_mask(len(events), rows)[work]]
+    counted = row_mask(len(events), rows) | _around(events.parent, rows)
+    other_rows = work[~counted[work]]
     return minus(time, union(events.start_ns[other_rows], events.end_ns[other_rows]))
+
+
+def _around(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
+    """Which events enclose some rows on their threads, as loops do their bodies; shape (events,).
+
+    What a thread does inside a loop is not beside the loop.
+    """
+    around = np.zeros(len(parent), dtype=bool)
+    above = parent[rows]
+    while len(above):
+        above = np.unique(above[above >= 0])
+        above = above[~around[above]]
+        around[above] = True
+        above = parent[above]
+    return around
 
 
 def exclusive_time_of_each(signals: Signals, rows: Int32, exclusive: Intervals) -> Int64:
