@@ -10,9 +10,10 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation, mean_ns, total_ns
 from tb_perfadvisor.signals.program.jacobians import Jacobian, jacobians
 
-_FORWARD = (0.6, 0.25, 1.5)
-"""A pass forward, in passes backward: as expected, at best and at worst."""
-_BACKWARD = (1.7, 0.7, 4.0)
+_FORWARD = (0.6, 0.1, 1.5)
+"""A pass forward, in passes backward: as expected, at best and at worst. XLA fuses a whole pass
+forward, but none of the sums of a pass backward."""
+_BACKWARD = (1.7, 0.7, 10.0)
 
 
 class CostlyJacobianMode(FasterOperations):
@@ -32,8 +33,8 @@ class CostlyJacobianMode(FasterOperations):
     How it is measured
     ------------------
     What remains are as many passes as there are on the other side. A pass forward is expected to
-    take 0.6 of one backward, which also reads what was kept; at best a quarter, at worst one and a
-    half. A pass backward takes the inverse of these.
+    take 0.6 of one backward, which also reads what was kept; at best a tenth, at worst one and a half.
+    A pass backward takes the inverse of these.
 
     When to ignore
     --------------
@@ -56,7 +57,9 @@ class CostlyJacobianMode(FasterOperations):
     least_ratio_backward = Limit(
         2.0, "ratio", "Passes forward are cheaper; closer sides depend on the function."
     )
-    least_ratio_forward = Limit(4.0, "ratio", "A pass backward takes up to four times as long.")
+    least_ratio_forward = Limit(
+        4.0, "ratio", "By Griewank and Walther, a pass backward takes up to four evaluations."
+    )
 
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
