@@ -160,6 +160,8 @@ class _RecordedProcess(HookedProcess):
             from tb_perfadvisor.instrument.examination.examiner import Examiner
 
             profiler.examiner = Examiner()
+        elif self._framework == "keras":
+            profiler.examiner = self._calls.repeated
         profiler.continue_at(number)
         self._profiler = profiler
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from typing import Any
 
+from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.step_sources import Rank
 
 Ended = Callable[[Rank, object], object]
@@ -22,6 +24,7 @@ class TensorFlowCalls:
         self._inside = threading.local()
         self._training: set[int] = set()
         """The compiled functions that compute gradients, by their ids."""
+        self.repeated = RepeatedCalls()
 
     def watch_functions(self, functions: Any) -> None:
         """Watch calls of `tf.function`s. One that computes gradients is a training step."""
@@ -66,6 +69,7 @@ class TensorFlowCalls:
         def told(owner: Any, *arguments: Any, **keywords: Any) -> Any:
             stack = self._inside.__dict__.setdefault("stack", [])
             stack.append(owner)
+            began_s = time.perf_counter()
             try:
                 result = call(owner, *arguments, **keywords)
             finally:
@@ -74,6 +78,9 @@ class TensorFlowCalls:
             if not stack:
                 with suppress(Exception):
                     if _runs_eagerly():
+                        passed_s = time.perf_counter() - began_s
+                        given = (arguments, keywords)
+                        self.repeated.called(owner, given, result, passed_s, sys._getframe(1))
                         self._ended(rank_of(owner), (name, id(owner)))
             return result
 

@@ -23,4 +23,4 @@ def program(*found: Observed, step_ms: float = 10) -> Trace:
         start, end = ms(number * step_ms), ms((number + 1) * step_ms)
         builder.step(number, start, end)
         builder.operator("aten::mm", start, end, launches=False)
-    return replace(builder.build(), facts=Facts(examined=Examined(4, 0.04, 30, found)))
+    return replace(builder.build(), facts=Facts(examined=Examined(4, 0.04, 30, observed=found)))

@@ -26,6 +26,7 @@ from tb_perfadvisor.instrument.continuous.recordings import (
 )
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
 from tb_perfadvisor.instrument.examination.examiner import Examiner
+from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
@@ -124,7 +125,7 @@ class ContinuousProfiler:
         self.parts: Parts | None = None
         """What the program was seen to make; None if nobody watches it."""
         self.samples = StackSamples()
-        self.examiner: Examiner | None = None
+        self.examiner: Examiner | RepeatedCalls | None = None
         """Looks at the tensors of a few steps, around the first recording; None if nobody does."""
         self._logdir = Path(logdir).expanduser()
         self._recorder = recorder

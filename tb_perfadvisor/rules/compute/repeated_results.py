@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 
 
 class RepeatedResults(ExaminedOperators):
@@ -15,7 +15,8 @@ class RepeatedResults(ExaminedOperators):
     In a PyTorch program, operators of the forward pass whose inputs have the same
     content in every step that `perfadvisor run` looked at, and operators that get the same inputs
     twice in one step: masks, tables of positions, distances, products of fixed matrices, a second
-    forward pass for a metric.
+    forward pass for a metric. In a TensorFlow program, calls of compiled functions and models that
+    get the same tensors as the call before, such as an encoder that runs for each token.
 
     Why it matters
     --------------
@@ -23,10 +24,11 @@ class RepeatedResults(ExaminedOperators):
 
     How it is measured
     ------------------
-    The content of each input is compared by a checksum. Operators that draw random numbers, and
-    views, are left out, and so are programs that repeat all of their work, as benchmarks do.
-    Expected is the operators' share of the time of all operators. Low is four fifths of it. High is
-    half as much again, because the backward pass of repeated operators goes as well.
+    The content of each input is compared by a checksum. TensorFlow's tensors do not change; that
+    the results of calls are the same, too, is compared five times. Operators that draw random
+    numbers, and views, are left out, and so are programs that repeat all of their work, as
+    benchmarks do. Expected is the operators' share of the time of all operators. Low is four fifths
+    of it. High is half as much again, because the backward pass of repeated operators goes as well.
 
     When to ignore
     --------------
@@ -46,6 +48,7 @@ class RepeatedResults(ExaminedOperators):
     id = "repeated-results"
     title = "Compute once what does not change"
     kinds = ("same in every step", "same twice")
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.EXAMINED_STEPS)
     changes = ("computed-once",)
     basis = "measured"
 

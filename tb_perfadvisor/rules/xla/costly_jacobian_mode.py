@@ -33,8 +33,8 @@ class CostlyJacobianMode(FasterOperations):
     How it is measured
     ------------------
     What remains are as many passes as there are on the other side. A pass forward is expected to
-    take 0.6 of one backward, which also reads what was kept; at best a tenth, at worst one and a half.
-    A pass backward takes the inverse of these.
+    take 0.6 of one backward, which also reads what was kept; at best a tenth, at worst one and a
+    half. A pass backward takes the inverse of these.
 
     When to ignore
     --------------
