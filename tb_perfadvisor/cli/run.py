@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import click
 from tb_perfadvisor.cli.help import Argument, Command, CountRange, NumberRange
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import shell_word
 
 _JAX_FIRST_WINDOW_S = 1.0
 _JAX_WINDOW_S = 2.0
@@ -24,6 +27,8 @@ _EARLY_STEPS = 3
 """The first steps compile, tune and allocate."""
 _MOST_SHARE = 0.02
 _MOST_BYTES = 1 << 30
+_PASSED_ON = ("SIGTERM", "SIGHUP")
+"""Ctrl-C reaches the program without us."""
 _NO_STEP = {
     "torch": "imported PyTorch, but no optimizer, no gradients and no model were seen twice. "
     "Call tb_perfadvisor.instrument.torch.continuous in its loop.",
@@ -123,11 +128,31 @@ def run(
                 f"{command[0]} cannot be started: {error.strerror}.",
                 hint="Write the program after two dashes: perfadvisor run -- python train.py",
             ) from error
-        returncode = _wait(process)
+        with _signals_passed_on(process):
+            returncode = _wait(process)
         said = [json.loads(file.read_text("utf-8")) for file in sorted(Path(status).glob("*.json"))]
     for line in _summary(said, logdir):
         note(line)
     sys.exit(returncode if returncode >= 0 else 128 - returncode)
+
+
+@contextmanager
+def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """What asks this command to end asks the program, so that it does not run on without us."""
+
+    def pass_on(number: int, _: object) -> None:
+        process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    # After `nohup`, the program ignores SIGHUP as well.
+    numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -143,7 +168,7 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
     """What was recorded, or why nothing was."""
     recorded = [each["summary"] for each in said if each.get("summary")]
     if recorded:
-        return [*recorded, f"next: perfadvisor analyze {logdir}"]
+        return [*recorded, f"next: perfadvisor analyze {shell_word(logdir)}"]
     problems = sorted({each["problem"] for each in said if "problem" in each})
     if problems:
         return [f"nothing was recorded: {problem}." for problem in problems]

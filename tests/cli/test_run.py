@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.command import ROOT
 
@@ -74,6 +77,22 @@ def test_an_installation_behind_a_link(tmp_path: Path) -> None:
     assert out.startswith(path)
     assert "RecursionError" not in said
     assert "imported neither PyTorch" in said
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_what_ends_the_command_ends_the_program(name: str, tmp_path: Path) -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    ours = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", "out dir", "--"]
+    number = getattr(signal, name)
+    with subprocess.Popen(
+        [*ours, sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=tmp_path
+    ) as running:
+        assert running.stdout is not None
+        process = int(running.stdout.readline())
+        running.send_signal(number)
+        assert running.wait(60) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_inference_is_told_from_training(tmp_path: Path) -> None:
