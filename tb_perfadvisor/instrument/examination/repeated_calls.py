@@ -152,9 +152,10 @@ def _are_same(before: list[Any], now: list[Any]) -> bool:
     has_tensor = False
     for kept, leaf in zip(before, now, strict=True):
         if isinstance(kept, weakref.ref):
-            if leaf is None or kept() is not leaf:
+            tensor = kept()
+            if tensor is None or tensor is not leaf:
                 return False
-            has_tensor |= bool(leaf.shape.rank)
+            has_tensor |= bool(tensor.shape.rank)
         elif type(kept) is not type(leaf) or kept != leaf:
             return False
     return has_tensor
