@@ -93,6 +93,7 @@ def run(
     from tb_perfadvisor.instrument import hook, site
     from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off
 
+    _require_room(Path(logdir).absolute())
     if is_switched_off():
         note(f"nothing is recorded, because {SWITCH} is off.")
     elif any(Path(logdir).glob("step_*")):
@@ -136,6 +137,15 @@ def run(
     sys.exit(returncode if returncode >= 0 else 128 - returncode)
 
 
+def _require_room(logdir: Path) -> None:
+    """Refuse what nothing can be recorded to, before the program trains for hours."""
+    existing = next(path for path in (logdir, *logdir.parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{existing} is not a directory.", hint="Choose another --logdir.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"{existing} cannot be written to.", hint="Choose another --logdir.")
+
+
 @contextmanager
 def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """What asks this command to end asks the program, so that it does not run on without us."""
@@ -168,7 +178,9 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
     """What was recorded, or why nothing was."""
     recorded = [each["summary"] for each in said if each.get("summary")]
     if recorded:
-        return [*recorded, f"next: perfadvisor analyze {shell_word(logdir)}"]
+        if any(Path(logdir).glob("step_*")):
+            recorded.append(f"next: perfadvisor analyze {shell_word(logdir)}")
+        return recorded
     problems = sorted({each["problem"] for each in said if "problem" in each})
     if problems:
         return [f"nothing was recorded: {problem}." for problem in problems]

@@ -24,9 +24,11 @@ class Optimizer:
 """
 
 
-def perfadvisor_run(folder: Path, *command: str, **environment: str) -> tuple[int, str, str]:
+def perfadvisor_run(
+    folder: Path, *command: str, logdir: str = "out", **environment: str
+) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", "out", "--", *command],
+        [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", logdir, "--", *command],
         capture_output=True,
         text=True,
         timeout=120,
@@ -77,6 +79,14 @@ def test_an_installation_behind_a_link(tmp_path: Path) -> None:
     assert out.startswith(path)
     assert "RecursionError" not in said
     assert "imported neither PyTorch" in said
+
+
+def test_a_logdir_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    program = (sys.executable, "-c", "print('started')")
+    status, out, said = perfadvisor_run(tmp_path, *program, logdir="out/run")
+    assert (status, out) == (2, "")
+    assert said == f"error: {tmp_path / 'out'} is not a directory. Choose another --logdir.\n"
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
