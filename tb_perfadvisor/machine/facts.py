@@ -171,6 +171,9 @@ ObservedKind = Literal[
     "independent",
     "growing",
     "unused",
+    "sorted for few",
+    "repeated rows",
+    "dense transform",
     "dropped gradients",
 ]
 
@@ -197,6 +200,9 @@ class Observed(Struct, frozen=True):
     calls, how many could be one."""
     elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     """Of the largest input, if calls are independent."""
+    updates: Share = 0.0
+    """Of the optimizer's operators, those that independent calls with parameters of their own need
+    more of than one call for all would."""
 
 
 class Examined(Struct, frozen=True):

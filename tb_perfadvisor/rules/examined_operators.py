@@ -68,8 +68,12 @@ class ExaminedOperators(Rule):
             summary=self.describe(found[0], cost),
             saving=Saving(low, expected, high, _whole(signals), self.basis),
             evidence=(observed_table(found, self.amount),),
-            remedies=advise(*self.changes),
+            remedies=advise(*self.chosen(found[0])),
         )
+
+    def chosen(self, costliest: Observed) -> tuple[str, ...]:
+        """The changes that help with the costliest of the observations."""
+        return self.changes
 
 
 def examined_work(signals: Signals) -> Intervals:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.rules.compute.unread_results import UnreadResults
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.examined import observed, program
@@ -13,9 +15,15 @@ def test_saves_its_part_of_the_time() -> None:
         saves="4ms",
     )
     (finding,) = checked.findings
-    assert "only 20.0 % is read" in finding.summary
+    assert "only 20.0 % is needed" in finding.summary
 
 
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(UnreadResults, program(observed("unused", 0.0612, 0.2))) == ()
     assert find(UnreadResults, program(observed("unused", 0.0637, 0.2)))
+
+
+def test_a_convolution_over_more_than_it_sees_gets_a_shorter_context() -> None:
+    found = replace(observed("unused", 0.5, 0.1), operator="aten::convolution")
+    (finding,) = find(UnreadResults, program(found))
+    assert ["receptive field" in remedy.text for remedy in finding.remedies] == [True]

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
 from tb_perfadvisor.instrument.examination.content import digest, share_of_zeros
+from tb_perfadvisor.instrument.examination.waves import wave_lengths
 from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
 
 MOST_CALLS: Final = 200_000
@@ -27,13 +28,18 @@ _MOST_DIGESTED_BYTES_ON_DEVICE: Final = 64 << 30
 """Digests run at about the speed of memory: reading so much takes a second or less."""
 _MOST_COPIED_BYTES: Final = 256 << 20
 """Of a tensor with gaps, whose digest needs a copy on the device."""
-_FEWEST_SAMPLED: Final = 10_000
-"""Products with smaller matrices take microseconds."""
 _MOST_IDS: Final = 1 << 20
 _OPTIMIZERS: Final = f"{os.sep}torch{os.sep}optim{os.sep}"
 _RECURRENT: Final = str(Path("torch", "nn", "modules", "rnn.py"))
 _LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
+MASKING: Final = frozenset({"mul", "mul_", "masked_fill", "masked_fill_", "where"})
+"""Operators that may drop elements, by what another input holds."""
+_LEAST_SAMPLED: Final = dict.fromkeys(PRODUCTS, 10_000) | dict.fromkeys(MASKING, 16)
+"""Smaller inputs are not worth looking for zeros: their products take microseconds."""
+_CALLING_NOTHING: Final = frozenset({"AddBackward0", "CloneBackward0", "AliasBackward0"})
+"""Nodes of the backward pass that hand on a gradient as it is, so that no operator shows them."""
+LOSSES: Final = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 
 Place = tuple[str, int, str]
 """Path, line and function of the user's code."""
@@ -49,7 +55,11 @@ class Operand(Struct, frozen=True):
     digest: int | None = None
     """Of its content; None if that was not read."""
     zeros: float | None = None
-    """The share of zeros in a sample, where a product reads it."""
+    """The share of zeros in a sample, where a product or a mask reads it."""
+    distinct: int | None = None
+    """How many of its elements are no repetition by `expand`; None if all."""
+    waves: tuple[int, ...] = ()
+    """The lengths of its columns and rows, where these are evenly spaced waves."""
 
     @property
     def size(self) -> int:
@@ -93,6 +103,12 @@ class Call(Struct, frozen=True):
     """Whether a recurrent layer runs from the end of its sequence."""
     device_ns: int = 0
     """The time of what it gave to a device."""
+    is_pointwise: bool = False
+    """Whether each element of the result needs one element of each input."""
+    made: int = -1
+    """The number of the autograd node that was made for it, or of one before."""
+    counted: float | None = None
+    """The share of targets that a loss does not ignore."""
 
 
 class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
@@ -104,6 +120,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         self.calls: list[Call] = []
         self.is_on = True
         self._digested_bytes = 0
+        self._waves: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self._chance = np.random.default_rng(0)
         self._has_device = torch.cuda.is_initialized()
         self._clock = DeviceClock() if self._has_device else HostClock()
@@ -139,9 +156,12 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         place, kind, in_layer = _place(sys._getframe(2))
         is_view = bool(func.is_view)
         tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-        reads = not is_view and kind == "forward" and node is None
+        # A backward pass that tracks gradients is computed with, like a forward pass.
+        is_forward = kind == "forward" and (node is None or torch.is_grad_enabled())
+        reads = is_forward and not is_view
         leaf: int | None = None
         leads_to: tuple[tuple[str, int], ...] = ()
+        made = torch._C._autograd._get_sequence_nr() - 1
         if node is not None:
             kind = "backward"
             variable = getattr(node, "variable", None)
@@ -149,13 +169,12 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             sequence = _number(node)
             leads_to = () if leaf is not None else _next(node)
         else:
-            sequence = torch._C._autograd._get_sequence_nr() - 1
-        is_product = name in PRODUCTS
+            sequence = made
         return {
             "name": name,
             "place": place,
             "kind": kind,
-            "inputs": tuple(self._operand(each, reads, is_product) for each in tensors),
+            "inputs": tuple(self._operand(each, reads, name, kind) for each in tensors),
             "scalars": _scalars(args, kwargs) if reads else "",
             "tracks_gradients": torch.is_grad_enabled(),
             "is_view": is_view,
@@ -166,6 +185,9 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "leaf": leaf,
             "ids": _ids(name, tensors),
             "in_recurrent_layer": in_layer,
+            "is_pointwise": Tag.pointwise in func.tags,
+            "made": made,
+            "counted": _counted(name, args),
             "on_device": any(each.is_cuda for each in tensors),
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
         }
@@ -180,20 +202,32 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         device_ns = took.device_ns if on_device else 0
         self.calls.append(Call(ns=took.host_ns, outputs=outputs, device_ns=device_ns, **seen))
 
-    def _operand(self, tensor: Tensor, reads: bool, is_product: bool) -> Operand:
-        zeros, number = None, None
+    def _operand(self, tensor: Tensor, reads: bool, name: str, kind: str) -> Operand:
+        zeros, number, distinct = None, None, None
+        waves: tuple[int, ...] = ()
         if reads and tensor.layout is torch.strided:
-            plain = tensor.detach()
-            if is_product and not tensor.requires_grad and tensor.numel() >= _FEWEST_SAMPLED:
-                zeros = share_of_zeros(plain, self._chance)
-            size = tensor.numel() * tensor.element_size()
+            plain, size = tensor.detach(), tensor.numel() * tensor.element_size()
+            if not tensor.requires_grad:
+                least = _LEAST_SAMPLED.get(name)
+                is_large = least is not None and tensor.numel() >= least
+                zeros = share_of_zeros(plain, self._chance) if is_large else None
+                is_weight = name in PRODUCTS or name == "convolution"
+                waves = self._wave_lengths(plain) if is_weight and kind == "forward" else ()
             is_copied = tensor.is_cuda and not tensor.is_contiguous()
             self._digested_bytes += size
             if self._digested_bytes <= self._most_bytes and not (
                 is_copied and size > _MOST_COPIED_BYTES
             ):
                 number = digest(plain)
-        return Operand(_storage(tensor), tuple(tensor.shape), tensor.requires_grad, number, zeros)
+            distinct = _distinct(tensor)
+        storage, shape = _storage(tensor), tuple(tensor.shape)
+        return Operand(storage, shape, tensor.requires_grad, number, zeros, distinct, waves)
+
+    def _wave_lengths(self, tensor: Tensor) -> tuple[int, ...]:
+        key = _storage(tensor), tuple(tensor.shape)
+        if key not in self._waves:
+            self._waves[key] = wave_lengths(tensor)
+        return self._waves[key]
 
 
 _shown = cache(shown_path)
@@ -225,20 +259,40 @@ def _storage(tensor: Tensor) -> int:
         return 0
 
 
+def _distinct(tensor: Tensor) -> int | None:
+    """How many elements it has in memory, if `expand` repeats them; else None."""
+    sizes = tuple(zip(tensor.shape, tensor.stride(), strict=True))
+    if all(stride or size <= 1 for size, stride in sizes):
+        return None
+    count = 1
+    for size, stride in sizes:
+        count *= size if stride else 1
+    return count
+
+
+def _counted(name: str, args: Any) -> float | None:
+    """The share of targets that count in a loss, if it is one."""
+    if name not in LOSSES or len(args) < 5 or not args[1].numel():
+        return None
+    return float((args[1] != args[4]).double().mean())
+
+
 def _number(node: Any) -> int:
     number = getattr(node, "_sequence_nr", None)
     return int(number()) if number is not None else -1
 
 
 def _next(node: Any) -> tuple[tuple[str, int], ...]:
-    found = []
+    found: list[tuple[str, int]] = []
     for following, _ in node.next_functions:
-        if following is None:
-            continue
         variable = getattr(following, "variable", None)
-        is_leaf = variable is not None
-        found.append(("leaf", _storage(variable)) if is_leaf else ("node", _number(following)))
-    return tuple(found)
+        if variable is not None:
+            found.append(("leaf", _storage(variable)))
+        elif following is not None and following.name() in _CALLING_NOTHING:
+            found += _next(following)
+        elif following is not None:
+            found.append(("node", _number(following)))
+    return tuple(dict.fromkeys(found))
 
 
 def _ids(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:

@@ -53,7 +53,9 @@ def noted(
         share = min((sum(each.ns for each in at_place) + also_ns(at_place)) / whole_ns, 1.0)
         if share < LEAST_SHARE:
             continue
-        costliest = max(at_place, key=lambda call: call.ns)
+        # Those of the backward pass are named after the layer.
+        forward = [each for each in at_place if each.kind != "backward"]
+        costliest = max(forward or at_place, key=lambda call: call.ns)
         found.append(
             Observed(
                 kind=kind,

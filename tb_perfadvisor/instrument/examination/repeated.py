@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tb_perfadvisor.instrument.examination.calls import Call
+from tb_perfadvisor.instrument.examination.needed import is_view
 from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
@@ -38,18 +39,22 @@ def _in_every_step(steps: Steps) -> Iterator[Call]:
 def _twice(steps: Steps) -> Iterator[Call]:
     for step in steps:
         before: Counter[object] = Counter()
+        nodes: set[int] = set()
         for call in step:
-            key = _key(call)
-            if key is None:
-                continue
-            if before[key]:
-                yield call
+            key = _key(call, ("forward", "backward"))
+            again = key is not None and before[key] > 0
             before[key] += 1
+            if again and call.tracks_gradients and any(each.has_gradient for each in call.inputs):
+                nodes.add(call.made)
+            # The last backward pass goes through both, and through a single one after the change.
+            is_passed = call.kind == "backward" and call.sequence in nodes
+            if again or (is_passed and not call.tracks_gradients and not is_view(call)):
+                yield call
 
 
-def _key(call: Call) -> object:
+def _key(call: Call, kinds: Sequence[str] = ("forward",)) -> object:
     """What the result follows from; None if that is unknown, or if the result has no inputs."""
-    if call.kind != "forward" or call.is_view or call.is_random or not call.inputs:
+    if call.kind not in kinds or call.is_view or call.is_random or not call.inputs:
         return None
     digests = tuple(each.digest for each in call.inputs)
     if None in digests:

@@ -1,4 +1,4 @@
-"""Results of which the program reads only a part."""
+"""Results of which the program needs only a part."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from tb_perfadvisor.units import format_share
 
 
 class UnreadResults(ExaminedOperators):
-    """A layer computes more than the program reads.
+    """A layer computes more than the program needs.
 
     What it finds
     -------------
-    In a PyTorch program, products of which 60 % or less of the result is read, directly
-    or behind operators that keep rows apart, and reverse directions of recurrent layers of which
-    only the end is read.
+    In a PyTorch program, products, pointwise operators and losses of which 60 % or less
+    of the result is needed: the rest is not read, is masked, or belongs to targets that the loss
+    ignores. Convolutions over sequences longer than what the places that are read can see. Reverse
+    directions of recurrent layers of which only the end is needed.
 
     Why it matters
     --------------
-    Logits of all positions where the last one is used, or the reverse direction of a layer whose
-    first step is all that counts, cost as much as if they were needed. Select first, then compute.
+    Logits of all positions where the last one is used, or where a sixth has a label, cost as much
+    as if they were needed. Select first, then compute.
 
     How it is measured
     ------------------
-    In steps that `perfadvisor run` looked at, each result is followed to the operators that read it
-    and to how much of it. Expected is the time of the part that is not read; low is 70 % of it, and
-    high adds twice as much for the backward pass.
+    In steps that `perfadvisor run` looked at, each result is followed to the operators that read
+    it, to how much of it, and through those that keep rows apart. Of a sequence, a convolution
+    needs as many places more as its kernel is long. Expected is the time of the part that is not
+    needed, forward and backward, without what calling the operators takes; low is 70 % of it. High
+    is half as much again, for the layers before.
 
     When to ignore
     --------------
@@ -43,20 +46,25 @@ class UnreadResults(ExaminedOperators):
     """
 
     id = "unread-results"
-    title = "Compute only what is read"
+    title = "Compute only what is needed"
     kinds = ("unused",)
-    changes = ("selected-first",)
-    amount = Column("read", "Read", "share")
+    changes = ("selected-first", "shorter-context")
+    amount = Column("needed", "Needed", "share")
 
     def parts(self, observed: Observed, signals: Signals) -> Parts:
-        """What is not read."""
+        """What is not needed."""
         unread = 1 - observed.amount
-        return 0.7 * unread, unread, 3 * unread
+        return 0.7 * unread, unread, 1.5 * unread
+
+    def chosen(self, costliest: Observed) -> tuple[str, ...]:
+        """Of a convolution, the input could be shorter."""
+        is_convolution = costliest.operator.startswith("aten::convolution")
+        return self.changes[1:] if is_convolution else self.changes[:1]
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """How much is read."""
+        """How much is needed."""
         return (
             f"{cost} goes into {observed.operator} of {observed.shapes} in"
             f" {place_of_observed(observed)} and others, of whose results only"
-            f" {format_share(observed.amount)} is read."
+            f" {format_share(observed.amount)} is needed."
         )

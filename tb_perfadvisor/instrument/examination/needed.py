@@ -1,0 +1,270 @@
+"""Which part of each result the program needs: followed back from what reads it."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from tb_perfadvisor.instrument.examination.calls import LOSSES, MASKING, PRODUCTS, Call, Operand
+
+_SAME_ROWS: Final = frozenset(
+    {"native_layer_norm", "layer_norm", "native_dropout", "dropout", "clone", "_to_copy", "cat"}
+)
+"""Operators that are no pointwise ones, and whose rows each need the same row of the input."""
+_SOFTMAX: Final = frozenset({"_softmax", "_log_softmax"})
+_SELECTING: Final = frozenset({"index", "index_select", "gather", "masked_select", "take"})
+_REDUCING: Final = frozenset({"sum", "mean", "amax", "amin", "max", "min", "argmax", "logsumexp"})
+_MADE_AS_MASK: Final = frozenset({"bernoulli_", "bernoulli", "native_dropout"})
+"""Dropout: what is dropped is not known before."""
+
+
+class Need(NamedTuple):
+    """The parts of a result that are needed; both are 1 where nothing is known."""
+
+    rows: float
+    """Of all its rows, whose length is the last size."""
+    columns: float
+    """Of each row. Of a convolution, the places of the sequence."""
+    is_direct: bool = True
+    """Whether no sum of two paths lies between the result and the selection."""
+    selection: int = -1
+    """The call that selects; -1 if none does."""
+
+    @property
+    def share(self) -> float:
+        """The needed part of all elements."""
+        return self.rows * self.columns
+
+
+WHOLE: Final = Need(1.0, 1.0)
+
+
+def needs(calls: Sequence[Call]) -> Iterator[tuple[Call, Need]]:
+    """Each forward call of a step that computes something, with what of its result is needed.
+
+    A result that no operator reads is needed: something else may read it.
+    """
+    readers, made_by = _readers(calls)
+    found: dict[int, Need] = {}
+    for number in range(len(calls) - 1, -1, -1):
+        if calls[number].kind != "forward" or is_view(calls[number]):
+            continue
+        parts = [
+            _of_reader(calls[reader], at, found[reader], made_by[reader], reader, calls[number])
+            for reader, at in readers.get(number, ())
+        ]
+        found[number] = _together(parts) if parts else WHOLE
+    for number in sorted(found):
+        yield calls[number], found[number]
+
+
+def _of_reader(
+    reader: Call, at: int, need: Need, made_by: tuple[str, ...], number: int, source: Call
+) -> Need:
+    """What a reader needs of a call's result."""
+    part = _of_input(reader, at, need, made_by)
+    part = _of_operand(part, reader.inputs[at].shape, _result(source))
+    inherited = need.selection if need.share < 1.0 else -1
+    return part._replace(selection=inherited if inherited >= 0 or part.share == 1.0 else number)
+
+
+def is_view(call: Call) -> bool:
+    """Whether it computes nothing."""
+    if call.is_view or call.name in ("unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"):
+        return True
+    read = {each.storage for each in call.inputs}
+    return not call.mutates and bool(call.outputs) and all(o.storage in read for o in call.outputs)
+
+
+def _readers(
+    calls: Sequence[Call],
+) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[str, ...]]]:
+    """For each call, which calls read its result as which input, and what made their inputs."""
+    writer: dict[int, int] = {}
+    readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    made_by: dict[int, tuple[str, ...]] = {}
+    for number, call in enumerate(calls):
+        if is_view(call):
+            continue
+        if call.kind != "forward":
+            for each in call.outputs:  # in memory that is used again
+                writer.pop(each.storage, None)
+            continue
+        sources = [writer.get(each.storage) for each in call.inputs]
+        made_by[number] = tuple("" if s is None else calls[s].name for s in sources)
+        for at, source in enumerate(sources):
+            if source is not None and source != number:
+                readers[source].append((number, at))
+        for each in call.outputs:
+            before = writer.get(each.storage)
+            is_part = any(each.storage == one.storage for one in call.inputs)
+            # What changes a part of a result in place leaves the rest as it was.
+            if not (is_part and before is not None and each.size < _size(calls[before])):
+                writer[each.storage] = number
+    return readers, made_by
+
+
+def _result(call: Call) -> tuple[int, ...]:
+    return max((each.shape for each in call.outputs), key=_elements, default=())
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    return Operand(0, shape, False).size
+
+
+def _size(call: Call) -> int:
+    return _elements(_result(call))
+
+
+def _together(parts: Sequence[Need]) -> Need:
+    """What several readers need: at most the sum of what each needs.
+
+    If one selection is behind all of them, they need the same part, some of them more of it.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if any(part.share == 1.0 for part in parts):
+        return WHOLE
+    is_direct = all(part.is_direct for part in parts)
+    rows, columns = [part.rows for part in parts], [part.columns for part in parts]
+    selection = parts[0].selection
+    if all(part.selection == selection for part in parts):
+        return Need(max(rows), max(columns), is_direct, selection)
+    return Need(
+        1.0 if min(rows) == 1.0 else min(1.0, sum(rows)),
+        1.0 if min(columns) == 1.0 else min(1.0, sum(columns)),
+        is_direct,
+        min(part.selection for part in parts),
+    )
+
+
+def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need:
+    """What a call needs of one of its inputs, if so much of its result is needed."""
+    operand, result = call.inputs[at], _result(call)
+    if call.name in LOSSES:
+        counted = call.counted if call.counted is not None and at == 0 else 1.0
+        return Need(counted, 1.0)
+    if call.name in _SELECTING:
+        return _of_selection(operand, at, result, need)
+    if call.name == "convolution":
+        return _of_convolution(call, at, need)
+    if call.name in PRODUCTS:
+        data = 1 if call.name in ("addmm", "baddbmm", "addmv") else 0
+        return Need(need.rows, 1.0, need.is_direct) if at == data else WHOLE
+    if call.name in _SOFTMAX:
+        return Need(need.rows, 1.0, need.is_direct) if _is_over_last(call) else WHOLE
+    if call.name == "constant_pad_nd":
+        longer = result[-1] / max(operand.shape[-1], 1) if result and operand.shape else 1.0
+        return need._replace(columns=min(1.0, need.columns * longer), rows=1.0)
+    if call.name in _REDUCING:
+        is_row_by_row = result in (operand.shape[:-1], (*operand.shape[:-1], 1))
+        return Need(need.share, 1.0, need.is_direct) if is_row_by_row else WHOLE
+    is_known = call.is_pointwise or call.name in _SAME_ROWS
+    if not is_known or (call.mutates and operand.shape != result):
+        return WHOLE
+    if call.name == "cat":
+        if operand.shape[-1:] == result[-1:] and operand.shape != result:
+            return need if need == WHOLE else _grown(need, _size(call) / max(operand.size, 1))
+        return Need(need.rows, 1.0, need.is_direct)
+    if operand.shape != result:
+        return WHOLE  # it is repeated for several elements of the result
+    if call.name in MASKING:
+        need = need._replace(rows=need.rows * _unmasked(call, at, made_by))
+    if call.name == "native_layer_norm":
+        return need._replace(columns=1.0)
+    others = sum(1 for one in call.inputs if one.shape == result and one.zeros is None)
+    is_sum = call.name in ("add", "add_", "sub") and others > 1
+    return need._replace(is_direct=need.is_direct and not is_sum)
+
+
+def _grown(need: Need, factor: float) -> Need:
+    """The part of one of several inputs that are put one after the other: at most so much."""
+    return need._replace(rows=min(1.0, need.rows * factor))
+
+
+def _of_selection(operand: Operand, at: int, result: tuple[int, ...], need: Need) -> Need:
+    if at > 0 or not operand.shape:
+        return WHOLE
+    part = min(1.0, _elements(result) * need.rows / max(operand.size, 1))
+    if result[-1:] == operand.shape[-1:]:
+        return Need(part, need.columns)
+    rows = operand.size // operand.shape[-1]
+    if _elements(result) >= rows:  # a few of each row
+        return Need(need.rows, min(1.0, _elements(result) / operand.size))
+    return Need(part, 1.0)
+
+
+def _unmasked(call: Call, at: int, made_by: tuple[str, ...]) -> float:
+    """The share of an input's elements that a mask lets through."""
+    mask = 0 if call.name == "where" else 1 - at
+    if mask == at or mask >= len(call.inputs) or made_by[mask] in _MADE_AS_MASK:
+        return 1.0
+    zeros = call.inputs[mask].zeros
+    shape = call.inputs[mask].shape
+    is_by_row = shape[-1:] == (1,) or len(_result(call)) == 1 or shape == _result(call)
+    if zeros is None or not is_by_row:
+        return 1.0
+    keeps_zeros = call.name in ("masked_fill", "masked_fill_") or (call.name == "where" and at == 2)
+    return zeros if keeps_zeros else 1.0 - zeros
+
+
+def _is_over_last(call: Call) -> bool:
+    dims = [each for each in _scalars(call)[0] if isinstance(each, int)]
+    return bool(dims) and dims[0] in (-1, len(_result(call)) - 1)
+
+
+def _of_convolution(call: Call, at: int, need: Need) -> Need:
+    """Of a sequence, a place of the result needs as many places as the kernel is long."""
+    operand, result = call.inputs[at], _result(call)
+    values, lists, _ = _scalars(call)
+    if at or len(result) != 3 or len(operand.shape) != 3 or len(lists) < 3 or need == WHOLE:
+        return WHOLE
+    if any(each is True for each in values):  # it is transposed
+        return WHOLE
+    stride, _, dilation = (each[0] if each else 1 for each in lists[:3])
+    places = need.columns * result[-1]
+    wide = (places - 1) * stride + dilation * (call.inputs[1].shape[-1] - 1) + 1
+    return Need(1.0, min(1.0, wide / operand.shape[-1]))
+
+
+def _scalars(call: Call) -> tuple[list[object], list[list[int]], object]:
+    """A call's other arguments; none if they cannot be read."""
+    try:
+        values, lists, named = ast.literal_eval(call.scalars)
+    except (ValueError, SyntaxError, TypeError):
+        return [], [], {}
+    return values, lists, named
+
+
+def _of_operand(need: Need, shape: tuple[int, ...], source: tuple[int, ...]) -> Need:
+    """What of a result is needed, if a reader sees it in another shape and needs so much of it."""
+    if shape == source or not shape or not source:
+        return need if shape == source else _of_scalar(source)
+    size, whole = _elements(shape), max(_elements(source), 1)
+    part = min(1.0, size / whole)
+    if size >= whole:
+        if shape[-1] == source[-1]:
+            return need
+        is_turned = len(shape) > 1 and len(source) > 1 and shape[-2:] == source[-2:][::-1]
+        if is_turned:
+            return Need(need.columns, need.rows, need.is_direct)
+        is_column = shape[-1] == 1 or source[-1] == 1 or len(shape) == 1 or len(source) == 1
+        # A loss of each row, as a vector, a column or a table.
+        return need if is_column and _is_of_rows(shape, source) else WHOLE
+    if shape == source[:-1]:
+        return Need(need.share, 1.0 / source[-1], need.is_direct)
+    if shape[:-1] == source[:-1]:
+        return Need(need.rows, part * need.columns, need.is_direct)
+    return Need(part * need.rows, need.columns, need.is_direct)
+
+
+def _of_scalar(source: tuple[int, ...]) -> Need:
+    size = _elements(source)
+    return Need(1.0 / size, 1.0) if size > 1 else WHOLE
+
+
+def _is_of_rows(shape: tuple[int, ...], source: tuple[int, ...]) -> bool:
+    """Whether both hold one value for each of the same elements, in any layout of the rows."""
+    return min(len(shape), len(source)) == 1 or 1 in (shape[-1], source[-1])
