@@ -57,9 +57,18 @@ _COMPILING: Final[tuple[tuple[str, str], ...]] = (
     ("jax._src.interpreters.partial_eval", "trace_to_jaxpr"),
     ("tensorflow.python.framework.func_graph", "func_graph_from_py_func"),
     ("torch._dynamo.convert_frame", ""),
+    # Making a model of Keras, and tracing it for the shapes of its weights.
+    ("keras.src.models.functional", "__init__"),
+    ("keras.src.models.sequential", "__init__"),
+    ("keras.src.models.sequential", "add"),
+    ("keras.src.layers.layer", "__init__"),
+    ("keras.src.layers.layer", "build_wrapper"),
+    ("keras.src.trainers.trainer", "compile"),
+    ("keras.src.trainers.trainer", "_symbolic_build"),
 )
 """Modules, and how the names of their functions begin, that run only while a function is traced or
-compiled. `jax.grad` outside of jit traces, too, but by other functions of `partial_eval`."""
+compiled, or a model is made. `jax.grad` outside of jit traces, too, but by other functions of
+`partial_eval`."""
 _WRAPPERS: Final = frozenset({"error_handler", "reraise_with_filtered_traceback"})
 """Functions around those that a program calls: of Keras and TensorFlow, and of JAX."""
 

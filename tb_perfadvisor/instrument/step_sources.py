@@ -14,6 +14,9 @@ from typing import Final
 _SWITCH_AFTER: Final = 10
 """So many ends in a row of another source of the same rank, and the program has moved on to it: to
 another optimizer, or from evaluating one model to evaluating another."""
+_GONE_AFTER: Final = 20
+"""So many ends of several other sources of the same rank without one of the source that counts, and
+the program makes new ones all the time, such as a model for each client: all of them count."""
 _MOST_KEYS: Final = 1_000
 
 
@@ -46,6 +49,9 @@ class StepSources:
         self._called: set[tuple[Rank, object]] = set()
         self._seen: tuple[Rank, object] | None = None
         self._in_a_row = 0
+        self._others: list[object] = []
+        """Which ended since the source that counts did."""
+        self._counts_all = False
 
     def ended(self, rank: Rank, key: object) -> bool:
         """A call has returned.
@@ -66,13 +72,19 @@ class StepSources:
                     self._called.add((rank, key))
                 return False
             self.rank, self._key = rank, key
+            self._counts_all = False
             self._on_better(rank)
-        elif key != self._key:
+        elif key != self._key and not self._counts_all:
+            self._others.append(key)
+            if len(self._others) >= _GONE_AFTER and len(set(self._others)) > 1:
+                self._counts_all = True
+                self._on_better(rank)
             self._in_a_row = self._in_a_row + 1 if self._seen == (rank, key) else 1
             self._seen = (rank, key)
             if self._in_a_row < _SWITCH_AFTER:
                 return False
             self._key = key
         self._in_a_row = 0
+        self._others.clear()
         self._on_step()
         return True

@@ -56,3 +56,20 @@ def test_a_function_that_trains_is_better_than_one_that_does_not() -> None:
 
 def test_batches_of_fit_are_best() -> None:
     assert steps("ttbtbtb") == "|t|bbb"
+
+
+def test_models_that_are_made_again_and_again_all_count() -> None:
+    # A new one takes three batches; none of the first twenty others makes ten in a row.
+    found: list[int] = []
+    begins: list[int] = []
+    sources = StepSources(lambda: found.append(now), lambda rank: begins.append(now))
+    for now in range(60):
+        sources.ended(Rank.BATCH, ("train_on_batch", now // 3))
+    assert found[:3] == [0, 1, 2]
+    # Twenty calls lie between the third step and the next: what was recorded was no step.
+    assert found[3:] == list(range(23, 60))
+    assert begins == [0, 22]
+
+
+def test_two_optimizers_that_take_turns_are_one_step_however_long() -> None:
+    assert steps("op" * 50) == "|" + "o" * 50

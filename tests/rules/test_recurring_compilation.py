@@ -77,3 +77,10 @@ def test_what_recurs_is_no_start() -> None:
     middle = replace(start, facts=Facts(lines=Lines(40, 1000, (compiled(0.6),))))
     assert is_start_up(reference_worker(run_of(start)))
     assert not is_start_up(reference_worker(run_of(middle)))
+
+
+def test_models_that_are_made_for_each_client() -> None:
+    line = replace(compiled(0.4), calls="keras.src.models.sequential.__init__")
+    (finding,) = find(RecurringCompilation, program(line, STEP)) or ()
+    assert "A new model is made and compiled each time." in finding.summary
+    assert "set its weights" in finding.remedies[0].text

@@ -18,6 +18,7 @@ from tb_perfadvisor.units import format_duration, format_share
 
 _SURE = 2.0
 """Standard errors: the low end."""
+_MODELS = ("keras.src.models", "keras.src.layers", "keras.src.trainers.trainer.compile")
 _SURELY = 0.8
 """The first runs of a compiled program, and its first compilation, stay."""
 
@@ -35,16 +36,17 @@ class RecurringCompilation(Rule):
     --------------
     Compiled programs are cached by the shapes, types and static arguments of a call. A number that
     changes now and then, such as an annealed temperature or the length of the last batch, compiles
-    everything anew, which takes hundreds of times as long as a step.
+    everything anew, which takes hundreds of times as long as a step. A new model, such as one for
+    each fold or client, is made and compiled anew as well.
 
     How it is measured
     ------------------
     `perfadvisor run` looks 25 times a second where the main thread is, over the whole run but for
-    its recordings. The share of the looks that find JAX, TensorFlow or PyTorch tracing or compiling
-    is the share of the time, with the standard error of a proportion. Only lines count that were
-    found so in several spells, apart from each other: what is compiled once was needed. Expected is
-    the share, low is four fifths of it minus two standard errors. If the recorded steps themselves
-    compile for so long, `recompilation` says it.
+    its recordings. The share of the looks that find JAX, TensorFlow or PyTorch tracing or
+    compiling, or Keras making a model, is the share of the time, with the standard error of a
+    proportion. Only lines count that were found so in several spells, apart from each other: what
+    is compiled once was needed. Expected is the share, low is four fifths of it minus two standard
+    errors. If the recorded steps themselves compile for so long, `recompilation` says it.
 
     When to ignore
     --------------
@@ -83,6 +85,9 @@ class RecurringCompilation(Rule):
         if lines is None or lines.looks < self.minimum_looks:
             return
         found = recompiled(lines, self.fewest_spells)
+        made = [line for line in lines.lines if line.calls.startswith(_MODELS)] if found else []
+        # A model is made in several lines, each of them rarely seen.
+        found = (*found, *(line for line in made if line.activity and line not in found))
         share = min(sum(line.share for line in found), 1.0)
         error = math.sqrt(share * (1 - share) / lines.looks)
         if share < self.minimum_share or share - _SURE * error < self.minimum_share / 2:
@@ -92,6 +97,11 @@ class RecurringCompilation(Rule):
             return
         most, window_ns = found[0], signals.attribution.window_ns
         spells = sum(line.spells or 0 for line in found)
+        why = (
+            "A new model is made and compiled each time."
+            if made
+            else "An argument changes its shape, its type or its value as a static argument."
+        )
         low, high = _SURELY * share - _SURE * error, min(share + _SURE * error, 1.0)
         yield Finding(
             instance=(
@@ -101,8 +111,7 @@ class RecurringCompilation(Rule):
             summary=(
                 f"{format_share(share)} of the {format_duration(lines.seconds * 1e9)} between the"
                 f" first and the last step went into tracing and compiling, in {spells:,} separate"
-                f" spells, mostly for the call in {most.path}:{most.line}. An argument changes its"
-                " shape, its type or its value as a static argument."
+                f" spells, mostly for the call in {most.path}:{most.line}. {why}"
             ),
             saving=Saving(
                 int(max(low, 0.0) * window_ns),
@@ -112,5 +121,5 @@ class RecurringCompilation(Rule):
                 "measured",
             ),
             evidence=lines_tables(lines),
-            remedies=advise("changing-arguments", "fixed-shapes"),
+            remedies=advise(*(("one-model",) if made else ("changing-arguments", "fixed-shapes"))),
         )
