@@ -175,6 +175,7 @@ ObservedKind = Literal[
     "repeated rows",
     "dense transform",
     "dropped gradients",
+    "one-hot",
 ]
 
 

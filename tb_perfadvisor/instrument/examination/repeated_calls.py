@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
+from tb_perfadvisor.instrument.examination.one_hot_graphs import one_hot_products
 from tb_perfadvisor.instrument.user_code import shown_path, user_frames
 from tb_perfadvisor.machine.facts import Examined, Observed
 
@@ -26,13 +27,18 @@ _LEAST_SHARE: Final = 0.05
 _MOST_SHARE: Final = 0.9
 """A program that repeats all of its work measures how long it takes."""
 _MOST_OWNERS: Final = 64
+_MOST_OBSERVED: Final = 200
+_IS_FUNCTION: Final = "_list_all_concrete_functions"
 
 
 class _Owner:
     """What is called, and what came of it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, owner: Any) -> None:
+        self.name = _name_of(owner)
+        self.function = weakref.ref(owner) if hasattr(owner, _IS_FUNCTION) else None
+        self.one_hot: list[Observed] | None = None
+        """Products by one-hot matrices in its graph; None before that was looked at."""
         self.arguments: list[Any] = []
         """Weak references, and what is no tensor."""
         self.result: list[Any] | None = None
@@ -79,7 +85,7 @@ class RepeatedCalls:
         if known is None:
             # The first call traces the function.
             if len(self._owners) < _MOST_OWNERS:
-                self._owners[id(owner)] = known = _Owner(_name_of(owner))
+                self._owners[id(owner)] = known = _Owner(owner)
                 known.arguments = [_kept(each) for each in _leaves(arguments)]
             return
         self._seconds += seconds
@@ -124,7 +130,20 @@ class RepeatedCalls:
         ]
         if sum(each.share for each in observed) > _MOST_SHARE:
             observed = []
-        return Examined(steps=1, seconds=self._seconds, calls=self._calls, observed=tuple(observed))
+        observed += [each for owner in self._owners.values() for each in _one_hot(owner)]
+        return Examined(
+            steps=1,
+            seconds=self._seconds,
+            calls=self._calls,
+            observed=tuple(observed[:_MOST_OBSERVED]),
+        )
+
+
+def _one_hot(owner: _Owner) -> list[Observed]:
+    function = owner.function() if owner.function is not None else None
+    if owner.one_hot is None and function is not None:
+        owner.one_hot = one_hot_products(function)
+    return owner.one_hot or []
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
