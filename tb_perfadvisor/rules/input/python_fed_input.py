@@ -97,10 +97,12 @@ class PythonFedInput(Rule):
         if taken_ns:
             window = signals.attribution
             claims = clip(made, window.window_start_ns, window.window_end_ns)
-        low_ns = saving_of_doubled_input_rate_ns(waited_ns, signals.attribution.window_ns)
+        window_ns = signals.attribution.window_ns
+        low_ns = saving_of_doubled_input_rate_ns(waited_ns, window_ns)
         expected_ns = waited_ns
         if not signals.device.is_host_only:
             expected_ns = bet_on_rate_ns(waited_ns, low_ns)
+        low_ns = saving_of_doubled_input_rate_ns(waited_ns + taken_ns, window_ns)
         source = "a generator" if _GENERATOR in pipelines.kind else "Python code in a map"
         calls = count_per_step(int((signals.steps.owner[rows] >= 0).sum()), "call", signals)
         also = f" It also takes {per_step(taken_ns, signals)} of the step's cores."
