@@ -31,6 +31,12 @@ SETTINGS: Final = "PERFADVISOR_RUN"
 _LOOK_EVERY_S: Final = 0.1
 _UNUSED_S: Final = 10.0
 """A program that does not use its optimizer for so long may be an evaluation."""
+_TRAINED_S: Final = 60.0
+"""A program that has trained for so long is one that trains."""
+_REST_S: Final = 5.0
+_RESTS_LONGER: Final = 2
+"""A program that has rested from training twice as long as it trained is another program: it
+generates or evaluates, after a few steps to warm up. Epochs evaluate for less."""
 _SEEN_STEPS: Final = 3
 """The first steps show which loop makes them; looking at the stack takes time."""
 
@@ -70,6 +76,9 @@ class _RecordedProcess(HookedProcess):
         self._windows: Any = None
         self._model_calls: Any = None
         self._optimizer_made_s: float | None = None
+        self._trained_s: tuple[float, float] | None = None
+        """When the first and the last step of training ended."""
+        self._has_rested = False
         self._sources = StepSources(self._step, self._on_better)
         super().__init__(settings)
 
@@ -179,6 +188,9 @@ class _RecordedProcess(HookedProcess):
         if self._loop is not None:
             self.parts.add_step("step", self._loop)
         self.said["steps"] += 1
+        if self._sources.rank is not None and self._sources.rank < Rank.CALL:
+            now_s = time.monotonic()
+            self._trained_s = (self._trained_s or (now_s,))[0], now_s
         self._profiler.step()
         if len(self._profiler.recordings) != self._recordings:
             self._recordings = len(self._profiler.recordings)
@@ -205,14 +217,29 @@ class _RecordedProcess(HookedProcess):
         threading.Thread(target=self._watch_models, name="perfadvisor", daemon=True).start()
 
     def _watch_models(self) -> None:
-        """Watch calls of models until the program trains."""
-        while self._sources.rank is None or self._sources.rank == Rank.CALL:
+        """Watch calls of models while the program does not train."""
+        while self._may_not_train():
             time.sleep(_LOOK_EVERY_S)
+            if self._sources.rank not in (None, Rank.CALL):
+                continue
             made_s = self._optimizer_made_s
-            if made_s is None or time.monotonic() - made_s > _UNUSED_S:
+            if self._has_rested or made_s is None or time.monotonic() - made_s > _UNUSED_S:
                 with suppress(Exception):
                     self._model_calls.watch(self.parts.living("model"))
         self._model_calls.stop()
+
+    def _may_not_train(self) -> bool:
+        """Whether calls of models may turn out to be the steps."""
+        if self._sources.rank in (None, Rank.CALL):
+            return True
+        if self._has_rested or self._framework != "torch" or self._trained_s is None:
+            return not self._has_rested and self._framework in ("", "torch")
+        first_s, last_s = self._trained_s
+        trained_s, rest_s = last_s - first_s, time.monotonic() - last_s
+        if rest_s > max(_REST_S, _RESTS_LONGER * trained_s):
+            self._has_rested = True
+            self._sources.forget()
+        return trained_s < _TRAINED_S
 
     def _on_functions(self, module: ModuleType) -> None:
         self.uses("tensorflow")

@@ -53,6 +53,14 @@ class StepSources:
         """Which ended since the source that counts did."""
         self._counts_all = False
 
+    def forget(self) -> None:
+        """The calls that ended steps have stopped: the next calls that repeat may end them."""
+        self.rank, self._key, self._seen = None, None, None
+        self._in_a_row = 0
+        self._others.clear()
+        self._counts_all = False
+        self._called.clear()
+
     def ended(self, rank: Rank, key: object) -> bool:
         """A call has returned.
 

@@ -252,3 +252,15 @@ def test_checksums_differ_with_the_content() -> None:
     assert len({digest(each) for each in (x, other, x[:-1], x.int(), x.reshape(1, -1))}) == 5
     assert digest(x[::2]) == digest(x[::2].contiguous())
     assert digest(torch.zeros(0)) == digest(torch.zeros(0))
+    assert digest(x[:1]) == digest(x[0].expand(1)) == digest(x[:1].as_strided((1,), (0,)))
+
+
+def test_single_numbers_with_any_strides_are_looked_at() -> None:
+    layer = nn.Linear(4, 2)
+    chances = torch.distributions.Categorical
+
+    def loss() -> torch.Tensor:
+        chosen = [chances(logits=layer(torch.randn(4))) for _ in range(6)]
+        return -torch.stack([each.log_prob(each.sample()) for each in chosen]).sum()
+
+    assert look(training(layer, loss), "independent")

@@ -52,6 +52,21 @@ def test_the_first_waits_until_the_times_have_settled() -> None:
     assert list(found) == [32]
 
 
+def test_a_recording_has_a_whole_cycle() -> None:
+    def steps(durations_s: list[float]) -> int:
+        schedule = Schedule(Plan(steps=5))
+        for each in durations_s:
+            schedule.step_ended(each)
+        return schedule.steps_of_recording
+
+    assert steps([0.1] * 24) == 5
+    assert steps([*[0.1] * 7, 0.9] * 3) == 8  # 0.9 of 1.6 s
+    assert steps([*[0.1] * 7, 0.31] * 3) == 8
+    assert steps([*[0.1] * 10, 0.31] * 3) == 5  # 0.31 of 1.31 s
+    assert steps([*[0.1] * 2, 0.9] * 8) == 5  # the plan has that many
+    assert steps([*[0.1] * 40, 9.0] * 3) == 5  # too many
+
+
 def test_steps_that_never_settle_are_recorded_in_the_end() -> None:
     assert list(starts(Schedule(Plan(slower_than=None)), [0.1, 0.1, 9.0] * 100)) == [200]
 

@@ -73,3 +73,15 @@ def test_models_that_are_made_again_and_again_all_count() -> None:
 
 def test_two_optimizers_that_take_turns_are_one_step_however_long() -> None:
     assert steps("op" * 50) == "|" + "o" * 50
+
+
+def test_after_a_rest_calls_of_a_model_end_steps() -> None:
+    found: list[str] = []
+    sources = StepSources(lambda: found.append("s"), lambda rank: found.append(rank.name))
+    for now in "ooommm":
+        sources.ended(*CALLS[now])
+    assert found == ["OPTIMIZER", "s", "s", "s"]
+    sources.forget()
+    for now in "mmmo":
+        sources.ended(*CALLS[now])
+    assert found[4:] == ["CALL", "s", "s", "OPTIMIZER", "s"]

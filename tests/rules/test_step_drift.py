@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from tb_perfadvisor.machine.facts import Facts, Load
 from tb_perfadvisor.rules.steps.step_drift import StepDrift
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
@@ -62,3 +65,17 @@ def test_a_thousand_steps_are_judged_like_ten() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == ms(9.99 * 1000 / 2)
     assert find(StepDrift, steps(*[wobble[i % 3] for i in range(1000)])) == ()
+
+
+def test_load_that_comes_for_some_steps_is_no_trend() -> None:
+    # Another program has the core in the second half, and for some steps before.
+    busy = (0.0, 0.1, 2.0, 2.1, 1.9, 0.2, 0.1, 0.3, 2.2, 2.0, 2.1, 2.3, 1.9, 2.2, 2.4, 2.1)
+    assert find(StepDrift, steps(*busy)) == ()
+
+
+def test_on_a_busy_machine_a_trend_is_rated_low() -> None:
+    rising = steps(*[0.5 * i for i in range(10)])
+    (finding,) = find(StepDrift, rising) or ()
+    busy = replace(rising, facts=Facts(load=Load(others=0.2, idle=0.0)))
+    (rated,) = find(StepDrift, busy) or ()
+    assert (finding.severity, rated.severity) == (None, "low")

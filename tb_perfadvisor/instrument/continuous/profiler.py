@@ -287,10 +287,10 @@ class ContinuousProfiler:
         self._first_step = self._number
         directory = self._directory(start)
         self._files_before = files_below(directory)
-        plan = self._schedule.plan
+        steps = self._schedule.steps_of_recording
         self._load.begin()
         self.samples.pause()
-        self._recorder.start(directory, self._number, plan.steps, is_rich=start.is_rich)
+        self._recorder.start(directory, self._number, steps, is_rich=start.is_rich)
         self._start = start
         self._ended_s = self._recorded_from_s = self._clock()
         self._recording_s += self._ended_s - began_s
@@ -330,7 +330,7 @@ class ContinuousProfiler:
         """Look at the tensors of the next steps, unless that was done; whether it begins."""
         if self.examiner is None:
             return False
-        self.examiner.begin()
+        self.examiner.begin(self._schedule.steps_of_recording)
         if self.examiner.is_running:
             self.samples.pause()
         return self.examiner.is_running

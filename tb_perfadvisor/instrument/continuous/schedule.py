@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from itertools import pairwise
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -26,6 +27,12 @@ _LATEST_START: Final = 200
 """Steps that are uneven for longer are not warm-up."""
 _PAIR_REST: Final = 4
 """Steps from the end of the first recording to the rich one: writing slows what follows."""
+_LONG: Final = 3.0
+_FEWEST_LONG: Final = 2
+_LONG_SHARE: Final = 0.25
+_LONGEST_CYCLE: Final = 32
+"""Where steps of three times the median take a quarter of the time, and come every 32 steps or more
+often, a recording has a whole cycle: those steps collect samples, evaluate or write."""
 _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
@@ -84,12 +91,32 @@ class Schedule:
         self._started_at: int | None = None
         self._is_early_done = plan.early is None
         self._durations: deque[float] = deque(maxlen=_JUDGED)
+        self._numbers: deque[int] = deque(maxlen=_JUDGED)
+        """The steps that took these times."""
         self._slow_s: float | None = None
+        self._recorded = 0
+        """Steps of the last recording."""
 
     @property
     def usual_s(self) -> float | None:
         """The median time of the last steps that were not recorded; None before any."""
         return statistics.median(self._durations) if self._durations else None
+
+    @property
+    def steps_of_recording(self) -> int:
+        """How many steps a recording keeps: more than planned if some are regularly longer."""
+        if self.plan.is_fixed or not self._durations:
+            return self.plan.steps
+        durations = [*self._durations]
+        least_s = _LONG * statistics.median(durations)
+        long = [n for n, each in zip(self._numbers, durations, strict=True) if each > least_s]
+        if len(long) < _FEWEST_LONG:
+            return self.plan.steps
+        share = sum(each for each in durations if each > least_s) / sum(durations)
+        cycle = max(after - before for before, after in pairwise(long))
+        if share < _LONG_SHARE or cycle > _LONGEST_CYCLE:
+            return self.plan.steps
+        return max(self.plan.steps, cycle)
 
     def step_ended(self, duration_s: float | None) -> Start | None:
         """A step ended that was not recorded.
@@ -104,7 +131,7 @@ class Schedule:
                 return self._start("periodic")
             return None if self._is_early_done else self._early()
         since = self._count - self._started_at
-        if self.plan.pairs and self._recordings == 1 and since >= self.plan.steps + _PAIR_REST:
+        if self.plan.pairs and self._recordings == 1 and since >= self._rested_after:
             self._recordings += 1
             return Start("periodic", is_rich=True)
         if since >= self.plan.every:
@@ -113,6 +140,11 @@ class Schedule:
             return self._start("slow step")
         return None
 
+    @property
+    def _rested_after(self) -> int:
+        """The steps from the start of the first recording to the rich one."""
+        return max(self._recorded, self.plan.steps) + _PAIR_REST
+
     def postpone(self) -> None:
         """The recording that was to begin does not: try again after some steps."""
         self._started_at = self._count - self.plan.every + max(self.plan.every // _TRIES, 1)
@@ -120,18 +152,23 @@ class Schedule:
     def recorded_step_ended(self) -> None:
         """A step ended that was recorded: it counts, and its time does not."""
         self._count += 1
+        self._recorded += 1
 
     def _judge(self, duration_s: float | None) -> bool:
         """Whether a step was unusually slow."""
         if duration_s is None or self.plan.slower_than is None:
             if duration_s is not None:
-                self._durations.append(duration_s)
+                self._remember(duration_s)
             return False
         is_slow = self._slow_s is not None and duration_s > self._slow_s
-        self._durations.append(duration_s)
+        self._remember(duration_s)
         if self._count % _RENEWED_EVERY == 0 and len(self._durations) >= _FEWEST:
             self._slow_s = self.plan.slower_than * statistics.median(self._durations)
         return is_slow and not self.plan.is_fixed
+
+    def _remember(self, duration_s: float) -> None:
+        self._durations.append(duration_s)
+        self._numbers.append(self._count)
 
     def _is_warmed_up(self) -> bool:
         if self._count < self.plan.first:
@@ -148,7 +185,7 @@ class Schedule:
         return Start("early", is_rich=False)
 
     def _start(self, reason: Reason) -> Start:
-        self._started_at = self._count
+        self._started_at, self._recorded = self._count, 0
         self._recordings += 1
         rich = 0 if self.plan.pairs else self.plan.rich_every
         return Start(reason, is_rich=rich > 0 and self._recordings % rich == 0)

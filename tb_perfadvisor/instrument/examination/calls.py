@@ -211,7 +211,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 least = _LEAST_SAMPLED.get(name)
                 is_large = least is not None and tensor.numel() >= least
                 zeros = share_of_zeros(plain, self._chance) if is_large else None
-                is_weight = name in PRODUCTS or name == "convolution"
+                is_weight = name in PRODUCTS or name in ("convolution", "conv1d")
                 waves = self._wave_lengths(plain) if is_weight and kind == "forward" else ()
             is_copied = tensor.is_cuda and not tensor.is_contiguous()
             self._digested_bytes += size

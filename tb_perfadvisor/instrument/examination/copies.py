@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand
-from tb_perfadvisor.instrument.examination.needed import is_view
+from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, is_view
 from tb_perfadvisor.instrument.examination.noted import Steps, noted
 from tb_perfadvisor.machine.facts import Observed
 
@@ -89,7 +89,7 @@ def _products(calls: Sequence[Call]) -> list[tuple[Call, float, Call | None]]:
 
 def _data(call: Call) -> Operand | None:
     """What a product with weights, or a convolution of single pixels, works on."""
-    if call.name == "convolution" and len(call.inputs) > 1:
+    if call.name in CONVOLUTIONS and len(call.inputs) > 1:
         is_pointwise = all(size == 1 for size in call.inputs[1].shape[2:])
         return call.inputs[0] if is_pointwise else None
     if call.name not in PRODUCTS or call.in_recurrent_layer:
@@ -100,7 +100,7 @@ def _data(call: Call) -> Operand | None:
 
 def _width(call: Call, data: Operand) -> tuple[int, int]:
     """The number of columns or channels, and their axis."""
-    axis = 1 if call.name == "convolution" else len(data.shape) - 1
+    axis = 1 if call.name in CONVOLUTIONS else len(data.shape) - 1
     return data.shape[axis], axis
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tb_perfadvisor.machine.facts import Examined
 
-_STEPS: Final = 4
+_FEWEST: Final = 4
 """Three changes from step to step show what grows; two would show what stays."""
 _ENOUGH_AFTER_S: Final = ((5.0, 1), (3.0, 2))
 """So many steps are enough where they have taken that long."""
@@ -23,6 +23,7 @@ class Examiner:
         self._ends: list[int] = []
         self._began_s = 0.0
         self._is_done = False
+        self._steps = _FEWEST
         self.found: Examined | None = None
         """What was found; None before the end."""
 
@@ -31,13 +32,18 @@ class Examiner:
         """Whether the step under way is looked at."""
         return self._mode is not None
 
-    def begin(self) -> None:
-        """A step begins, and with it the look; once, and where nothing can be disturbed."""
+    def begin(self, steps: int) -> None:
+        """A step begins, and with it the look; once, and where nothing can be disturbed.
+
+        Args:
+            steps: In how many steps all that recurs has come once.
+        """
         if self._is_done or not _is_possible():
             return
         from tb_perfadvisor.instrument.examination.calls import Watching
 
         self._is_done = True
+        self._steps = max(steps, _FEWEST)
         self._began_s = time.monotonic()
         self._mode = Watching()
         self._mode.__enter__()
@@ -47,7 +53,7 @@ class Examiner:
         self._ends.append(len(self._mode.calls))
         passed_s = time.monotonic() - self._began_s
         enough = [steps for seconds, steps in _ENOUGH_AFTER_S if passed_s > seconds]
-        if len(self._ends) < min(enough, default=_STEPS):
+        if len(self._ends) < min(enough, default=self._steps):
             return False
         self.end()
         return True
@@ -57,8 +63,8 @@ class Examiner:
         mode, self._mode = self._mode, None
         if mode is None:
             return
-        mode.is_on = False
-        if not _leave(mode) or not self._ends:
+        has_failed, mode.is_on = not mode.is_on, False
+        if not _leave(mode) or not self._ends or has_failed:
             return
         from tb_perfadvisor.instrument.examination.findings import examined
 

@@ -13,7 +13,9 @@ _SAME_ROWS: Final = frozenset(
     {"native_layer_norm", "layer_norm", "native_dropout", "dropout", "clone", "_to_copy", "cat"}
 )
 """Operators that are no pointwise ones, and whose rows each need the same row of the input."""
-_SOFTMAX: Final = frozenset({"_softmax", "_log_softmax"})
+_SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
+CONVOLUTIONS: Final = frozenset({"convolution", "conv1d"})
+"""Under `torch.inference_mode`, the second comes as it is."""
 _SELECTING: Final = frozenset({"index", "index_select", "gather", "masked_select", "take"})
 _REDUCING: Final = frozenset({"sum", "mean", "amax", "amin", "max", "min", "argmax", "logsumexp"})
 _MADE_AS_MASK: Final = frozenset({"bernoulli_", "bernoulli", "native_dropout"})
@@ -39,6 +41,10 @@ class Need(NamedTuple):
 
 
 WHOLE: Final = Need(1.0, 1.0)
+NOTHING: Final = Need(0.0, 0.0)
+"""Of a result that no operator reads before its memory is used again."""
+_INNER: Final = frozenset({"add", "add_", *CONVOLUTIONS})
+"""What a block of a model ends with. Other results may be read as numbers, by NumPy."""
 
 
 def needs(calls: Sequence[Call]) -> Iterator[tuple[Call, Need]]:
@@ -47,6 +53,7 @@ def needs(calls: Sequence[Call]) -> Iterator[tuple[Call, Need]]:
     A result that no operator reads is needed: something else may read it.
     """
     readers, made_by = _readers(calls)
+    dropped = _dropped(calls)
     found: dict[int, Need] = {}
     for number in range(len(calls) - 1, -1, -1):
         if calls[number].kind != "forward" or is_view(calls[number]):
@@ -56,6 +63,8 @@ def needs(calls: Sequence[Call]) -> Iterator[tuple[Call, Need]]:
             for reader, at in readers.get(number, ())
         ]
         found[number] = _together(parts) if parts else WHOLE
+        if not parts and number in dropped:
+            found[number] = NOTHING
     for number in sorted(found):
         yield calls[number], found[number]
 
@@ -65,6 +74,8 @@ def _of_reader(
 ) -> Need:
     """What a reader needs of a call's result."""
     part = _of_input(reader, at, need, made_by)
+    if part.share == 0.0:
+        return NOTHING
     part = _of_operand(part, reader.inputs[at].shape, _result(source))
     inherited = need.selection if need.share < 1.0 else -1
     return part._replace(selection=inherited if inherited >= 0 or part.share == 1.0 else number)
@@ -106,6 +117,22 @@ def _readers(
     return readers, made_by
 
 
+def _dropped(calls: Sequence[Call]) -> set[int]:
+    """Inner results whose memory another result takes."""
+    writer: dict[int, int] = {}
+    dropped: set[int] = set()
+    for number, call in enumerate(calls):
+        if call.is_view:
+            continue
+        read = {each.storage for each in call.inputs}
+        for each in call.outputs:
+            before = writer.get(each.storage)
+            if before is not None and each.storage not in read and calls[before].name in _INNER:
+                dropped.add(before)
+            writer[each.storage] = number
+    return dropped
+
+
 def _result(call: Call) -> tuple[int, ...]:
     return max((each.shape for each in call.outputs), key=_elements, default=())
 
@@ -123,6 +150,7 @@ def _together(parts: Sequence[Need]) -> Need:
 
     If one selection is behind all of them, they need the same part, some of them more of it.
     """
+    parts = [part for part in parts if part.share > 0.0] or [NOTHING]
     if len(parts) == 1:
         return parts[0]
     if any(part.share == 1.0 for part in parts):
@@ -143,19 +171,21 @@ def _together(parts: Sequence[Need]) -> Need:
 def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need:
     """What a call needs of one of its inputs, if so much of its result is needed."""
     operand, result = call.inputs[at], _result(call)
+    if need.share == 0.0:
+        return NOTHING
     if call.name in LOSSES:
         counted = call.counted if call.counted is not None and at == 0 else 1.0
         return Need(counted, 1.0)
     if call.name in _SELECTING:
         return _of_selection(operand, at, result, need)
-    if call.name == "convolution":
+    if call.name in CONVOLUTIONS:
         return _of_convolution(call, at, need)
     if call.name in PRODUCTS:
         data = 1 if call.name in ("addmm", "baddbmm", "addmv") else 0
         return Need(need.rows, 1.0, need.is_direct) if at == data else WHOLE
     if call.name in _SOFTMAX:
         return Need(need.rows, 1.0, need.is_direct) if _is_over_last(call) else WHOLE
-    if call.name == "constant_pad_nd":
+    if call.name in ("constant_pad_nd", "pad"):
         longer = result[-1] / max(operand.shape[-1], 1) if result and operand.shape else 1.0
         return need._replace(columns=min(1.0, need.columns * longer), rows=1.0)
     if call.name in _REDUCING:
@@ -219,11 +249,13 @@ def _of_convolution(call: Call, at: int, need: Need) -> Need:
     """Of a sequence, a place of the result needs as many places as the kernel is long."""
     operand, result = call.inputs[at], _result(call)
     values, lists, _ = _scalars(call)
-    if at or len(result) != 3 or len(operand.shape) != 3 or len(lists) < 3 or need == WHOLE:
+    if at or len(result) != 3 or len(operand.shape) != 3 or need.share == 1.0:
         return WHOLE
     if any(each is True for each in values):  # it is transposed
         return WHOLE
-    stride, _, dilation = (each[0] if each else 1 for each in lists[:3])
+    if any(isinstance(each, str) for each in values):  # padding="same"
+        lists = [*lists[:1], [0], *lists[1:]]
+    stride, _, dilation = (each[0] if each else 1 for each in [*lists, [], [], []][:3])
     places = need.columns * result[-1]
     wide = (places - 1) * stride + dilation * (call.inputs[1].shape[-1] - 1) + 1
     return Need(1.0, min(1.0, wide / operand.shape[-1]))

@@ -59,7 +59,7 @@ class RepeatedCalls:
         self._seconds = 0.0
         self._calls = 0
 
-    def begin(self) -> None:
+    def begin(self, steps: int) -> None:
         """Calls are looked at all the time."""
 
     def step(self) -> bool:

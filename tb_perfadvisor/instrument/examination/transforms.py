@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand
+from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS
 from tb_perfadvisor.instrument.examination.noted import Steps, noted
 from tb_perfadvisor.machine.facts import Observed
 
@@ -52,13 +53,13 @@ def _transform(call: Call) -> tuple[int, int] | None:
     """How many signals of which length a product transforms; None if it does not."""
     if call.kind != "forward" or not call.outputs:
         return None
-    if call.name not in PRODUCTS and call.name != "convolution":
+    if call.name not in PRODUCTS and call.name not in CONVOLUTIONS:
         return None
     waves = next((each for each in call.inputs if each.waves), None)
     if waves is None or len(call.inputs) < 2:
         return None
     signal, result = _signal(call), call.outputs[0].shape
-    if call.name == "convolution":
+    if call.name in CONVOLUTIONS:
         length = waves.shape[-1]
         count = math.prod(result) // max(result[1], 1) if len(result) > 2 else 0
     else:

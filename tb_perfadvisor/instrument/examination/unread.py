@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.instrument.examination.calls import LOSSES, PRODUCTS, Call
-from tb_perfadvisor.instrument.examination.needed import Need, is_view, needs
-from tb_perfadvisor.instrument.examination.noted import Steps, noted
+from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, Need, is_view, needs
+from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_USED: Final = 0.6
@@ -30,28 +30,40 @@ def unused(steps: Steps) -> list[Observed]:
     """Operators of which a part of the result is needed, forward and backward."""
     found: list[Call] = []
     used: dict[int, float] = {}
-    for step in steps:
-        nodes: dict[int, float] = {}
-        found_needs = [*needs(step)]
-        seen = _seen_places(found_needs)
-        for call, need in found_needs:
-            share = _needed_share(call, need, seen)
-            if share > _MOST_USED:
-                continue
+    nodes: dict[int, float] = {}
+    known, found_needs = _known(steps)
+    seen = _seen_places(found_needs)
+    for call, need in found_needs:
+        share = _needed_share(call, need, seen)
+        if share > _MOST_USED:
+            continue
+        found.append(_above_calling(call))
+        used[id(found[-1])] = share
+        if call.tracks_gradients and any(each.has_gradient for each in call.inputs):
+            nodes[call.sequence] = share
+    for call in all_calls(known):
+        if call.kind == "backward" and call.sequence in nodes and not is_view(call):
             found.append(_above_calling(call))
-            used[id(found[-1])] = share
-            if call.tracks_gradients and any(each.has_gradient for each in call.inputs):
-                nodes[call.sequence] = share
-        for call in step:
-            if call.kind == "backward" and call.sequence in nodes and not is_view(call):
-                found.append(_above_calling(call))
-                used[id(found[-1])] = nodes[call.sequence]
+            used[id(found[-1])] = nodes[call.sequence]
 
     def amount(calls: Sequence[Call]) -> float:
         whole_ns = max(sum(call.ns for call in calls), 1)
         return sum(used[id(call)] * call.ns for call in calls) / whole_ns
 
-    return noted("unused", steps, found, amount=amount)
+    return noted("unused", known, found, amount=amount)
+
+
+def _known(steps: Steps) -> tuple[Steps, list[tuple[Call, Need]]]:
+    """The steps of whose results the readers were seen, with what they need.
+
+    A step of a program that does not train ends when its model returns: the next one begins with
+    what reads the result.
+    """
+    calls = [*all_calls(steps)]
+    if len(steps) < 2 or any(call.kind == "backward" for call in calls):
+        return steps, [each for step in steps for each in needs(step)]
+    known = {id(call) for step in steps[:-1] for call in step}
+    return steps[:-1], [(call, need) for call, need in needs(calls) if id(call) in known]
 
 
 def _above_calling(call: Call) -> Call:
@@ -65,7 +77,7 @@ def _seen_places(calls: Sequence[tuple[Call, Need]]) -> dict[int, float]:
     """
     seen: dict[int, float] = {}
     for call, need in calls:
-        if call.name == "convolution" and len(call.outputs[0].shape) == 3:
+        if call.name in CONVOLUTIONS and len(call.outputs[0].shape) == 3:
             length = call.outputs[0].shape[-1]
             seen[length] = max(seen.get(length, 0.0), need.columns)
     return seen
@@ -73,12 +85,14 @@ def _seen_places(calls: Sequence[tuple[Call, Need]]) -> dict[int, float]:
 
 def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
     """The part of a call's work that is needed."""
+    if need.share == 0.0:
+        return 1.0  # by no operator, but maybe by something else
     if call.name == "mkldnn_rnn_layer":
         return need.share if call.is_reverse else 1.0
     rank = max((len(each.shape) for each in call.outputs), default=0)
     if call.in_recurrent_layer or call.name in _WHOLE_ONLY:
         return 1.0
-    if call.name == "convolution":
+    if call.name in CONVOLUTIONS:
         return seen[call.outputs[0].shape[-1]] if rank == 3 else 1.0
     if call.name in LOSSES:
         return call.counted if call.counted is not None else 1.0
@@ -92,15 +106,15 @@ def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
 
 def sorted_for_few(steps: Steps) -> list[Observed]:
     """Sorted values, and permutations, of which few are read."""
-    found: list[Call] = []
-    read: dict[int, float] = {}
-    for step in steps:
-        for call, need in needs(step):
-            if call.name in _SORTS and need.share <= _MOST_SORTED:
-                found.append(call)
-                read[id(call)] = need.share
+    known, found_needs = _known(steps)
+    read = {
+        id(call): need.share
+        for call, need in found_needs
+        if call.name in _SORTS and 0.0 < need.share <= _MOST_SORTED
+    }
+    found = [call for call, _ in found_needs if id(call) in read]
 
     def amount(calls: Sequence[Call]) -> float:
         return max(read[id(call)] for call in calls)
 
-    return noted("sorted for few", steps, found, amount=amount)
+    return noted("sorted for few", known, found, amount=amount)

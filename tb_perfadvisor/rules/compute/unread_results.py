@@ -58,7 +58,7 @@ class UnreadResults(ExaminedOperators):
 
     def chosen(self, costliest: Observed) -> tuple[str, ...]:
         """Of a convolution, the input could be shorter."""
-        is_convolution = costliest.operator.startswith("aten::convolution")
+        is_convolution = costliest.operator.startswith("aten::conv")
         return self.changes[1:] if is_convolution else self.changes[:1]
 
     def describe(self, observed: Observed, cost: str) -> str:

@@ -13,10 +13,10 @@ from tb_perfadvisor.rules.examined_operators import (
     place_of_observed,
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.dispatch import dispatch
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
-from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
 
 _SMALL_ELEMENTS = 16_384
 """A core reads 64 KB in about the time that calling an operator takes."""
@@ -24,6 +24,10 @@ _OF_SMALL = (0.4, 0.85, 1.6)
 """The parts of the time of small operators that go, at least, as expected and at most: an estimate.
 More than all of it, where the backward pass of each call writes a gradient as large as the whole
 tensor."""
+_OF_PYTHON = (0.0, 0.5, 1.0)
+_BETWEEN = (Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON, Cause.UNEXPLAINED)
+"""Time in which no operator runs. A loop's own is its share of it, if the rest has as much for each
+call: an estimate."""
 _OF_UPDATES = (0.4, 0.7, 1.0)
 """The parts of updating many parameters that go, where they become one: an estimate. The numbers
 stay as many."""
@@ -55,8 +59,9 @@ class IndependentCalls(Rule):
     half. High is that part of the whole time of operators. With a device, all of that time counts
     as calling if the calls take longer than what they give to the device, and none otherwise.
     Operators on at most 16,384 elements take no longer than calling them: of their whole time,
-    85 % is expected to go, at least 40 %. If each call has parameters of its own, the optimizer has
-    as many fewer to update: 70 % of the time for those is expected to go.
+    85 % is expected to go, at least 40 %, and half of the Python around them. If each call has
+    parameters of its own, the optimizer has as many fewer to update: 70 % of the time for those is
+    expected to go.
 
     When to ignore
     --------------
@@ -90,9 +95,11 @@ class IndependentCalls(Rule):
         spans, calling_ns = _calling(signals)
         spans_ns, first = total_ns(spans), found[0]
         times = (*(part * calling_ns for part in _CALLING), float(spans_ns))
+        updating, python = optimizer_loop(signals).steps, EMPTY
         if first.elements is not None and first.elements <= _SMALL_ELEMENTS:
-            times = tuple(part * spans_ns for part in _OF_SMALL)
-        updating = optimizer_loop(signals).steps
+            python = minus(signals.attribution.of(*_BETWEEN), join(spans, updating))
+            parts = zip(_OF_SMALL, _OF_PYTHON, strict=True)
+            times = tuple(of * spans_ns + rest * total_ns(python) for of, rest in parts)
         updates_ns = total_ns(updating) * min(sum(each.updates for each in found), 1.0)
         low, expected, high = (
             int(share * time_ns + part * updates_ns)
@@ -100,7 +107,7 @@ class IndependentCalls(Rule):
         )
         if self.is_minor(expected, signals):
             return
-        claims = join(spans, updating) if updates_ns else spans
+        claims = join(spans, python, *((updating,) if updates_ns else ()))
         is_table = first.operator == "aten::embedding"
         yield Finding(
             instance=f"{first.calls:,} operators in {place_of_observed(first)}",
