@@ -102,6 +102,11 @@ def test_one_condition_for_all_needs_no_vmap() -> None:
         (BY_DATA.replace("%level, f32[128]{0} %limit", "%level, f32[128]{0} %plan"), MAPPED),
         # The new result is returned as well.
         (BY_DAY.replace("%old) // in fusion.1\n    \n", "%old) // result in fusion.1\n"), MAPPED),
+        # Sequences that end at steps of their own.
+        (
+            BY_DAY.replace("%limit = s32[128]{0} constant(0)", "%limit = s32[128]{0} parameter(2)"),
+            WHERE,
+        ),
         # A value that a loop keeps once its condition is false is no branch.
         (BY_DATA, "jit(step)/vmap()/while"),
     ],

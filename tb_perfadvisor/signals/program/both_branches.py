@@ -74,7 +74,7 @@ def _is_of_wholes(program: Program, row: int) -> bool:
 
 
 def _is_counted(program: Program, row: int) -> bool:
-    """Whether the condition of a select is computed from a counter and constants alone."""
+    """Whether the condition of a select is computed from counters and constants alone."""
     pending, seen = program.operands(row, 0), set[int]()
     counts = False
     while pending:
@@ -85,14 +85,21 @@ def _is_counted(program: Program, row: int) -> bool:
         shape = program.shape_of(row)
         if program.name_of(row) not in _COUNTING or shape.dtype[0] not in "spu":
             return False
-        if len(seen) > _MOST_COUNTING:
+        if len(seen) > _MOST_COUNTING or (program.argument[row] >= 0 and shape.dims):
             return False
-        operands = program.operands(row)
-        counts |= program.argument[row] >= 0 and not shape.dims
-        # What adds to its own value of the trip before.
-        counts |= program.name_of(row) == "add" and _reaches(program, row)
-        pending += operands
+        counts |= bool(program.argument[row] >= 0)
+        for slot in range(3):
+            sources = program.operands(row, slot)
+            # Of what a loop passes on, the trip before counts, and not where it begins.
+            counters = [of for of in sources if _adds_to_itself(program, of)]
+            counts |= bool(counters)
+            pending += counters if len(sources) > 1 and counters else sources
     return counts
+
+
+def _adds_to_itself(program: Program, row: int) -> bool:
+    row = origin(program, row)
+    return program.name_of(row) == "add" and _reaches(program, row)
 
 
 def _reaches(program: Program, row: int) -> bool:

@@ -73,7 +73,9 @@ def _other_side(program: Program, inside: list[int], count: int) -> int:
     """How many numbers each pass returns, for one element of a batch; 0 if unknown."""
     members, sizes = set(inside), 0
     for row in inside:
-        if not program.is_result[row] and members.issuperset(program.users(row)):
+        # Loops copy what they pass on; copies have no names.
+        used = set(readers(program, row))
+        if used and used <= members and not program.is_result[row]:
             continue
         dims = program.shape_of(row).dims
         if count in dims:
