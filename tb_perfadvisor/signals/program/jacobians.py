@@ -18,7 +18,8 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.program import Program
 
 _DERIVATIVE = re.compile(r"^(.*?vmap\((?:vmap\()*)(transpose\()?jvp\(")
-_PASSES = (*SAME_ELEMENTS, "broadcast")
+_PASSES = (*SAME_ELEMENTS, "broadcast", "slice")
+"""For several arrays of parameters, the identity is cut into parts."""
 _EQUAL = "direction=EQ"
 
 
