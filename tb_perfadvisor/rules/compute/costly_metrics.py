@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
@@ -67,6 +67,7 @@ class CostlyMetrics(Rule):
             return
         duration_ns = events.duration_ns[rows]
         yield Finding(
+            instance=count_per_step(len(rows), "operator", signals),
             summary=f"{per_step(spent_ns, signals)} goes into the model's metrics.",
             saving=Saving(int(0.4 * spent_ns), int(0.7 * spent_ns), spent_ns, claims, "measured"),
             evidence=(
