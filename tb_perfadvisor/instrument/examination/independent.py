@@ -104,23 +104,21 @@ def _updates(steps: Steps, loops: Mapping[Place, _Loop]) -> dict[Place, float]:
 def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
     """Calls of the same operator on inputs of the same kind at the same line.
 
-    Each group with the length of its longest chain of calls that need one another. The same call
-    on the same content counts once: its result is there already.
+    Each group with the length of its longest chain of calls that need one another. Groups of which
+    nearly all calls have the same content are left out: their result is there already.
     """
     groups: dict[object, list[int]] = defaultdict(list)
-    seen: set[object] = set()
+    contents: dict[object, set[object]] = defaultdict(set)
     for number, call in enumerate(calls):
         digests = tuple(each.digest for each in call.inputs)
-        again = (call.place, call.name, call.scalars, digests)
-        if None not in digests and not call.is_random and not call.is_view and call.inputs:
-            if again in seen:
-                continue
-            seen.add(again)
-        groups[_alike(call)].append(number)
+        is_known = None not in digests and not call.is_random and not call.is_view and call.inputs
+        key = _alike(call)
+        groups[key].append(number)
+        contents[key].add(digests if is_known else number)
     wanted = {
         number: key
         for key, numbers in groups.items()
-        if len(numbers) >= _FEWEST
+        if len(contents[key]) >= _FEWEST
         for number in numbers
     }
     # For each result, how many calls of each group it needs one after the other.
