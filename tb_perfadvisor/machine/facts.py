@@ -173,6 +173,7 @@ ObservedKind = Literal[
     "unused",
     "sorted for few",
     "repeated rows",
+    "pairwise differences",
     "dense transform",
     "dropped gradients",
     "one-hot",

@@ -304,3 +304,43 @@ def test_gradients_through_a_sum_are_followed() -> None:
     found = look(training(head, loss), "dropped gradients")
     # The gradients of both layers, and the one that only leads to them: all but the head's.
     assert sum(each.share for each in found) > 0.3
+
+
+@pytest.mark.parametrize("way", ["pow", "times itself", "norm", "expanded"])
+def test_distances_from_differences(way: str) -> None:
+    layer = nn.Linear(32, 32)
+    centers = torch.randn(200, 32)
+
+    def loss() -> torch.Tensor:
+        x = layer(torch.randn(300, 32))
+        if way == "expanded":
+            apart = x[:, None].expand(300, 200, 32) - centers[None].expand(300, 200, 32)
+        else:
+            apart = x[:, None] - centers
+        if way == "norm":
+            return apart.norm(dim=-1).min(1).values.mean()
+        squares = apart * apart if way == "times itself" else apart.pow(2)
+        return squares.sum(-1).min(1).values.mean()
+
+    found = look(training(layer, loss), "pairwise differences")
+    assert found
+    assert found[0].amount < 0.6
+
+
+@pytest.mark.parametrize("way", ["product", "cdist", "vectors", "cubes", "rows"])
+def test_what_is_no_distance_from_differences(way: str) -> None:
+    layer = nn.Linear(32, 32)
+    centers = torch.randn(200, 32)
+
+    def loss() -> torch.Tensor:
+        x = layer(torch.randn(200, 32))
+        if way == "product":
+            return (x.square().sum(-1)[:, None] - 2 * x @ centers.T).min(1).values.mean()
+        if way == "cdist":
+            return torch.cdist(x, centers).min(1).values.mean()
+        apart = x - centers if way == "rows" else x[:, None] - centers
+        if way == "vectors":
+            return (apart.pow(2).sum(-1, keepdim=True) * apart).mean()
+        return apart.pow(3 if way == "cubes" else 2).sum(-1).mean()
+
+    assert look(training(layer, loss), "pairwise differences") == ()

@@ -15,6 +15,7 @@ from tb_perfadvisor.instrument.examination.flow import growing
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
 from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, total_ns
+from tb_perfadvisor.instrument.examination.pairs import pairwise_differences
 from tb_perfadvisor.instrument.examination.repeated import repeated
 from tb_perfadvisor.instrument.examination.sparse import few_rows, mostly_zero, padding
 from tb_perfadvisor.instrument.examination.transforms import dense_transforms
@@ -23,7 +24,16 @@ from tb_perfadvisor.machine.facts import Examined, Observed
 
 _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
     *(repeated, mostly_zero, few_rows, padding),
-    *(independent, growing, unused, sorted_for_few, repeated_rows, dense_transforms, dropped),
+    *(
+        independent,
+        growing,
+        unused,
+        sorted_for_few,
+        repeated_rows,
+        dense_transforms,
+        pairwise_differences,
+        dropped,
+    ),
 )
 
 

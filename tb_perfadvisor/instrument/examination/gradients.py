@@ -65,6 +65,9 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
     leaves = {call.leaf for call in calls if call.leaf is not None}
     updated: set[int] = set()
     for call, run in zip(calls, runs, strict=True):
+        if not (call.mutates or call.is_view):
+            for each in call.outputs:  # in memory that a gradient had before
+                gradient_of.pop(each.storage, None)
         if call.leaf is not None:
             adds = call.name in _ADDS
             if not adds:

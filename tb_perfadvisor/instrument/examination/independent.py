@@ -17,7 +17,8 @@ _FEWEST: Final = 3
 _FEWEST_UNEQUAL: Final = 8
 """Tables of different lengths can be one with offsets, and groups of different sizes one list with
 their numbers. That is more work than to stack equals."""
-_LEAST_SHARE: Final = 0.05
+_LEAST_SHARE: Final = 0.02
+"""A loop may have several lines."""
 _JOINED: Final = frozenset({"embedding", "select", "slice", "index", "sum", "mean", "amax", "amin"})
 """Operators that one call can do for inputs of different sizes."""
 

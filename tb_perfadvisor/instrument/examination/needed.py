@@ -89,6 +89,11 @@ def is_view(call: Call) -> bool:
     return not call.mutates and bool(call.outputs) and all(o.storage in read for o in call.outputs)
 
 
+def readers_of(calls: Sequence[Call]) -> dict[int, list[tuple[int, int]]]:
+    """For each call, by number, which others read its result, and as which of their inputs."""
+    return _readers(calls)[0]
+
+
 def _readers(
     calls: Sequence[Call],
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[str, ...]]]:
