@@ -65,6 +65,11 @@ def test_a_recording_has_a_whole_cycle() -> None:
     assert steps([*[0.1] * 10, 0.31] * 3) == 5  # 0.31 of 1.31 s
     assert steps([*[0.1] * 2, 0.9] * 8) == 5  # the plan has that many
     assert steps([*[0.1] * 40, 9.0] * 3) == 5  # too many
+    chance = [0.1] * 24
+    chance[7] = chance[11] = chance[20] = 0.9
+    assert steps(chance) == 5
+    chance[15] = 9.0
+    assert steps(chance) == 5
 
 
 def test_steps_that_never_settle_are_recorded_in_the_end() -> None:

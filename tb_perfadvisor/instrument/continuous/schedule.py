@@ -28,11 +28,12 @@ _LATEST_START: Final = 200
 _PAIR_REST: Final = 4
 """Steps from the end of the first recording to the rich one: writing slows what follows."""
 _LONG: Final = 3.0
-_FEWEST_LONG: Final = 2
+_ALIKE: Final = 2.0
 _LONG_SHARE: Final = 0.25
 _LONGEST_CYCLE: Final = 32
-"""Where steps of three times the median take a quarter of the time, and come every 32 steps or more
-often, a recording has a whole cycle: those steps collect samples, evaluate or write."""
+"""Where steps of three times the median take a quarter of the time, are alike, and come regularly,
+every 32 steps or more often, a recording has a whole cycle: those steps collect samples, evaluate
+or write. Of two steps, twice as much: they may be long by chance."""
 _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
@@ -107,16 +108,19 @@ class Schedule:
         """How many steps a recording keeps: more than planned if some are regularly longer."""
         if self.plan.is_fixed or not self._durations:
             return self.plan.steps
-        durations = [*self._durations]
-        least_s = _LONG * statistics.median(durations)
-        long = [n for n, each in zip(self._numbers, durations, strict=True) if each > least_s]
-        if len(long) < _FEWEST_LONG:
+        median_s = statistics.median(self._durations)
+        pairs = zip(self._numbers, self._durations, strict=True)
+        long = {number: each for number, each in pairs if each > _LONG * median_s}
+        if len(long) < 2 or max(long.values()) > _ALIKE * min(long.values()):
             return self.plan.steps
-        share = sum(each for each in durations if each > least_s) / sum(durations)
-        cycle = max(after - before for before, after in pairwise(long))
-        if share < _LONG_SHARE or cycle > _LONGEST_CYCLE:
+        gaps = [after - before for before, after in pairwise(long)]
+        share = sum(long.values()) / sum(self._durations)
+        # Steps that were recorded between took no time that counts, so that a gap may be two.
+        is_regular = all(gap % min(gaps) == 0 for gap in gaps)
+        least = _LONG_SHARE if len(gaps) > 1 else 2 * _LONG_SHARE
+        if not is_regular or share < least or min(gaps) > _LONGEST_CYCLE:
             return self.plan.steps
-        return max(self.plan.steps, cycle)
+        return max(self.plan.steps, min(gaps))
 
     def step_ended(self, duration_s: float | None) -> Start | None:
         """A step ended that was not recorded.

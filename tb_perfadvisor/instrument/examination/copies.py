@@ -35,9 +35,11 @@ def repeated_rows(steps: Steps) -> list[Observed]:
     useful: dict[int, float] = {}
     for step in steps:
         nodes: dict[int, float] = {}
-        for call, share, joining in _products([call for call in step if call.kind == "forward"]):
+        for call, share, joining, count in _products(
+            [call for call in step if call.kind == "forward"]
+        ):
             size = max((each.size for each in call.outputs), default=0)
-            kept = share + size * _ADDING_NS / max(call.ns, 1)
+            kept = share + (count - 1) * size * _ADDING_NS / max(call.ns, 1)
             if kept > _MOST_DISTINCT:
                 continue
             found.append(call)
@@ -59,8 +61,11 @@ def repeated_rows(steps: Steps) -> list[Observed]:
     return noted("repeated rows", steps, found, amount=amount)
 
 
-def _products(calls: Sequence[Call]) -> list[tuple[Call, float, Call | None]]:
-    """Products, the share of distinct rows that they read, and what put those together."""
+def _products(calls: Sequence[Call]) -> list[tuple[Call, float, Call | None, int]]:
+    """Products, the share of distinct rows that they read, and what put those together.
+
+    The last number is of the parts to add up, or to copy in place of the rows.
+    """
     blocks: dict[int, tuple[Block, ...]] = {}
     joined: dict[int, Call] = {}
     sizes: dict[int, int] = {}
@@ -75,7 +80,7 @@ def _products(calls: Sequence[Call]) -> list[tuple[Call, float, Call | None]]:
             if not read or sizes[data.storage] != data.size or sum(b.width for b in read) != width:
                 read = (_of_operand(data, axis, {}),)
             share = sum(b.width * b.distinct for b in read) / max(sum(b.width for b in read), 1)
-            found.append((call, share, joined.get(data.storage)))
+            found.append((call, share, joined.get(data.storage), max(len(read), 2)))
         made = _made(call, blocks, sizes)
         for each in call.outputs:
             blocks.pop(each.storage, None)

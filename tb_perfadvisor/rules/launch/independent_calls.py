@@ -18,8 +18,8 @@ from tb_perfadvisor.signals.host.dispatch import dispatch
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
 
-_SMALL_ELEMENTS = 16_384
-"""A core reads 64 KB in about the time that calling an operator takes."""
+_SMALL_ELEMENTS = 32_768
+"""A core reads 128 KB from its cache in about the time that calling an operator takes."""
 _OF_SMALL = (0.4, 0.85, 1.6)
 """The parts of the time of small operators that go, at least, as expected and at most: an estimate.
 More than all of it, where the backward pass of each call writes a gradient as large as the whole
@@ -58,7 +58,7 @@ class IndependentCalls(Rule):
     the time for calling operators goes, forward and backward: expected nine tenths of it, at least
     half. High is that part of the whole time of operators. With a device, all of that time counts
     as calling if the calls take longer than what they give to the device, and none otherwise.
-    Operators on at most 16,384 elements take no longer than calling them: of their whole time,
+    Operators on at most 32,768 elements take no longer than calling them: of their whole time,
     85 % is expected to go, at least 40 %, and half of the Python around them. If each call has
     parameters of its own, the optimizer has as many fewer to update: 70 % of the time for those is
     expected to go.
