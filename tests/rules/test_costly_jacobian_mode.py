@@ -91,8 +91,17 @@ def test_only_tall_jacobians_are_reported(outputs: int, inputs: int) -> None:
 
 def test_a_batch_counts_once() -> None:
     # Of 16 elements each: 40 outputs of 30 inputs are not tall.
-    assert find(CostlyJacobianMode, trace(jacobian(40, 30, batch="16,"))) == ()
-    assert find(CostlyJacobianMode, trace(jacobian(40, 10, batch="16,")))
+    path = BACKWARD.replace("vmap(", "vmap(vmap(")
+    assert find(CostlyJacobianMode, trace(jacobian(40, 30, batch="16,"), path)) == ()
+    assert find(CostlyJacobianMode, trace(jacobian(40, 10, batch="16,"), path))
+
+
+def test_the_gradient_of_each_sample_is_taken_backward() -> None:
+    text = jacobian(1, 27, backward=False).replace("[27,1]{1,0}", "[12,27]{1,0}")
+    (finding,) = find(CostlyJacobianMode, trace(text, "jit(fit)/vmap(vmap(jvp()))/add")) or ()
+    assert finding.instance == "1 outputs of 27 inputs (model.py:37)"
+    # Without a batch, each pass returns a number for each of twelve outputs.
+    assert find(CostlyJacobianMode, trace(text, FORWARD)) == ()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def _jacobians(running: Running) -> Iterator[Jacobian]:
                 passes[key] = max(passes.get(key, 0), dims[0])
     for key, count in passes.items():
         inside = [row for row, path in program.paths.items() if path.startswith(key)]
-        other = _other_side(program, inside, count)
+        other = _other_side(program, inside, count, batches=key.count("vmap(") - 1)
         operations = tuple(o for o in running.operations.values() if o.path.startswith(key))
         if not other or not operations:
             continue
@@ -70,18 +70,21 @@ def _is_identity(program: Program, row: int) -> bool:
     return counted == {"iota"} and _EQUAL in program.texts.get(row, "")
 
 
-def _other_side(program: Program, inside: list[int], count: int) -> int:
+def _other_side(program: Program, inside: list[int], count: int, batches: int) -> int:
     """How many numbers each pass returns, for one element of a batch; 0 if unknown."""
-    members, sizes = set(inside), 0
-    for row in inside:
-        # Loops copy what they pass on; copies have no names.
-        used = set(readers(program, row))
-        if used and used <= members and not program.is_result[row]:
-            continue
-        dims = program.shape_of(row).dims
-        if count in dims:
-            # What a mapped function returns has the dimensions of batches in front.
-            at = dims.index(count)
-            is_last = at == len(dims) - 1 and at > 0
-            sizes += dims[at - 1] if is_last else math.prod(dims[at + 1 :])
-    return sizes
+    members = set(inside)
+    used = {row: set(readers(program, row)) for row in inside}
+    # Loops copy what they pass on, and products are rewritten; those have no names.
+    named = {row: {reader for reader in used[row] if program.paths.get(reader)} for row in inside}
+    for readers_of in (named, used):
+        sizes = 0
+        for row in inside:
+            dims = list(program.shape_of(row).dims)
+            is_returned = not readers_of[row] <= members or program.is_result[row]
+            if count in dims and (is_returned or not used[row]):
+                # What a mapped function returns has the dimensions of batches in front.
+                dims.remove(count)
+                sizes += math.prod(dims[batches:])
+        if sizes:
+            return sizes
+    return 0
