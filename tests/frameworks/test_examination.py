@@ -264,3 +264,33 @@ def test_single_numbers_with_any_strides_are_looked_at() -> None:
         return -torch.stack([each.log_prob(each.sample()) for each in chosen]).sum()
 
     assert look(training(layer, loss), "independent")
+
+
+@pytest.mark.parametrize("is_attack", [False, True])
+def test_calls_that_need_each_others_gradients_are_a_chain(is_attack: bool) -> None:
+    layer = nn.Linear(32, 32)
+
+    def step() -> None:
+        x = torch.randn(16, 32)
+        for _ in range(8):
+            x = x.detach().requires_grad_()
+            layer(x).square().mean().backward()
+            assert x.grad is not None
+            x = x + 0.1 * x.grad.sign() if is_attack else torch.randn(16, 32)
+
+    found = {each.operator for each in look(step, "independent")}
+    assert ("aten::addmm" in found) != is_attack
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_calls_with_an_update_between_them_are_a_chain(fused: bool) -> None:
+    layer = nn.Linear(32, 32)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=not fused, fused=fused)
+
+    def step() -> None:
+        for _ in range(8):
+            optimizer.zero_grad()
+            layer(torch.randn(16, 32)).square().mean().backward()
+            optimizer.step()
+
+    assert "aten::addmm" not in {each.operator for each in look(step, "independent")}

@@ -38,7 +38,7 @@ def independent(steps: Steps) -> list[Observed]:
     loops: dict[Place, _Loop] = {}
     forward = sum(call.kind == "forward" for step in steps for call in step)
     for step in steps:
-        for group, levels in _levels([call for call in step if call.kind == "forward"]):
+        for group, levels in _levels(step):
             first, at_once = group[0], len(group) / levels
             fewest = _FEWEST if _are_equal(group) else _FEWEST_UNEQUAL
             if first.place is None or at_once < fewest or first.in_recurrent_layer:
@@ -103,14 +103,17 @@ def _updates(steps: Steps, loops: Mapping[Place, _Loop]) -> dict[Place, float]:
 
 
 def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
-    """Calls of the same operator on inputs of the same kind at the same line.
+    """Forward calls of the same operator on inputs of the same kind at the same line.
 
-    Each group with the length of its longest chain of calls that need one another. Groups of which
-    nearly all calls have the same content are left out: their result is there already.
+    Each group with the length of its longest chain of calls that need one another, also through
+    gradients and updates. Groups of which nearly all calls have the same content are left out:
+    their result is there already.
     """
     groups: dict[object, list[int]] = defaultdict(list)
     contents: dict[object, set[object]] = defaultdict(set)
     for number, call in enumerate(calls):
+        if call.kind != "forward":
+            continue
         digests = tuple(each.digest for each in call.inputs)
         is_known = None not in digests and not call.is_random and not call.is_view and call.inputs
         key = _alike(call)
@@ -134,7 +137,9 @@ def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
         if group is not None:
             merged[group] = merged.get(group, 0) + 1
             longest[group] = 1 if call.is_view else max(longest[group], merged[group])
-        for each in () if call.is_view else call.outputs:
+        # What updates several tensors returns none of them.
+        changed = (*call.outputs, *(call.inputs if call.mutates else ()))
+        for each in () if call.is_view else changed:
             depth[each.storage] = merged
     return [
         ([calls[number] for number in numbers], longest[key])
