@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.instrument.examination.calls import Call, Place
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Place
 from tb_perfadvisor.instrument.examination.noted import MOST, Steps, shapes_of
 from tb_perfadvisor.machine.facts import Observed
 
@@ -19,6 +19,8 @@ _FEWEST_UNEQUAL: Final = 8
 their numbers. That is more work than to stack equals."""
 _LEAST_SHARE: Final = 0.02
 """A loop may have several lines."""
+_MULTIPLICATIONS: Final = 8
+"""With a core's vector units, in the time in which it reads an element from memory."""
 _JOINED: Final = frozenset({"embedding", "select", "slice", "index", "sum", "mean", "amax", "amin"})
 """Operators that one call can do for inputs of different sizes."""
 
@@ -67,11 +69,21 @@ def independent(steps: Steps) -> list[Observed]:
                 calls=round(len(loop.calls) / max(len(steps), 1)),
                 share=min(share, 1.0),
                 amount=loop.at_once,
-                elements=max((each.size for each in costliest.inputs), default=0),
+                elements=_elements(costliest),
                 updates=updates.get(place, 0.0) * (1 - 1 / loop.at_once),
             )
         )
     return sorted(found, key=lambda each: -each.share)[:MOST]
+
+
+def _elements(call: Call) -> int:
+    """Of its largest input; of a product, at least as many as take as long as it computes."""
+    largest = max((each.size for each in call.inputs), default=0)
+    if call.name not in PRODUCTS or len(call.inputs) < 2 or not call.outputs:
+        return largest
+    matrix = call.inputs[-2]
+    multiplications = call.outputs[0].size * (matrix.shape[-1] if matrix.shape else 1)
+    return max(largest, multiplications // _MULTIPLICATIONS)
 
 
 def _are_equal(group: Sequence[Call]) -> bool:

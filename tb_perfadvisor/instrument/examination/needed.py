@@ -31,8 +31,8 @@ class Need(NamedTuple):
     """Of each row. Of a convolution, the places of the sequence."""
     is_direct: bool = True
     """Whether no sum of two paths lies between the result and the selection."""
-    selection: int = -1
-    """The call that selects; -1 if none does."""
+    selection: tuple[int, int] | None = None
+    """The call that selects, and the number of its input; None if none does."""
 
     @property
     def share(self) -> float:
@@ -77,8 +77,9 @@ def _of_reader(
     if part.share == 0.0:
         return NOTHING
     part = _of_operand(part, reader.inputs[at].shape, _result(source))
-    inherited = need.selection if need.share < 1.0 else -1
-    return part._replace(selection=inherited if inherited >= 0 or part.share == 1.0 else number)
+    inherited = need.selection if need.share < 1.0 else None
+    own = None if part.share == 1.0 else (number, at)
+    return part._replace(selection=inherited or own)
 
 
 def is_view(call: Call) -> bool:
@@ -169,7 +170,7 @@ def _together(parts: Sequence[Need]) -> Need:
         1.0 if min(rows) == 1.0 else min(1.0, sum(rows)),
         1.0 if min(columns) == 1.0 else min(1.0, sum(columns)),
         is_direct,
-        min(part.selection for part in parts),
+        selection,
     )
 
 

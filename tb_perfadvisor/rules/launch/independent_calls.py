@@ -58,8 +58,9 @@ class IndependentCalls(Rule):
     the time for calling operators goes, forward and backward: expected nine tenths of it, at least
     half. High is that part of the whole time of operators. With a device, all of that time counts
     as calling if the calls take longer than what they give to the device, and none otherwise.
-    Operators on at most 32,768 elements take no longer than calling them: of their whole time,
-    85 % is expected to go, at least 40 %, and half of the Python around them. If each call has
+    Operators on at most 32,768 elements, and products of at most 262,144 multiplications, take no
+    longer than calling them: of their whole time, 85 % is expected to go, at least 40 %, and half
+    of the Python around them. If each call has
     parameters of its own, the optimizer has as many fewer to update: 70 % of the time for those is
     expected to go.
 
