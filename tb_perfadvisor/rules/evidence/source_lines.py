@@ -13,6 +13,11 @@ _OFTEN = 0.05
 _MAKES_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn"})
 """What data sets of PyTorch and Keras define, and what loaders call."""
 _FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax"})
+_CONVERSIONS = frozenset(
+    {"array", "as_tensor", "asarray", "constant", "convert_to_tensor", "tensor"}
+)
+"""Functions of frameworks that make an array of the program's values, before anything runs. NumPy
+and the frameworks go through lists of Python numbers one by one."""
 
 
 def lines_tables(lines: Lines | None) -> tuple[Table, ...]:
@@ -50,6 +55,12 @@ class BusyFunction(NamedTuple):
         """Whether a data set is asked for a sample or a batch by this function."""
         return self.lines[0].function in _MAKES_SAMPLES
 
+    @property
+    def converts(self) -> bool:
+        """Whether it is mostly in functions that make an array of Python values."""
+        converting = sum(line.share for line in self.lines if _converts(line))
+        return 2 * converting > self.share
+
     def __str__(self) -> str:
         first = self.lines[0]
         return f"{first.function or 'module'} ({first.path}:{first.line})"
@@ -58,8 +69,8 @@ class BusyFunction(NamedTuple):
 def busiest_function(lines: Lines | None) -> BusyFunction | None:
     """The function in which the program was most often outside of frameworks; None if seldom.
 
-    What frameworks do is in profiles. Each line of a script's top level counts by itself: together
-    they may be the whole program.
+    What frameworks do is in profiles, but for what they make of Python values. Each line of a
+    script's top level counts by itself: together they may be the whole program.
     """
     found: dict[tuple[str, str, int], list[Line]] = {}
     for line in () if lines is None else lines.lines:
@@ -83,7 +94,14 @@ def seen_most(lines: Lines | None) -> str:
 
 
 def _is_outside(line: Line) -> bool:
-    return line.calls.partition(".")[0] not in _FRAMEWORKS or line.side_work is not None
+    is_framework = line.calls.partition(".")[0] in _FRAMEWORKS
+    return not is_framework or _converts(line) or line.side_work is not None
+
+
+def _converts(line: Line) -> bool:
+    """Whether the line calls a framework, which converts values before it runs anything."""
+    names = line.calls.split(".")
+    return names[0] in _FRAMEWORKS and names[-1] in _CONVERSIONS
 
 
 def _place(line: Line) -> str:
