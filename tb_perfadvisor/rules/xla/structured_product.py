@@ -1,4 +1,4 @@
-"""Matrix products that multiply by zeros, which the making of a matrix tells."""
+"""Matrix products by matrices whose making shows that most of the work is needless."""
 
 from __future__ import annotations
 
@@ -13,30 +13,43 @@ from tb_perfadvisor.signals.program.structured_products import (
     structured_products,
 )
 
-_WORST = {"diagonal": 0.25, "triangle": 0.5}
-_EXPECTED = {"diagonal": 0.05, "triangle": 0.15}
-"""What remains of a product: a pass over the other factor, or a cumulative sum."""
-_ADVICE = {"diagonal": "scaled-rows", "triangle": "cumulative-sum"}
+_WORST = {"diagonal": 0.25, "triangle": 0.5, "kronecker": 0.5}
+_EXPECTED = {"diagonal": 0.05, "triangle": 0.15, "kronecker": 0.15}
+"""What remains of a product at least: a pass over the other factor, a cumulative sum, or two
+smaller products, which use the device less well."""
+_WHAT = {
+    "diagonal": "a diagonal of {:,}",
+    "triangle": "a triangle of {:,} rows",
+    "kronecker": "a Kronecker product of {:,} rows",
+}
+_ADVICE = {
+    "diagonal": "scaled-rows",
+    "triangle": "cumulative-sum",
+    "kronecker": "two-small-products",
+}
 
 
 class StructuredProduct(FasterOperations):
-    """The step multiplies by a matrix that is zero nearly everywhere, or that adds up elements.
+    """The step multiplies by a large matrix that zeros, ones or two small matrices make up.
 
     What it finds
     -------------
     Products by a diagonal matrix, as `jnp.diag` makes it, by blocks along a diagonal, as `jnp.kron`
-    with `jnp.eye` does, and by a triangle of ones. The embedded program shows how the matrix is
-    made.
+    with `jnp.eye` does, by a triangle of ones, and by a Kronecker product of any two matrices. The
+    embedded program shows how the matrix is made.
 
     Why it matters
     --------------
     A product by a diagonal matrix scales rows or columns, which takes one multiplication for each
     element instead of one for each element and row. A product by a triangle is a cumulative sum.
+    A product by a Kronecker product of two matrices is two products by these.
 
     How it is measured
     ------------------
     Expected leaves 5 % of the product by a diagonal, low a quarter, and high one part for each
-    block. A cumulative sum leaves 15 %, at worst a half. Making the matrix is not needed.
+    block. A cumulative sum leaves 15 %, at worst a half. So do products by the factors of a
+    Kronecker product, unless they have more of the multiplications. Making the matrix is not
+    needed.
 
     When to ignore
     --------------
@@ -52,7 +65,7 @@ class StructuredProduct(FasterOperations):
     """
 
     id = "structured-product"
-    title = "Do not multiply by zeros"
+    title = "Use the structure of the matrix, and multiply by its parts"
 
     minimum_share = Limit(0.03, "share", "Products by small matrices take less than this.")
 
@@ -67,7 +80,7 @@ class StructuredProduct(FasterOperations):
             for operation in found.making:
                 faster[operation.op] = FasterOperation(operation, 0, 0, 0)
         for found in structured_products(signals):
-            now, best = mean_ns(signals, found.product), 1 / found.blocks
+            now, best = mean_ns(signals, found.product), found.remains
             expected = max(_EXPECTED[found.pattern], best)
             worst = max(_WORST[found.pattern], best)
             faster[found.product.op] = FasterOperation(
@@ -83,11 +96,7 @@ class StructuredProduct(FasterOperations):
         """The costliest product."""
         worst = _worst(signals)
         where = f" ({worst.line})" if worst.line else ""
-        what = (
-            f"a diagonal of {worst.blocks:,}"
-            if worst.pattern == "diagonal"
-            else f"a triangle of {worst.blocks:,} rows"
-        )
+        what = _WHAT[worst.pattern].format(worst.blocks)
         return f"{what}{where}", f"{cost} goes into products by {what}{where}."
 
 
