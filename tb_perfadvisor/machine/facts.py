@@ -177,6 +177,7 @@ ObservedKind = Literal[
     "dense transform",
     "dropped gradients",
     "one-hot",
+    "gathered product",
 ]
 
 

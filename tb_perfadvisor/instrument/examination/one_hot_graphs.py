@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
+from tb_perfadvisor.instrument.examination.function_graphs import observed_in_graphs, place_of
 from tb_perfadvisor.machine.facts import Observed
 
 _MOVES: Final = frozenset({"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"})
@@ -14,9 +13,6 @@ _PRODUCTS: Final = frozenset({"BatchMatMul", "BatchMatMulV2", "Einsum", "MatMul"
 _AFTER: Final = frozenset({"BiasAdd", "Relu", "Sum"})
 """What runs in the same kernel as a product, or only adds its parts up."""
 _MOST_STEPS: Final = 6
-_MOST_VARIANTS: Final = 2
-"""For other shapes, the graph is nearly the same."""
-_MOST_OBSERVED: Final = 32
 
 
 def one_hot_products(function: Any) -> list[Observed]:
@@ -25,20 +21,7 @@ def one_hot_products(function: Any) -> list[Observed]:
     Their operators are names in the graph, which recordings show. Their amounts are the rows of the
     tables; what they take is not known here.
     """
-    found: dict[str, Observed] = {}
-    with suppress(Exception):
-        for concrete in function._list_all_concrete_functions()[-_MOST_VARIANTS:]:
-            for graph in _graphs(concrete.graph):
-                found |= {each.operator: each for each in _of_graph(graph)}
-    return list(found.values())[:_MOST_OBSERVED]
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    """A function's graph, and those of the functions that it calls."""
-    yield graph
-    for inner in getattr(graph, "_functions", {}).values():
-        with suppress(AttributeError):
-            yield inner.graph
+    return observed_in_graphs(function, _of_graph)
 
 
 def _of_graph(graph: Any) -> Iterator[Observed]:
@@ -46,7 +29,7 @@ def _of_graph(graph: Any) -> Iterator[Observed]:
         if operation.type != "OneHot":
             continue
         rows = operation.outputs[0].shape[-1]
-        path, line, function = _place(operation)
+        path, line, function = place_of(operation)
         for reader in _readers(operation, _MOVES):
             if rows is None or reader.type not in _PRODUCTS:
                 continue
@@ -72,11 +55,3 @@ def _readers(operation: Any, through: frozenset[str] | tuple[str, ...]) -> Itera
                     pending.append((reader, steps + 1))
                 else:
                     yield reader
-
-
-def _place(operation: Any) -> tuple[str, int, str]:
-    """The innermost line of the user's code that made an operation."""
-    for frame in reversed(operation.traceback or ()):
-        if is_user_file(frame.filename):
-            return shown_path(frame.filename), frame.lineno or 1, frame.name
-    return "", 1, ""

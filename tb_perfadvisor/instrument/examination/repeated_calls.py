@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
+from tb_perfadvisor.instrument.examination.gathered_graphs import gathered_products
 from tb_perfadvisor.instrument.examination.one_hot_graphs import one_hot_products
 from tb_perfadvisor.instrument.user_code import shown_path, user_frames
 from tb_perfadvisor.machine.facts import Examined, Observed
@@ -37,8 +38,8 @@ class _Owner:
     def __init__(self, owner: Any) -> None:
         self.name = _name_of(owner)
         self.function = weakref.ref(owner) if hasattr(owner, _IS_FUNCTION) else None
-        self.one_hot: list[Observed] | None = None
-        """Products by one-hot matrices in its graph; None before that was looked at."""
+        self.in_graph: list[Observed] | None = None
+        """What its graph shows; None before that was looked at."""
         self.arguments: list[Any] = []
         """Weak references, and what is no tensor."""
         self.result: list[Any] | None = None
@@ -130,7 +131,7 @@ class RepeatedCalls:
         ]
         if sum(each.share for each in observed) > _MOST_SHARE:
             observed = []
-        observed += [each for owner in self._owners.values() for each in _one_hot(owner)]
+        observed += [each for owner in self._owners.values() for each in _in_graph(owner)]
         return Examined(
             steps=1,
             seconds=self._seconds,
@@ -139,11 +140,11 @@ class RepeatedCalls:
         )
 
 
-def _one_hot(owner: _Owner) -> list[Observed]:
+def _in_graph(owner: _Owner) -> list[Observed]:
     function = owner.function() if owner.function is not None else None
-    if owner.one_hot is None and function is not None:
-        owner.one_hot = one_hot_products(function)
-    return owner.one_hot or []
+    if owner.in_graph is None and function is not None:
+        owner.in_graph = [*one_hot_products(function), *gathered_products(function)]
+    return owner.in_graph or []
 
 
 def _leaves(tree: Any) -> Iterator[Any]:

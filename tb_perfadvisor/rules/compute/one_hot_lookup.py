@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.machine.facts import Observed
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.graph_operators import rows_of_observed
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.examined_operators import place_of_observed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import intersect, total_ns, union
-from tb_perfadvisor.trace.tables import Int32
 
 _SAVED = (0.5, 0.85, 1.0)
 """The part of a product's time that goes: at least, as expected, and at most. A gather reads a row
@@ -68,7 +65,7 @@ class OneHotLookup(Rule):
         examined = signals.trace.facts.examined
         found = examined.all_of("one-hot") if examined is not None else ()
         found = tuple(each for each in found if each.amount >= self.smallest_table)
-        rows, events = _rows_of(signals, found), signals.trace.events
+        rows, events = rows_of_observed(signals.trace, found), signals.trace.events
         claims = intersect(
             signals.attribution.intervals[Cause.HOST_COMPUTE],
             union(events.start_ns[rows], events.end_ns[rows]),
@@ -97,19 +94,3 @@ class OneHotLookup(Rule):
             ),
             remedies=advise("looked-up-rows"),
         )
-
-
-def _rows_of(signals: Signals, found: Iterable[Observed]) -> Int32:
-    """Events of operators by their names in the graph; functions around them come before."""
-    wanted = {each.operator for each in found}
-    trace = signals.trace
-    rows = trace.rows(EventKind.OPERATOR)
-    names = trace.events.name[rows]
-    known = [
-        name
-        for name in distinct(names).tolist()
-        for path in (trace.strings[name].rpartition(":")[0],)
-        if path in wanted or path.partition("/")[2] in wanted
-    ]
-    chosen: Int32 = rows[is_in(names, known)]
-    return chosen
