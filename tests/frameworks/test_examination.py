@@ -13,6 +13,7 @@ from torch.nn import functional  # noqa: E402
 
 from tb_perfadvisor.instrument.examination.calls import Watching  # noqa: E402
 from tb_perfadvisor.instrument.examination.content import digest  # noqa: E402
+from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
 from tests.support.examined_steps import look, training  # noqa: E402
 
 
@@ -294,3 +295,38 @@ def test_calls_with_an_update_between_them_are_a_chain(fused: bool) -> None:
             optimizer.step()
 
     assert "aten::addmm" not in {each.operator for each in look(step, "independent")}
+
+
+def test_looks_go_on_after_inference_mode() -> None:
+    layer, head = nn.Linear(16, 16), nn.Linear(16, 4)
+    examiner, before = Examiner(), torch.inference_mode.__exit__
+
+    @torch.inference_mode()
+    def answer() -> torch.Tensor:
+        made = layer(torch.randn(8, 16))
+        if examiner.is_running:
+            examiner.step()
+        else:
+            examiner.begin(4)  # as when the call of a model ends a step
+        return head(made).topk(2).values
+
+    for _ in range(6):
+        answer()
+    assert torch.ones(2).sum() == 2  # nothing is looked at any more
+    assert examiner.found is not None
+    assert examiner.found.steps == 4
+    assert examiner.found.calls >= 3  # both products and the selection
+    assert torch.inference_mode.__exit__ is before
+
+
+def test_a_look_that_began_outside_of_inference_mode_ends_within() -> None:
+    layer, examiner = nn.Linear(16, 16), Examiner()
+    before = torch.inference_mode.__exit__
+    examiner.begin(4)
+    for _ in range(4):
+        with torch.inference_mode():
+            layer(torch.randn(8, 16))
+            examiner.step()
+    assert torch.ones(2).sum() == 2
+    assert examiner.found is not None
+    assert torch.inference_mode.__exit__ is before

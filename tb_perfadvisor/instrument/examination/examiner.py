@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import Any, Final
 
 from tb_perfadvisor.machine.facts import Examined
@@ -47,6 +48,7 @@ class Examiner:
         self._began_s = time.monotonic()
         self._mode = Watching()
         self._mode.__enter__()
+        _stay_after_inference_mode(self._mode)
 
     def step(self) -> bool:
         """A step ended; returns whether the look has, too."""
@@ -85,11 +87,42 @@ def _is_possible() -> bool:
     return not counters.get("stats", {}).get("unique_graphs")
 
 
+def _stay_after_inference_mode(mode: Any) -> None:
+    """Enter or leave a mode where the program leaves `torch.inference_mode`.
+
+    Leaving that restores what was called when it was entered: a mode that was entered since is
+    called no more, and one that was left since would be called.
+    """
+    import torch
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    guard: Any = torch.inference_mode
+    leave = guard.__exit__
+
+    def leave_and_set(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if _get_current_dispatch_mode() is not mode:  # in another thread, say
+            return result
+        if mode.is_on:
+            mode.__exit__(None, None, None)
+            mode.__enter__()
+        elif not torch.is_inference_mode_enabled():
+            mode.__exit__(None, None, None)
+            guard.__exit__ = leave
+        return result
+
+    mode.forget = partial(setattr, guard, "__exit__", leave)
+    guard.__exit__ = leave_and_set
+
+
 def _leave(mode: Any) -> bool:
     """Take the mode off the stack; it stays, and does nothing, below a mode of the program."""
+    import torch
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     if _get_current_dispatch_mode() is not mode:
         return False
-    mode.__exit__(None, None, None)
+    if not torch.is_inference_mode_enabled():
+        mode.forget()
+        mode.__exit__(None, None, None)
     return True
