@@ -212,7 +212,8 @@ def _likely_ns(signals: Signals, function: BusyFunction | None, total: int, othe
     half_ns = (total - others_ns) // 2
     if function is None or not function.converts:
         return half_ns
-    # Rows of an array are copied hundreds of times faster than Python values are converted.
+    # With NumPy on one core, batches of rows of an array were copied 14 to 40 times faster than
+    # lists of Python numbers were converted.
     spent_ns = int(function.share * signals.attribution.window_ns)
     return max(half_ns, min(spent_ns, total) * 9 // 10)
 
