@@ -14,7 +14,12 @@ from tb_perfadvisor.rules.evidence.host_code import (
     longest_stretch,
 )
 from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.evidence.source_lines import BusyFunction, busiest_function, seen_most
+from tb_perfadvisor.rules.evidence.source_lines import (
+    BusyFunction,
+    busiest_for,
+    likely_ns,
+    seen_most,
+)
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,
@@ -162,7 +167,7 @@ class PythonOverhead(Rule):
         recorded_ns = total_ns(recorded_stalls)
         is_known = 2 * recorded_ns >= total
         # What others took of the cores stops the program anywhere, and nothing names it.
-        is_seen = is_known or _seen_in(signals, total) is not None
+        is_seen = is_known or busiest_for(signals, total) is not None
         others_ns = 0 if is_seen else taken_by_others_ns(attribution.window_ns, signals.trace)
         if self.is_minor(total - others_ns, signals):
             return
@@ -177,7 +182,7 @@ class PythonOverhead(Rule):
         unnamed = nameless(signals, minus(claims, recorded))
         is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
         what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
-        function = _seen_in(signals, total) if is_nameless else None
+        function = busiest_for(signals, total) if is_nameless else None
         first = _IN_WRAPPER if is_in_wrapper else ()
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
@@ -189,7 +194,7 @@ class PythonOverhead(Rule):
             ),
             saving=Saving(
                 max(recorded_ns - recording_ns, 0) if is_known and is_recurring else 0,
-                recorded_ns if is_known else _likely_ns(signals, function, total, others_ns),
+                recorded_ns if is_known else likely_ns(signals, function, total, others_ns),
                 total,
                 claims,
                 "measured" if is_known else "heuristic",
@@ -198,24 +203,6 @@ class PythonOverhead(Rule):
             evidence=_evidence(signals, claims, total - recorded_ns, host_code),
             remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
-
-
-def _seen_in(signals: Signals, total: int) -> BusyFunction | None:
-    """The function that looks over the whole run found for at least half of such time."""
-    found = busiest_function(signals.trace.facts.lines)
-    window_ns = signals.attribution.window_ns
-    return found if found is not None and 2 * found.share * window_ns >= total else None
-
-
-def _likely_ns(signals: Signals, function: BusyFunction | None, total: int, others_ns: int) -> int:
-    """What to expect of gaps that no event explains."""
-    half_ns = (total - others_ns) // 2
-    if function is None or not function.converts:
-        return half_ns
-    # With NumPy on one core, batches of rows of an array were copied 14 to 40 times faster than
-    # lists of Python numbers were converted.
-    spent_ns = int(function.share * signals.attribution.window_ns)
-    return max(half_ns, min(spent_ns, total) * 9 // 10)
 
 
 def _title(function: BusyFunction | None, is_nameless: bool, is_in_wrapper: bool) -> str:
