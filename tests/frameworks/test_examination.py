@@ -16,6 +16,9 @@ from tb_perfadvisor.instrument.examination.content import digest  # noqa: E402
 from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
 from tests.support.examined_steps import look, training  # noqa: E402
 
+OF_LOSS = ("aten::addmm", "aten::pow", "aten::mean")
+"""The squares of what a layer returns: which of them takes longest depends on the machine."""
+
 
 @pytest.fixture(autouse=True, params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -279,8 +282,7 @@ def test_calls_that_need_each_others_gradients_are_a_chain(is_attack: bool) -> N
             assert x.grad is not None
             x = x + 0.1 * x.grad.sign() if is_attack else torch.randn(16, 32)
 
-    found = {each.operator for each in look(step, "independent")}
-    assert ("aten::addmm" in found) != is_attack
+    assert any(each.operator in OF_LOSS for each in look(step, "independent")) != is_attack
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -294,7 +296,7 @@ def test_calls_with_an_update_between_them_are_a_chain(fused: bool) -> None:
             layer(torch.randn(16, 32)).square().mean().backward()
             optimizer.step()
 
-    assert "aten::addmm" not in {each.operator for each in look(step, "independent")}
+    assert not any(each.operator in OF_LOSS for each in look(step, "independent"))
 
 
 def test_looks_go_on_after_inference_mode() -> None:
