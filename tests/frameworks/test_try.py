@@ -216,9 +216,10 @@ def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path)
     before = state(checkout)
     ours = [sys.executable, "-m", "tb_perfadvisor"]
     recording = str(tmp_path / "recording")
+    options = ("--yes", "--budget", "2")  # ten minutes would go to changes that bring nothing
     # Eight images of 2 ms are loaded for each step of about 1 ms, the same ones in each epoch.
     done = subprocess.run(
-        [*ours, "try", "--yes", "--logdir", recording, "--", sys.executable, "train.py"],
+        [*ours, "try", *options, "--logdir", recording, "--", sys.executable, "train.py"],
         cwd=checkout,
         env=environment(tmp_path),
         capture_output=True,
