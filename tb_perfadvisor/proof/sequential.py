@@ -4,11 +4,11 @@ The unit of evidence is a pair of runs, one of each version. Steps of one run ar
 share what is peculiar to their process, so they count as one reading. A pair's reading is the
 logarithm of the ratio of its step times.
 
-After 4, 6, 8, 12, 16, 24, 32 and 48 pairs, the test looks at Student's interval of the mean
-reading.
-Each look gets an eighth of the allowed error (Bonferroni), so that the interval at which the test
-ends holds with the stated confidence, however often it looked. The test ends as soon as the
-interval lies
+After 3, 4, 6, 8, 12, 16, 24, 32 and 48 pairs, the test looks at Student's interval of the mean
+reading. The looks share the allowed error (Bonferroni), so that the interval at which the test
+ends holds with the stated confidence, however often it looked. A look's share is inverse to its
+pairs: with few of them Student's interval is wide, a larger share narrows it most, and a trial that
+ends early saves its user the most time. The test ends as soon as the interval lies
 
 - beyond the margin: `faster` or `slower`,
 - within the margin on both sides: `no difference`.
@@ -31,21 +31,22 @@ from msgspec import Struct
 from tb_perfadvisor.proof.shares import MARGIN, Effect
 
 ALPHA: Final = 0.01
-LOOKS: Final = (4, 6, 8, 12, 16, 24, 32, 48)
+LOOKS: Final = (3, 4, 6, 8, 12, 16, 24, 32, 48)
 QUANTILES: Final = MappingProxyType(
     {
-        4: (11.9838, 6.8952),
-        6: (6.5414, 4.5257),
-        8: (5.2022, 3.8552),
-        12: (4.3028, 3.3702),
-        16: (3.9630, 3.1771),
-        24: (3.6770, 3.0095),
-        32: (3.5509, 2.9338),
-        48: (3.4345, 2.8630),
+        3: (18.2449, 8.0857),
+        4: (9.8225, 5.6063),
+        6: (6.2879, 4.3332),
+        8: (5.3015, 3.9394),
+        12: (4.6140, 3.6625),
+        16: (4.3594, 3.5680),
+        24: (4.1643, 3.5127),
+        32: (4.0949, 3.5082),
+        48: (4.0557, 3.5326),
     }
 )
-"""By number of pairs, Student's t with one degree of freedom less: the quantiles that ALPHA / 8 and
-(1 - CONFIDENCE) / 8 leave out on both sides together."""
+"""By number of pairs, Student's t with one degree of freedom less: the quantiles that the look's
+shares of ALPHA and of 1 - CONFIDENCE leave out on both sides together."""
 
 Decision = Literal["faster", "slower", "no difference", "undecided"]
 

@@ -83,6 +83,6 @@ def test_details() -> None:
     trial = try_change(program, BASE, CHANGE, "change", budget_s=600, clock=program.clock)
     # Blocks of 21 steps of 10 ms, twelve of them.
     assert detail_lines(trial) == [
-        "step 10.0 ms → 5.00 ms, 4 pairs of runs of 252 steps each",
+        "step 10.0 ms → 5.00 ms, 3 pairs of runs of 252 steps each",
         "equal per step: optimizer steps, backward passes, samples, input elements",
     ]

@@ -30,31 +30,31 @@ def tail_of_student(t: float, freedom: int) -> float:
 
 
 @pytest.mark.parametrize("pairs", LOOKS)
-def test_the_quantiles_leave_out_an_eighth_of_the_error(pairs: int) -> None:
-    assert len(LOOKS) == 8
+def test_the_quantiles_leave_out_the_share_of_the_look(pairs: int) -> None:
+    share = 1 / pairs / sum(1 / each for each in LOOKS)
     strict, shown = QUANTILES[pairs]
-    assert tail_of_student(strict, pairs - 1) == pytest.approx(ALPHA / 8 / 2, rel=1e-3)
-    assert tail_of_student(shown, pairs - 1) == pytest.approx((1 - CONFIDENCE) / 8 / 2, rel=1e-3)
+    assert tail_of_student(strict, pairs - 1) == pytest.approx(ALPHA * share / 2, rel=1e-3)
+    assert tail_of_student(shown, pairs - 1) == pytest.approx((1 - CONFIDENCE) * share / 2, rel=1e-3)
 
 
 def test_decides_by_the_margin() -> None:
     # Four readings around their mean m with deviations of 0.001 have the standard deviation
-    # sqrt(4/3) * 0.001 = 0.00115. Strictly, the interval reaches 11.98 * 0.00115 / 2 = 0.0069.
+    # sqrt(4/3) * 0.001 = 0.00115. Strictly, the interval reaches 9.82 * 0.00115 / 2 = 0.0057.
     # The margin is log(1.03) = 0.0296 and -log(0.97) = 0.0305.
     def decided(mean: float) -> str:
         return look([mean + each for each in (0.001, -0.001, 0.001, -0.001)]).decision
 
     assert decided(0.0) == "no difference"
-    assert decided(0.022) == "no difference"
-    assert decided(0.023) == decided(0.036) == "undecided"
-    assert decided(0.037) == "slower"
-    assert decided(-0.023) == "no difference"
-    assert decided(-0.024) == decided(-0.037) == "undecided"
-    assert decided(-0.038) == "faster"
+    assert decided(0.0235) == "no difference"
+    assert decided(0.0245) == decided(0.0350) == "undecided"
+    assert decided(0.0355) == "slower"
+    assert decided(-0.0245) == "no difference"
+    assert decided(-0.0255) == decided(-0.0360) == "undecided"
+    assert decided(-0.0365) == "faster"
 
 
 def test_says_nothing_before_the_first_look_and_only_what_looks_saw() -> None:
-    assert look([-0.2, -0.2, -0.2]) == look([])
+    assert look([-0.2, -0.2]) == look([])
     assert look([-0.2, -0.21, -0.19, -0.2]) == look([-0.2, -0.21, -0.19, -0.2, 5.0])
 
 
