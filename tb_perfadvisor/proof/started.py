@@ -28,6 +28,7 @@ _PATIENCE_S: Final = 5.0
 _MOST_VALUES: Final = 50
 _MOST_PRINTED_BYTES: Final = 1 << 20
 _LOSS = re.compile(rb"\bloss\b[^\d\n+-]{0,12}([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.IGNORECASE)
+_LAST_WORD = re.compile(rb"\S+\Z")
 
 
 class Started:
@@ -200,9 +201,7 @@ class Started:
     def _series(self, main: Mapping[str, Any]) -> dict[str, tuple[float | None, ...]]:
         """The first values of the losses, of what was printed, and of logged scalars."""
         series = {"loss": tuple(main.get("losses", ()))}
-        series["printed loss"] = tuple(
-            float(found[1]) for found in _LOSS.finditer(self._printed("stdout"))
-        )[:_MOST_VALUES]
+        series["printed loss"] = printed_losses(self._printed("stdout"))
         for path in sorted((self._directory / "program").rglob("*tfevents*")):
             if is_event_file(path.name) and path.is_file() and not path.is_symlink():
                 reader = ScalarReader()
@@ -218,3 +217,12 @@ class Started:
             with suppress(OSError, ValueError), np.load(path) as stored:
                 return {name: stored[str(place)] for place, name in enumerate(names)}
         return {}
+
+
+def printed_losses(text: bytes) -> tuple[float, ...]:
+    """The first losses in what a program printed.
+
+    A program that is ended may not have written its last word whole, so that one does not count.
+    """
+    whole = _LAST_WORD.sub(b"", text)
+    return tuple(float(found[1]) for found in _LOSS.finditer(whole))[:_MOST_VALUES]

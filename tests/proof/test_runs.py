@@ -76,6 +76,12 @@ def test_measures_blocks_of_steps(tmp_path: Path) -> None:
     assert run.start_up_s < run.whole_s
 
 
+def test_a_loss_that_was_not_written_whole_does_not_count() -> None:
+    assert started.printed_losses(b"step 1 loss: 2.63\nstep 2 loss: 2.5") == (2.63,)
+    assert started.printed_losses(b"step 1 loss: 2.63\nstep 2 loss: 2.5\n") == (2.63, 2.5)
+    assert started.printed_losses(b"") == ()
+
+
 def test_measures_the_steps_that_it_is_told(tmp_path: Path) -> None:
     run = measured(tmp_path, begin=30, block_steps=3)
     assert (run.begin, run.block_steps) == (30, 3)

@@ -34,7 +34,9 @@ def test_the_quantiles_leave_out_the_share_of_the_look(pairs: int) -> None:
     share = 1 / pairs / sum(1 / each for each in LOOKS)
     strict, shown = QUANTILES[pairs]
     assert tail_of_student(strict, pairs - 1) == pytest.approx(ALPHA * share / 2, rel=1e-3)
-    assert tail_of_student(shown, pairs - 1) == pytest.approx((1 - CONFIDENCE) * share / 2, rel=1e-3)
+    assert tail_of_student(shown, pairs - 1) == pytest.approx(
+        (1 - CONFIDENCE) * share / 2, rel=1e-3
+    )
 
 
 def test_decides_by_the_margin() -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand
 from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, is_view
-from tb_perfadvisor.instrument.examination.noted import Steps, noted
+from tb_perfadvisor.instrument.examination.noted import Steps, kept_share, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_DISTINCT: Final = 0.6
@@ -54,11 +54,7 @@ def repeated_rows(steps: Steps) -> list[Observed]:
                 found.append(call)
                 useful[id(call)] = nodes[call.sequence]
 
-    def amount(calls: Sequence[Call]) -> float:
-        whole_ns = max(sum(call.ns for call in calls), 1)
-        return sum(useful[id(call)] * call.ns for call in calls) / whole_ns
-
-    return noted("repeated rows", steps, found, amount=amount)
+    return noted("repeated rows", steps, found, amount=kept_share(useful))
 
 
 def _products(calls: Sequence[Call]) -> list[tuple[Call, float, Call | None, int]]:

@@ -14,9 +14,12 @@ from tb_perfadvisor.instrument.examination.copies import repeated_rows
 from tb_perfadvisor.instrument.examination.flow import growing
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
+from tb_perfadvisor.instrument.examination.long_kernels import long_kernels
 from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, total_ns
 from tb_perfadvisor.instrument.examination.pairs import pairwise_differences
+from tb_perfadvisor.instrument.examination.product_orders import costly_orders
 from tb_perfadvisor.instrument.examination.repeated import repeated
+from tb_perfadvisor.instrument.examination.scattered import scattered_reads
 from tb_perfadvisor.instrument.examination.sparse import few_rows, mostly_zero, padding
 from tb_perfadvisor.instrument.examination.transforms import dense_transforms
 from tb_perfadvisor.instrument.examination.unread import sorted_for_few, unused
@@ -31,6 +34,9 @@ _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
         sorted_for_few,
         repeated_rows,
         dense_transforms,
+        costly_orders,
+        long_kernels,
+        scattered_reads,
         pairwise_differences,
         dropped,
     ),

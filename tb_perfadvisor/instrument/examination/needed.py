@@ -247,14 +247,14 @@ def _unmasked(call: Call, at: int, made_by: tuple[str, ...]) -> float:
 
 
 def _is_over_last(call: Call) -> bool:
-    dims = [each for each in _scalars(call)[0] if isinstance(each, int)]
+    dims = [each for each in scalars_of(call)[0] if isinstance(each, int)]
     return bool(dims) and dims[0] in (-1, len(_result(call)) - 1)
 
 
 def _of_convolution(call: Call, at: int, need: Need) -> Need:
     """Of a sequence, a place of the result needs as many places as the kernel is long."""
     operand, result = call.inputs[at], _result(call)
-    values, lists, _ = _scalars(call)
+    values, lists, _ = scalars_of(call)
     if at or len(result) != 3 or len(operand.shape) != 3 or need.share == 1.0:
         return WHOLE
     if any(each is True for each in values):  # it is transposed
@@ -267,7 +267,7 @@ def _of_convolution(call: Call, at: int, need: Need) -> Need:
     return Need(1.0, min(1.0, wide / operand.shape[-1]))
 
 
-def _scalars(call: Call) -> tuple[list[object], list[list[int]], object]:
+def scalars_of(call: Call) -> tuple[list[object], list[list[int]], object]:
     """A call's other arguments; none if they cannot be read."""
     try:
         values, lists, named = ast.literal_eval(call.scalars)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tb_perfadvisor.instrument.examination.calls import Call, Place
@@ -70,6 +70,20 @@ def noted(
             )
         )
     return sorted(found, key=lambda each: -each.share)[:MOST]
+
+
+def kept_share(kept: Mapping[int, float]) -> Callable[[Sequence[Call]], float]:
+    """The amount of calls at one place: what is kept of their time.
+
+    Args:
+        kept: The part that is kept of each call, by its `id`.
+    """
+
+    def amount(calls: Sequence[Call]) -> float:
+        whole_ns = max(sum(call.ns for call in calls), 1)
+        return sum(kept[id(call)] * call.ns for call in calls) / whole_ns
+
+    return amount
 
 
 def shapes_of(call: Call) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand
 from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS
-from tb_perfadvisor.instrument.examination.noted import Steps, noted
+from tb_perfadvisor.instrument.examination.noted import Steps, kept_share, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_KEPT: Final = 0.6
@@ -29,7 +28,7 @@ def dense_transforms(steps: Steps) -> list[Observed]:
         same = Counter(_signal(call).storage for call, _ in products)
         nodes: dict[int, float] = {}
         for call, (count, length) in products:
-            needed_ns = count * length * (_PER_ELEMENT_NS + _PER_STAGE_NS * math.log2(length))
+            needed_ns = count * transform_ns(length)
             share = needed_ns / same[_signal(call).storage] / max(call.ns, 1)
             if share > _MOST_KEPT:
                 continue
@@ -42,11 +41,12 @@ def dense_transforms(steps: Steps) -> list[Observed]:
                 found.append(call)
                 kept[id(call)] = nodes[call.sequence]
 
-    def amount(calls: Sequence[Call]) -> float:
-        whole_ns = max(sum(call.ns for call in calls), 1)
-        return sum(kept[id(call)] * call.ns for call in calls) / whole_ns
+    return noted("dense transform", steps, found, amount=kept_share(kept))
 
-    return noted("dense transform", steps, found, amount=amount)
+
+def transform_ns(length: int) -> float:
+    """What the Fourier transform of so many numbers takes on one core."""
+    return length * (_PER_ELEMENT_NS + _PER_STAGE_NS * math.log2(max(length, 1)))
 
 
 def _transform(call: Call) -> tuple[int, int] | None:

@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import LOSSES, PRODUCTS, Call
+from tb_perfadvisor.instrument.examination.calls import LOSSES, PRODUCTS, Call, has_node
 from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, Need, is_view, needs
-from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
+from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, kept_share, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_USED: Final = 0.6
@@ -39,18 +39,14 @@ def unused(steps: Steps) -> list[Observed]:
             continue
         found.append(_above_calling(call))
         used[id(found[-1])] = share
-        if call.tracks_gradients and any(each.has_gradient for each in call.inputs):
+        if has_node(call):
             nodes[call.sequence] = share
     for call in all_calls(known):
         if call.kind == "backward" and call.sequence in nodes and not is_view(call):
             found.append(_above_calling(call))
             used[id(found[-1])] = nodes[call.sequence]
 
-    def amount(calls: Sequence[Call]) -> float:
-        whole_ns = max(sum(call.ns for call in calls), 1)
-        return sum(used[id(call)] * call.ns for call in calls) / whole_ns
-
-    return noted("unused", known, found, amount=amount)
+    return noted("unused", known, found, amount=kept_share(used))
 
 
 def _known(steps: Steps) -> tuple[Steps, list[tuple[Call, Need]]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
-from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+from tb_perfadvisor.rules.examined_operators import ExaminedOperators, place_of_observed
 from tb_perfadvisor.rules.finding import Column
-from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.units import format_share
 
 
@@ -52,12 +51,7 @@ class DenseTransform(ExaminedOperators):
     kinds = ("dense transform",)
     changes = ("fast-transform",)
     amount = Column("kept", "A transform takes", "share")
-
-    def parts(self, observed: Observed, signals: Signals) -> Parts:
-        """What a transform does not need."""
-        spared = 1 - observed.amount
-        low = 0.6 if signals.device.is_host_only else 0.3
-        return low * spared, 0.9 * spared, 1.2 * spared
+    spares = (0.6, 0.9, 1.2)
 
     def describe(self, observed: Observed, cost: str) -> str:
         """What the product computes."""

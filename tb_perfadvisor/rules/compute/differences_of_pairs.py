@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import Observed
-from tb_perfadvisor.rules.examined_operators import ExaminedOperators, Parts, place_of_observed
+from tb_perfadvisor.rules.examined_operators import ExaminedOperators, place_of_observed
 from tb_perfadvisor.rules.finding import Column
-from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.units import format_share
 
 
@@ -49,11 +48,7 @@ class DifferencesOfPairs(ExaminedOperators):
     kinds = ("pairwise differences",)
     changes = ("distances-by-cdist",)
     amount = Column("kept", "A product takes", "share")
-
-    def parts(self, observed: Observed, signals: Signals) -> Parts:
-        """What a product does not need."""
-        spared = 1 - observed.amount
-        return (0.5 if signals.device.is_host_only else 0.25) * spared, 0.85 * spared, spared
+    spares = (0.5, 0.85, 1.0)
 
     def describe(self, observed: Observed, cost: str) -> str:
         """What is subtracted."""
