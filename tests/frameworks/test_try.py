@@ -189,17 +189,17 @@ from torch.utils.data import DataLoader, Dataset
 
 class Images(Dataset):
     def __len__(self):
-        return 4000
+        return 800
 
     def __getitem__(self, index):
         time.sleep(0.002)
-        return torch.full((16,), index / 4000), torch.ones(1)
+        return torch.full((16,), index / 800), torch.ones(1)
 
 def main():
     net = torch.nn.Linear(16, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     train_loader = DataLoader(Images(), batch_size=8)
-    for epoch in range(20):
+    for epoch in range(200):
         for batch, target in train_loader:
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(net(batch), target)
@@ -216,7 +216,7 @@ def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path)
     before = state(checkout)
     ours = [sys.executable, "-m", "tb_perfadvisor"]
     recording = str(tmp_path / "recording")
-    options = ("--yes", "--budget", "2")  # ten minutes would go to changes that bring nothing
+    options = ("--yes", "--change", "prepared-samples")  # others may bring nothing for minutes
     # Eight images of 2 ms are loaded for each step of about 1 ms, the same ones in each epoch.
     done = subprocess.run(
         [*ours, "try", *options, "--logdir", recording, "--", sys.executable, "train.py"],
