@@ -35,7 +35,7 @@ _LIST = "tried/programs"
 _LEDGERS = {"programs": "proofs.jsonl", "no-ops": "no_op_proofs.jsonl"}
 _PAIRS = 5
 """Of runs that measure a change again: ten runs."""
-_SECONDS = 20.0
+_SECONDS = 40.0
 
 
 def main() -> None:
