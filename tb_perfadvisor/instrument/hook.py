@@ -23,6 +23,8 @@ from tb_perfadvisor.instrument.step_sources import Rank, StepSources
 
 if TYPE_CHECKING:
     from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+    from tb_perfadvisor.instrument.examination.examiner import Examiner
+    from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
     from tb_perfadvisor.instrument.parts import Parts
     from tb_perfadvisor.instrument.tensorflow_steps import TensorFlowCalls
 
@@ -165,14 +167,18 @@ class _RecordedProcess(HookedProcess):
         profiler.recorded_by = "run"
         profiler.parts = self.parts
         profiler.samples.step_path = self.parts.step_path
-        if self._framework == "torch":
-            from tb_perfadvisor.instrument.examination.examiner import Examiner
-
-            profiler.examiner = Examiner()
-        elif self._framework == "keras":
-            profiler.examiner = self._calls.repeated
+        profiler.examiner = self._new_examiner()
         profiler.continue_at(number)
         self._profiler = profiler
+
+    def _new_examiner(self) -> Examiner | RepeatedCalls | None:
+        """What looks at tensors: those of PyTorch, also below Keras, or those of TensorFlow."""
+        is_keras = self._framework == "keras"
+        if self._framework == "torch" or (is_keras and _is_keras_on_torch()):
+            from tb_perfadvisor.instrument.examination.examiner import Examiner
+
+            return Examiner()
+        return self._calls.repeated if is_keras else None
 
     def _new_profiler(self) -> ContinuousProfiler:
         logdir, plan = self.settings["logdir"], self.settings["plan"]
@@ -271,3 +277,9 @@ class _RecordedProcess(HookedProcess):
 
         self._windows = JaxWindows(self.settings, self.parts, tell)
         self._windows.start(lambda: self._sources.rank is None)
+
+
+def _is_keras_on_torch() -> bool:
+    import keras
+
+    return bool(keras.backend.backend() == "torch")

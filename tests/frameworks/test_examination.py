@@ -212,6 +212,15 @@ def test_gradients_of_a_frozen_part(is_fixed: bool) -> None:
     assert bool(look(training(head, loss), "dropped gradients")) != is_fixed
 
 
+def test_gradients_that_lie_in_memory_unlike_their_parameters_are_used() -> None:
+    weight = nn.Parameter(torch.randn(64, 48).t())
+
+    def loss() -> torch.Tensor:
+        return functional.conv1d(torch.randn(8, 64, 30), weight[..., None]).square().mean()
+
+    assert look(training(nn.ParameterList((weight,)), loss), "dropped gradients") == ()
+
+
 def test_accumulated_gradients_are_used() -> None:
     layer = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)

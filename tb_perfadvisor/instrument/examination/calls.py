@@ -30,7 +30,14 @@ _MOST_DIGESTED_BYTES_ON_DEVICE: Final = 64 << 30
 _MOST_COPIED_BYTES: Final = 256 << 20
 """Of a tensor with gaps, whose digest needs a copy on the device."""
 _MOST_IDS: Final = 1 << 20
-_OPTIMIZERS: Final = f"{os.sep}torch{os.sep}optim{os.sep}"
+_OPTIMIZERS: Final = tuple(
+    f"{os.sep}{Path(*folders)}{os.sep}"
+    for folders in (
+        ("torch", "optim"),
+        ("keras", "src", "optimizers"),
+        ("keras", "src", "backend", "torch", "optimizers"),
+    )
+)
 _RECURRENT: Final = str(Path("torch", "nn", "modules", "rnn.py"))
 _LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
@@ -321,7 +328,7 @@ def _place(frame: Any) -> tuple[Place | None, str, bool]:
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        if kind == "forward" and _OPTIMIZERS in name:
+        if kind == "forward" and any(folder in name for folder in _OPTIMIZERS):
             kind = "update"
         elif kind == "forward" and _LOADERS in name:
             kind = "input"

@@ -71,7 +71,9 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
         if call.leaf is not None:
             adds = call.name in _ADDS
             if not adds:
-                lost.update((each, call.leaf) for each in waiting.pop(call.leaf, ()))
+                # A gradient that lies in memory unlike its parameter takes several operators.
+                before = waiting.pop(call.leaf, ())
+                lost.update((each, call.leaf) for each in before if each != run)
                 for each in call.outputs:
                     gradient_of[each.storage] = call.leaf
             elif call.inputs:
