@@ -132,6 +132,9 @@ def test_batches_of_fit(backend: str, tmp_path: Path) -> None:
     # Steps count on from one call of fit to the next: two times two epochs of 100 batches.
     steps = [split_step(report.run)[1] or 0 for report in analyze_all(tmp_path)]
     assert max(steps) > 200
+    if backend == "torch":  # its tensors are looked at, as in other programs of PyTorch
+        facts = [json.loads(path.read_bytes()) for path in tmp_path.rglob("*.perfadvisor.json")]
+        assert any(each.get("examined") for each in facts)
 
 
 def test_jax_is_recorded_by_time(tmp_path: Path) -> None:
