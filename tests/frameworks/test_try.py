@@ -261,10 +261,17 @@ for number in range(100_000):
 
 def test_backward_passes_are_steps_without_an_optimizer(tmp_path: Path, checkout: Path) -> None:
     (checkout / "train.py").write_text(BY_HAND)
-    patch = "--- a/train.py\n+++ b/train.py\n@@ -10,2 +10,1 @@\n         weight.grad = None\n"
-    said = tried(tmp_path, checkout, f"{patch}-    time.sleep(0.004)\n")
-    assert said["proof"]["verdict"] == "faster", said
-    assert said["results"] == {"agreement": "equal", "text": "losses equal"}
+    with working_space() as space:
+        runner = Runner(
+            take_snapshot(checkout, space), space, [sys.executable, "train.py"], checkout
+        )
+        plan = Plan(begin=12, block_steps=5)
+        run = runner.measure(runner.snapshot.directory, "base", plan, 120.0)
+    assert (run.problem, run.is_complete, run.begin) == ("", True, 12)
+    assert [row.backward_passes for row in run.counters] == [12 + 5 * at for at in range(13)]
+    assert run.step_ns is not None
+    assert run.step_ns > 4e6  # a sleep of 4 ms
+    assert run.series["loss"][:2] == (16.0, pytest.approx(4 * (2 - 0.04) ** 2))
 
 
 RANKS = """
