@@ -94,9 +94,12 @@ def test_what_ends_the_command_ends_the_program(name: str, tmp_path: Path) -> No
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
     ours = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", "out dir", "--"]
     number = getattr(signal, name)
+    # Tests that run in the background may ignore it, and so would what they start.
+    handler = signal.signal(number, signal.SIG_DFL)
     with subprocess.Popen(
         [*ours, sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=tmp_path
     ) as running:
+        signal.signal(number, handler)
         assert running.stdout is not None
         process = int(running.stdout.readline())
         running.send_signal(number)
