@@ -136,12 +136,18 @@ def test_a_table_in_another_order(way: str, is_fixed: bool) -> None:
         assert found[0].amount == pytest.approx(4 / 60)  # 240 bytes: four lines, not 60
 
 
-@pytest.mark.parametrize("why", ["small", "neighbors", "mask", "changes", "rows"])
+@pytest.mark.parametrize(
+    "why", ["small", "neighbors", "mask", "changes", "rows", "expanded", "sparse"]
+)
 def test_other_lookups_are_no_scattered_reads(why: str) -> None:
     table = torch.randn(60, 400 if why == "small" else 40_000)
 
     def step() -> torch.Tensor:
         read = torch.randn(60, 40_000) if why == "changes" else table
+        if why == "expanded":
+            return read[:, :1].expand(-1, 40_000)[:, torch.randint(0, 40_000, (256,))]
+        if why == "sparse":
+            return torch.eye(1200).to_sparse().index_select(1, torch.arange(0, 1200, 5)).to_dense()
         if why == "mask":
             return read[:, torch.arange(40_000) % 3 == 0]
         if why == "rows":

@@ -22,12 +22,14 @@ def lines_read(name: str, args: Any) -> tuple[int, int] | None:
         args: Its arguments.
 
     Returns:
-        None for other operators, for small tables, and for masks.
+        None for other operators, for masks, and for tables that are small, sparse, or expanded.
     """
     chosen = _chosen(name, args)
     if chosen is None:
         return None
     table, axis, numbers = chosen
+    if table.layout is not torch.strided or 0 in table.stride():
+        return None
     bytes_each = table.element_size()
     if table.numel() * bytes_each < _LEAST_TABLE_BYTES or not 1 < numbers.numel() <= _MOST_NUMBERS:
         return None
@@ -49,8 +51,8 @@ def _chosen(name: str, args: Any) -> tuple[Tensor, int, Tensor] | None:
     by_numbers = [(axis, each) for axis, each in enumerate(args[1]) if each is not None]
     if len(by_numbers) != 1 or by_numbers[0][1].dtype in (torch.bool, torch.uint8):
         return None
-    (axis, numbers), table = by_numbers[0], args[0]
-    return (table, axis, numbers) if table.layout is torch.strided else None
+    axis, numbers = by_numbers[0]
+    return args[0], axis, numbers
 
 
 def _run(table: Tensor, axis: int) -> int:
