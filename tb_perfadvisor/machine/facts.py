@@ -173,6 +173,7 @@ ObservedKind = Literal[
     "unused",
     "sorted for few",
     "repeated rows",
+    "copied items",
     "pairwise differences",
     "dense transform",
     "product order",

@@ -357,3 +357,53 @@ def test_queries_keys_and_values_of_one_product_are_all_needed(is_unbound: bool)
         return mixed.square().mean()
 
     assert look(training(layer, loss), "unused") == ()
+
+
+@pytest.mark.parametrize("way", ["layers", "encoder", "repeated", "images"])
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_the_same_for_each_of_a_batch(way: str, is_fixed: bool) -> None:
+    table = nn.Embedding(500, 32)
+    places = nn.Parameter(torch.randn(20, 32))
+    one = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(one, 1, enable_nested_tensor=False).eval()
+    images, layers = nn.Conv2d(3, 8, 3), nn.Sequential(nn.Linear(32, 64), nn.ReLU())
+    joined = nn.Linear(64 if way == "layers" else 40, 1)
+
+    def step() -> torch.Tensor:
+        count = 1 if is_fixed else 64
+        history = torch.randint(0, 500, (20,))
+        others = torch.randn(64, 8)
+        with torch.inference_mode(way == "encoder"):
+            if way == "images":
+                return images(torch.randn(1, 3, 16, 16).expand(count, -1, -1, -1)).mean()
+            x = table(history).expand(count, -1, -1) + places
+            if way == "repeated":  # each of them in a row
+                return layers(table(history).repeat_interleave(count, 0)).mean()
+            if way == "layers":
+                return joined(layers(x)).mean()
+            user = encoder(x).mean(1).expand(64, -1)
+            return joined(torch.cat([user, others], 1)).mean()
+
+    found = look(step, "copied items")
+    assert bool(found) is not is_fixed
+    if found:
+        assert found[0].amount == pytest.approx(1 / 64)
+
+
+@pytest.mark.parametrize("why", ["different", "zeros", "once", "last"])
+def test_other_batches_are_no_copies(why: str) -> None:
+    layer = nn.Linear(128, 64)
+    seen = [0]
+
+    def step() -> torch.Tensor:
+        seen[0] += 1
+        x = torch.randn(64, 128)
+        if why == "zeros":
+            x = torch.zeros(64, 128)
+        if why == "once" and seen[0] == 3:
+            x = x[:1].expand(64, -1)
+        if why == "last":
+            x = torch.cat([x[:32], x[:31], x[:1]])
+        return layer(x)
+
+    assert look(step, "copied items") == ()

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
 from tb_perfadvisor.instrument.examination.content import digest, share_of_zeros
 from tb_perfadvisor.instrument.examination.lookups import lines_read
+from tb_perfadvisor.instrument.examination.same_rows import copies_of_data
 from tb_perfadvisor.instrument.examination.waves import wave_lengths
 from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
 
@@ -117,6 +118,8 @@ class Call(Struct, frozen=True):
     """The number of the autograd node that was made for it, or of one before."""
     counted: float | None = None
     """The share of targets that a loss does not ignore."""
+    copies: int = 1
+    """How many times a product or a layer gets the same rows."""
     lines: tuple[int, int] | None = None
     """Of a lookup by numbers in a large table: the cache lines that it reads, and those that it
     would read if what belongs to a number lay together."""
@@ -204,6 +207,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "is_pointwise": Tag.pointwise in func.tags,
             "made": made,
             "counted": _counted(name, args),
+            "copies": copies_of_data(name, args) if is_forward and not is_view else 1,
             "lines": lines_read(name, args) if reads else None,
             "on_device": any(each.is_cuda for each in tensors),
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,

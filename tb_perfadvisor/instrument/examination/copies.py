@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Operand, has_node
 from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, is_view
-from tb_perfadvisor.instrument.examination.noted import Steps, kept_share, noted
+from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, kept_share, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_DISTINCT: Final = 0.6
@@ -29,6 +29,22 @@ class Block(NamedTuple):
     """How many different rows they have at most, as a share of all."""
 
 
+def copied_items(steps: Steps) -> list[Observed]:
+    """Products and layers that get the same batch, or the same rows, several times in each call."""
+    fewest: dict[object, int] = {}
+    for call in all_calls(steps):
+        what = call.place, call.name
+        fewest[what] = min(fewest.get(what, call.copies), call.copies)
+    found = [call for call in all_calls(steps) if fewest[call.place, call.name] > 1]
+    kept = {id(call): 1 / call.copies for call in found}
+    nodes = {call.sequence: 1 / call.copies for call in found if has_node(call)}
+    for call in all_calls(steps):
+        if call.kind == "backward" and call.sequence in nodes and not is_view(call):
+            found.append(call)
+            kept[id(call)] = nodes[call.sequence]
+    return noted("copied items", steps, found, amount=kept_share(kept))
+
+
 def repeated_rows(steps: Steps) -> list[Observed]:
     """Products with rows that are put together from fewer rows, forward and backward."""
     found: list[Call] = []
@@ -40,7 +56,7 @@ def repeated_rows(steps: Steps) -> list[Observed]:
         ):
             size = max((each.size for each in call.outputs), default=0)
             kept = share + (count - 1) * size * _ADDING_NS / max(call.ns, 1)
-            if kept > _MOST_DISTINCT:
+            if kept > _MOST_DISTINCT or call.copies > 1:
                 continue
             found.append(call)
             useful[id(call)] = kept

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.instrument.examination.calls import Call
-from tb_perfadvisor.instrument.examination.copies import repeated_rows
+from tb_perfadvisor.instrument.examination.copies import copied_items, repeated_rows
 from tb_perfadvisor.instrument.examination.flow import growing
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
@@ -33,6 +33,7 @@ _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
         unused,
         sorted_for_few,
         repeated_rows,
+        copied_items,
         dense_transforms,
         costly_orders,
         long_kernels,
