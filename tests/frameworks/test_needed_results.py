@@ -390,16 +390,16 @@ def test_the_same_for_each_of_a_batch(way: str, is_fixed: bool) -> None:
         assert found[0].amount == pytest.approx(1 / 64)
 
 
-@pytest.mark.parametrize("why", ["different", "zeros", "once", "last"])
+@pytest.mark.parametrize("why", ["different", "zeros", "ones", "once", "last"])
 def test_other_batches_are_no_copies(why: str) -> None:
-    layer = nn.Linear(128, 64)
+    layer = nn.Sequential(nn.Linear(128, 96), nn.Linear(96, 64))
     seen = [0]
 
     def step() -> torch.Tensor:
         seen[0] += 1
         x = torch.randn(64, 128)
-        if why == "zeros":
-            x = torch.zeros(64, 128)
+        if why in ("zeros", "ones"):
+            x = torch.full((64, 128), float(why == "ones"))
         if why == "once" and seen[0] == 3:
             x = x[:1].expand(64, -1)
         if why == "last":

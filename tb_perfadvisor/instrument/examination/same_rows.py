@@ -45,7 +45,8 @@ def copies(tensor: Tensor, items: int) -> int:
         items: How many rows it is divided into.
 
     Returns:
-        1 if there is no such order, and for tensors that are too small or too large to look at.
+        1 if there is no such order, and for tensors that are too small or too large to look at; 0
+        if all of it is one number other than zero: nobody's data looks so.
     """
     words = _WORDS.get(tensor.element_size())
     if not 1 < items <= _MOST_ROWS or tensor.numel() < _FEWEST_ELEMENTS or words is None:
@@ -54,8 +55,9 @@ def copies(tensor: Tensor, items: int) -> int:
     rows = rows[:, :: max(rows.shape[1] // _MOST_COLUMNS, 1)][:, :_MOST_COLUMNS]
     numbers = rows.contiguous().view(words).to(torch.int64)
     found = (numbers * _factors()[: numbers.shape[1]].to(numbers.device)).sum(1)
-    if not bool(numbers.any()):  # padding, or a state that is not known yet
-        return 1
+    if bool((numbers == numbers[0, 0]).all()):
+        is_zero = not numbers[0, 0]  # padding, or a state that is not known yet
+        return 1 if is_zero else 0
     same = (found == found[0]).nonzero().flatten().tolist()
     if len(same) < 2:
         return 1
