@@ -26,7 +26,10 @@ def test_shares_of_lines_between_the_first_and_the_last_step() -> None:
     lines = samples.lines
     assert lines is not None
     assert lines.seconds == pytest.approx(2.0, abs=0.4)
-    (drawn,) = [line for line in lines.lines if line.side_work == "figures"]
+    # On a busy machine, a look may catch the way into the function, too.
+    drawn = max(
+        (line for line in lines.lines if line.side_work == "figures"), key=lambda line: line.share
+    )
     assert drawn.calls == "matplotlib.pyplot.pause"
     assert drawn.path.endswith("test_stack_samples.py")
     assert drawn.share == pytest.approx(0.75, abs=0.2)
