@@ -103,7 +103,7 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
     reports = analyze_all(tmp_path)
     assert {report.steps.source for report in reports} == {"ProfilerStep"}
     # The end of the program may cut off the last recording.
-    whole = [report for report in reports if report.steps.used == 5]
+    whole = [report for report in reports if report.steps.used >= 5]
     assert whole
     for report in whole:
         assert report.workload.mode == "training", report.workload
@@ -120,10 +120,10 @@ def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:
     # The end of a step is that of the outermost optimizer: no mark divides its range.
     ends = [at for mark in marks for at in (mark["ts"], mark["ts"] + mark["dur"])]
     assert not [e for e in spans for at in ends if e["ts"] < at < e["ts"] + e["dur"]]
-    assert sum(name.startswith("ProfilerStep#") for name in names if name) == 5
-    # Five steps of three optimizers and of their container.
-    assert names["Optimizer.step#AdamW.step"] == 5 * 3
-    assert names["Optimizer.step#Container.step"] == 5
+    # Five steps, or more where they were uneven, of three optimizers and of their container.
+    assert len(marks) >= 5
+    assert names["Optimizer.step#AdamW.step"] == len(marks) * 3
+    assert names["Optimizer.step#Container.step"] == len(marks)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
-from tb_perfadvisor.instrument.examination.calls import Watching
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Watching
 from tb_perfadvisor.instrument.examination.findings import examined
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
 
 Step = Callable[[], object]
+
+_CALL_NS = 3_000
+_NS_PER_ELEMENT = 0.5
+"""About 8 GB/s."""
+_NS_PER_PRODUCT = 0.05
+"""About 40 GFLOP/s."""
 
 
 def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]:
@@ -24,8 +31,30 @@ def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]
             step()
             ends.append(len(watching.calls))
     assert watching.is_on, "looking failed"
-    calls = [watching.calls[a:b] for a, b in pairwise(ends)]
-    return examined(calls).all_of(kind)
+    timed = [replace(call, ns=modeled_ns(call)) for call in watching.calls]
+    return examined([timed[a:b] for a, b in pairwise(ends)]).all_of(kind)
+
+
+def modeled_ns(call: Call) -> int:
+    """How long an operator takes on an idle core, about: what is found must not depend on load."""
+    if call.is_view:
+        return _CALL_NS
+    sizes = [each.size for each in (*call.inputs, *call.outputs)]
+    return round(_CALL_NS + sum(sizes) * _NS_PER_ELEMENT + _multiplications(call) * _NS_PER_PRODUCT)
+
+
+def _multiplications(call: Call) -> float:
+    name, inputs, outputs = call.name, call.inputs, call.outputs
+    if name in PRODUCTS:
+        left, right = inputs[-2:]
+        batch = left.shape[0] if name in ("bmm", "baddbmm") else 1
+        return float(left.size * right.size * outputs[0].size / batch) ** 0.5
+    if name.startswith("convolution"):
+        # Each element of the result is a product with one filter; backward, there are two results.
+        is_backward = name == "convolution_backward"
+        result, kernel = (inputs[0], inputs[2]) if is_backward else (outputs[0], inputs[1])
+        return (1 + is_backward) * result.size * kernel.size / kernel.shape[0]
+    return 0
 
 
 def training(model: nn.Module, loss: Callable[[], torch.Tensor], **options: object) -> Step:
