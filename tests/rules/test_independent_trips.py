@@ -81,3 +81,30 @@ def test_a_state_that_an_inner_loop_passes_on_ties_the_trips() -> None:
     text = PROGRAM.replace(f"tanh({ONE} %part)", f"tanh({ONE} %inner)")
     text += f"    %inner = {ONE} multiply({ONE} %part, {ONE} %hidden) // runs=64\n"
     assert find(IndependentTrips, drawn(SLOW, FUSION, program(text))) == ()
+
+
+CACHE = "bf16[64,1024,4096]{2,1,0}"
+CACHED = f"""
+    %x = {ALL} parameter(0)
+    %w = {W} parameter(1)
+    %trip = s32[] parameter(2)
+    %cache = {CACHE} parameter(3)
+    %part = {ONE} dynamic-slice({ALL} %x, s32[] %trip) // in fusion, runs=16
+    %row = bf16[64,1,4096] bitcast({ONE} %part) // in fusion, runs=16
+    %stored = {CACHE} dynamic-update-slice({CACHE} %cache, bf16[64,1,4096] %row) // runs=16
+    %seen = {ONE} dot({ONE} %part, {CACHE} %stored), lhs_contracting_dims={{1}} // runs=16
+    %y = {Y} dot({ONE} %seen, {W} %w), lhs_contracting_dims={{1}} // in fusion, runs=16
+    %sum = {Y} add({Y} %sum, {Y} %y) // result, runs=16
+"""
+
+
+def test_known_rows_that_read_a_cache_go_through_at_once() -> None:
+    (finding,) = find(IndependentTrips, drawn(SLOW, FUSION, program(CACHED)))
+    assert "No trip needs more of another than what it stores." in finding.summary
+    assert "causal mask" in finding.remedies[0].text
+
+
+def test_what_is_stored_may_not_depend_on_what_was_stored_before() -> None:
+    text = CACHED.replace(f"bitcast({ONE} %part)", f"bitcast({ONE} %seen)")
+    assert text != CACHED
+    assert find(IndependentTrips, drawn(SLOW, FUSION, program(text))) == ()

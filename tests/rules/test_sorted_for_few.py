@@ -68,3 +68,8 @@ def test_the_largest_are_selected() -> None:
 )
 def test_other_sorts_are_needed(text: str) -> None:
     assert find(SortedForFew, trace(text)) == ()
+
+
+@pytest.mark.parametrize("path", ["jit(route)/top_k", ""])
+def test_sorts_that_the_program_did_not_ask_for_are_xlas(path: str) -> None:
+    assert find(SortedForFew, trace(PROGRAM, path)) == ()

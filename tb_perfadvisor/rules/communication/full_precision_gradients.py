@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
@@ -36,8 +38,9 @@ class FullPrecisionGradients(Rule):
 
     How it is measured
     ------------------
-    Half of the time that these collectives take without waiting, as far as it is exposed. Where
-    ranks are missing, that time may include waiting, and nothing is estimated.
+    Half of the time that these collectives take without waiting, as far as it is exposed. Low is 0:
+    no profile shows whether training converges with fewer bits. Where ranks are missing, that time
+    may include waiting, and nothing is estimated.
 
     When to ignore
     --------------
@@ -84,7 +87,7 @@ class FullPrecisionGradients(Rule):
                 f"{per_step(exposed_ns, signals)} goes into sending gradients in 32 bits, although"
                 f" {format_share(narrow)} of compute time is in 16 bits."
             ),
-            saving=saving,
+            saving=replace(saving, low_ns=0),
             evidence=(
                 collective_totals("32-bit reductions", signals, {"": chosen}, has_bytes=True),
                 most_exposed("Most exposed reductions", signals, chosen),

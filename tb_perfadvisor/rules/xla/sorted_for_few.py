@@ -22,7 +22,7 @@ class SortedForFew(FasterOperations):
     -------------
     Sorts of which at most a quarter of the result is read, and what else shuffles for them. The
     embedded program shows it. Drawing without replacement, as `jax.random.choice` does, sorts
-    random numbers for all elements.
+    random numbers for all elements. A `top_k` that XLA turned into a sort does not count.
 
     Why it matters
     --------------

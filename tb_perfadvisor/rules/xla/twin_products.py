@@ -28,7 +28,9 @@ class TwinProducts(FasterOperations):
     How it is measured
     ------------------
     The second product goes. What else its operation does with the result remains, and no less than
-    its bytes need. High is all beyond these; low is half of what is expected.
+    its bytes need. So do functions of its elements, and products with the same factor as for the
+    first: gradients of both can be added before they are multiplied. Then the second product need
+    not be stored, either. High is all beyond these; low is half of what is expected.
 
     When to ignore
     --------------

@@ -64,7 +64,8 @@ def linear_loops(signals: Signals) -> tuple[LinearLoop, ...]:
     found = []
     for loop in loop_states(signals):
         program, state = loop.running.program, loop.state
-        is_linear = bool(state) and all(_is_linear(program, row, state) for row in state)
+        is_alone = bool(state) and not loop.reads_stores
+        is_linear = is_alone and all(_is_linear(program, row, state) for row in state)
         if loop.trips >= LEAST_TRIPS and is_linear and not _is_total(program, loop):
             none: tuple[Shape | None, Shape | None] = None, None
             column, row = next(_outer_products(program, state), none)

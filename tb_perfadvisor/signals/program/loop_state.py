@@ -28,14 +28,16 @@ class LoopState(NamedTuple):
     """What each trip computes, by row of the program; loops inside it aside."""
     state: frozenset[int]
     """What is computed from its own value in the trip before."""
+    reads_stores: bool
+    """Whether a trip may read what another one stored in an array, as in a cache. What is stored
+    then depends on no value of the array itself, or it would be part of the state."""
 
 
 @memoized
 def loop_states(signals: Signals) -> tuple[LoopState, ...]:
     """The loops of the used window with their states, by the number of their trips.
 
-    Those are left out of which a trip may read what another one stored, or in which loops inside
-    pass the state on.
+    Those are left out in which loops inside pass the state on.
     """
     return tuple(
         found
@@ -50,8 +52,7 @@ def _loop_state(running: Running, trips: float) -> LoopState | None:
     program = running.program
     rows = np.flatnonzero(program.runs == trips).tolist()
     stores = [row for row in rows if program.name_of(row) in STORES]
-    if any(not _is_only_stored(program, row, trips) for row in stores):
-        return None
+    reads_stores = any(not _is_only_stored(program, row, trips) for row in stores)
     # Loops inside run a multiple of the trips.
     with np.errstate(invalid="ignore"):
         inside = (program.runs >= trips) & (program.runs % trips == 0)
@@ -62,7 +63,7 @@ def _loop_state(running: Running, trips: float) -> LoopState | None:
     if (of_loop[sources] & of_inner[targets]).any() or (of_inner[sources] & of_loop[targets]).any():
         return None
     state = frozenset(np.flatnonzero(of_loop).tolist())
-    return LoopState(running, trips, tuple(rows), state)
+    return LoopState(running, trips, tuple(rows), state, reads_stores)
 
 
 def _is_only_stored(program: Program, store: int, trips: float) -> bool:

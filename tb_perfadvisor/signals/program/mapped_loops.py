@@ -37,7 +37,7 @@ def mapped_loops(signals: Signals) -> tuple[Mapped, ...]:
 
 def _mapped(loop: LoopState) -> Mapped | None:
     program = loop.running.program
-    if not all(_is_sum(program, row, loop.state) for row in loop.state):
+    if loop.reads_stores or not all(_is_sum(program, row, loop.state) for row in loop.state):
         return None
     narrow = [
         row

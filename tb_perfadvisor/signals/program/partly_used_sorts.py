@@ -17,6 +17,9 @@ _LEAST_ELEMENTS = 1 << 12
 _SHUFFLE = "_shuffle"
 """JAX sorts random numbers to shuffle; `random.choice` without replacement does, too."""
 
+_SELECTION = "top_k"
+"""The program selects already, and XLA sorts because that is faster for so many."""
+
 
 class PartlyUsedSort(NamedTuple):
     """A sort of which a small part is used."""
@@ -48,7 +51,11 @@ def _partly_used(running: Running, row: int) -> list[PartlyUsedSort]:
     operations = running.of([row])
     if used is None or not operations or size < _LEAST_ELEMENTS or used > _MOST_USED * size:
         return []
-    prefix, is_random, _ = program.paths.get(row, "").partition(_SHUFFLE)
+    path = program.paths.get(row, "") or operations[0].path
+    # XLA itself adds sorts without a name of the framework.
+    if not path or _SELECTION in path:
+        return []
+    prefix, is_random, _ = path.partition(_SHUFFLE)
     beside = tuple(
         o
         for o in running.operations.values()

@@ -14,9 +14,9 @@ from tb_perfadvisor.signals.program.graph import (
     FasterOperation,
     Running,
     mean_ns,
-    origin,
     running_programs,
 )
+from tb_perfadvisor.signals.program.same_values import POINTWISE, SameValues
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
@@ -33,6 +33,10 @@ class TwinProducts(NamedTuple):
     first: int
     second: int
     """Their rows in the program."""
+    joined: tuple[int, ...]
+    """What is computed from the second alone and could be from both: functions of each element,
+    and products by factors by which functions of the first are multiplied, too. Gradients of both
+    are added before these products instead of behind them."""
 
 
 @memoized
@@ -48,28 +52,69 @@ def _twins(running: Running) -> Iterator[TwinProducts]:
         for row in program.rows_of(PRODUCTS)
         if program.shape_of(row).elements >= _LEAST_ELEMENTS
     ]
+    same = SameValues(program)
+    factors_of = {
+        row: factors
+        for row in large
+        if (factors := _factors(program, row, same)) is not None
+        and _contracts_one_size(program, row)
+    }
     by_factors: dict[frozenset[int], list[int]] = {}
-    for row in large:
-        factors = _factors(program, row)
-        if factors is not None and _contracts_one_size(program, row):
-            by_factors.setdefault(frozenset(factors), []).append(row)
+    for row, factors in factors_of.items():
+        by_factors.setdefault(frozenset(factors), []).append(row)
     taken = set[int]()
     for rows in by_factors.values():
         for first, second in combinations(rows, 2):
-            one, other = _factors(program, first), _factors(program, second)
-            is_swapped = one is not None and other is not None and one == other[::-1]
+            is_swapped = factors_of[first] == factors_of[second][::-1]
             is_equal = program.shape_of(first).elements == program.shape_of(second).elements
             if is_swapped and is_equal and not taken & {first, second}:
                 taken |= {first, second}
-                yield TwinProducts(running, first, second)
+                yield TwinProducts(running, first, second, _joined(program, first, second, same))
 
 
-def _factors(program: Program, row: int) -> tuple[int, int] | None:
-    """What a product's two factors are computed from, in order; None unless they differ."""
+def _joined(program: Program, first: int, second: int, same: SameValues) -> tuple[int, ...]:
+    """The rows that go if the second product is a view of the first; none if it is returned."""
+    one, other = (_functions_of(program, row) for row in (first, second))
+    if any(program.is_result[row] for row in other):
+        return ()
+    factors = {of for row in _products_of(program, one) for of in _others(program, row, one, same)}
+    products = _products_of(program, other - one)
+    joined = [row for row in products if factors & _others(program, row, other, same)]
+    needed = {*one, second, *products}.difference(joined)
+    kept = {program.kernel_of(row) for row in needed}
+    return tuple(
+        row for row in (*joined, *sorted(other - one)) if program.kernel_of(row) not in kept
+    )
+
+
+def _functions_of(program: Program, row: int) -> set[int]:
+    """A value, and what is computed from it element by element."""
+    elements, pending, found = program.shape_of(row).elements, [row], {row}
+    while pending:
+        for user in program.users(pending.pop()):
+            is_function = program.name_of(user) in POINTWISE or program.name_of(user) in MOVES
+            if user not in found and is_function and program.shape_of(user).elements == elements:
+                found.add(user)
+                pending.append(user)
+    return found
+
+
+def _products_of(program: Program, rows: set[int]) -> list[int]:
+    users = {user for row in rows for user in program.users(row)}
+    return sorted(user for user in users if program.name_of(user) in PRODUCTS)
+
+
+def _others(program: Program, product: int, rows: set[int], same: SameValues) -> set[int]:
+    """The factors of a product that are not among some values."""
+    return {same.of(of) for of in program.operands(product) if of not in rows}
+
+
+def _factors(program: Program, row: int, same: SameValues) -> tuple[int, int] | None:
+    """A product's two factors, in order; None unless they differ."""
     sides = [program.operands(row, slot) for slot in (0, 1)]
     if any(len(side) != 1 for side in sides):
         return None
-    left, right = (origin(program, side[0], MOVES) for side in sides)
+    left, right = (same.of(side[0]) for side in sides)
     return None if left == right else (left, right)
 
 
@@ -85,9 +130,13 @@ def _contracts_one_size(program: Program, row: int) -> bool:
 
 
 def without_twins(signals: Signals) -> list[FasterOperation]:
-    """The operations of the second products, if they read the result of the first instead."""
+    """The operations of the second products, if they read the result of the first instead.
+
+    Where what is computed from both can be joined, the second product need not be stored, either.
+    """
     faster = []
     for twins in twin_products(signals):
+        joined = twins.running.of(twins.joined)
         parsed = parse_instruction(twins.running.program.texts.get(twins.second, ""))
         flop = product_flop(parsed) if parsed is not None else None
         for operation in twins.running.of([twins.second]):
@@ -97,8 +146,8 @@ def without_twins(signals: Signals) -> list[FasterOperation]:
                 continue
             now = mean_ns(signals, operation)
             # What else the operation does with the result is needed.
-            expected = min(max(now - product_ns, bytes_ns), now)
-            faster.append(
-                FasterOperation(operation, expected, min(bytes_ns, expected), (expected + now) / 2)
-            )
+            kept = min(max(now - product_ns, bytes_ns), now)
+            expected, best = (0.0, 0.0) if joined else (kept, min(bytes_ns, kept))
+            faster.append(FasterOperation(operation, expected, best, (kept + now) / 2))
+        faster += [FasterOperation(o, 0.0, 0.0, mean_ns(signals, o) / 2) for o in joined]
     return faster
