@@ -178,8 +178,8 @@ def _then_ns(
         if _is_shared(program, of, loop.trips)
     }
     shared = stored_bytes(*map(program.shape_of, arrays))
-    moved = moved_bytes(operation.instruction)
-    if not flop and shared < _MOSTLY * moved:
+    now_bytes = moved_bytes(operation.instruction)
+    if not flop and shared < _MOSTLY * now_bytes:
         return None
-    moved = max(moved - shared * (1 - 1 / joined), 0.0)
+    moved = max(now_bytes - shared * (1 - 1 / joined), 0.0)
     return max(moved / bytes_per_s * NS_PER_S, product_ns, other_ns)
