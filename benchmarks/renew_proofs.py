@@ -64,7 +64,10 @@ def _try_program(recipe: Recipe, given: argparse.Namespace) -> None:
         verdict = row["proof"]["verdict"]
         said = {"program": recipe.name, "change": row["change"], "verdict": verdict}
         if verdict in ("faster", "slower", "no difference", "undecided"):
-            again = _again(recipe, given, row["patch"])
+            try:
+                again: object = _again(recipe, given, row["patch"])
+            except RuntimeError as error:  # too few steps, such as while it compiles
+                again = str(error)
             said |= {"measured": row["proof"].get("measured"), "again": again}
         print(json.dumps(said), flush=True)
 

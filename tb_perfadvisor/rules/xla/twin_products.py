@@ -66,7 +66,8 @@ class TwinProducts(FasterOperations):
         program = worst.running.program
         shape, line = program.shape_of(worst.second), program.lines.get(worst.second, "")
         where = f" in {line}" if line else ""
+        follows = ", and into what is computed from it" if worst.joined else ""
         return f"{shape}{where}", (
-            f"{cost} goes into computing {shape}{where}, which is the transpose of another product"
-            " of the same arrays."
+            f"{cost} goes into {shape}{where}, the transpose of another product of the same"
+            f" arrays{follows}."
         )
