@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.xla.gathered_for_part import GatheredForPart
-from tb_perfadvisor.testing import check_rule, find
-from tests.support.program_values import FIXED, SLOW, drawn, program
+from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing.symbols import xla_op
+from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program
 
 OWN, ALL, PART = "bf16[512,16,128]{2,1,0}", "bf16[4096,16,128]{2,1,0}", "bf16[4096,2,128]{2,1,0}"
 GATHER = f"%all-gather = {ALL} all-gather({OWN} %x), dimensions={{0}}"
@@ -93,3 +95,27 @@ def test_what_each_device_uses_whole_stays(before: str, after: str) -> None:
 def test_a_sum_over_another_dimension_needs_all() -> None:
     text = SUMMED.replace(f"%sum = {ONE} reduce", "%sum = f32[8,2048]{1,0} reduce")
     assert find(GatheredForPart, drawn(SLOW, SUM_OF, program(text, 8), **COLUMNS)) == ()
+
+
+def test_the_end_of_an_asynchronous_exchange_and_the_sum_shrink() -> None:
+    """XLA puts exchanges that overlap with work into fusions, of which the last one waits."""
+    text = SUMMED.replace("dimensions={0}\n    %sum", "dimensions={0} // in done\n    %sum", 1)
+    assert text != SUMMED
+    operations = {
+        "s": (f"%done = {GRADIENTS} fusion({ONE} %own), kind=kCustom", "custom fusion"),
+        "t": (f"%sum = {ONE} reduce({GRADIENTS} %done, f32[] %zero), dimensions={{0}}", "reduce"),
+    }
+    trace = draw(
+        SLOW.replace("ssss", "sstt"),
+        legend={
+            letter: xla_op(of.partition(" = ")[0].lstrip("%"), of, module=MODULE, category=category)
+            for letter, (of, category) in operations.items()
+        },
+        device="TPU v5 lite",
+    )
+    (finding,) = find(GatheredForPart, replace(trace, programs=(program(text, 8),)))
+    assert finding.saving is not None
+    # Of 200 us each, in two steps, a quarter remains; at best an eighth of the exchange.
+    assert finding.saving.expected_ns == pytest.approx(2 * 2 * 150_000, rel=0.001)
+    assert finding.saving.high_ns == pytest.approx(2 * (175_000 + 200_000), rel=0.001)
+    assert finding.saving.low_ns == pytest.approx(2 * 75_000, rel=0.001)

@@ -38,8 +38,9 @@ class GatheredForPart(FasterOperations):
 
     How it is measured
     ------------------
-    The all-gather takes the share of its time that the bytes of the smaller exchange have in its
-    own. High assumes that half of these overlap with work; low is half of what is expected.
+    The all-gather, or what waits for it, takes the share of its time that the bytes of the smaller
+    exchange have in its own. So does what adds up the parts, or nothing at best. High assumes that
+    half of what is sent overlaps with work; low is half of what the exchange is expected to save.
 
     When to ignore
     --------------
@@ -59,10 +60,10 @@ class GatheredForPart(FasterOperations):
 
     minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
 
-    noun = "collective"
+    noun = "operation"
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The all-gathers, and what waits for them."""
+        """The all-gathers, what waits for them, and what adds up the parts."""
         return with_smaller_exchanges(signals)
 
     def advice(self, signals: Signals) -> tuple[str, ...]:

@@ -113,15 +113,22 @@ def _sums_over(program: Program, row: int, size: int, group: int) -> bool:
 
 
 def with_smaller_exchanges(signals: Signals) -> list[FasterOperation]:
-    """The all-gathers, and what waits for them, if only what is used were sent."""
+    """The all-gathers, and what waits for them, if only what is used were sent.
+
+    Where parts are added up, the exchange does that, too.
+    """
     faster: dict[int, FasterOperation] = {}
     for found in gathered_parts(signals):
-        name = found.running.program.kernel_of(found.gathered)
+        share, name = found.share, found.running.program.kernel_of(found.gathered)
         for operation in that_touch(signals, found.running, [name]):
-            if not operation.category.startswith(("all-gather", "async")):
-                continue
-            now, share = mean_ns(signals, operation), found.share
-            faster[operation.op] = FasterOperation(
-                operation, now * share, now * share / 2, now * (1 + share) / 2
-            )
+            # The end of an asynchronous exchange is a fusion that holds it.
+            is_exchange = operation.category.startswith(("all-gather", "async"))
+            if is_exchange or operation.name == name:
+                now = mean_ns(signals, operation)
+                faster[operation.op] = FasterOperation(
+                    operation, now * share, now * share / 2, now * (1 + share) / 2
+                )
+        for operation in found.running.of([found.by] if found.use != "part" else []):
+            now = mean_ns(signals, operation)
+            faster.setdefault(operation.op, FasterOperation(operation, now * share, 0.0, now))
     return list(faster.values())
