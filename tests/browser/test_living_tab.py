@@ -72,7 +72,7 @@ def test_analysis_shows_progress_and_can_be_canceled(
     def has_progress() -> bool:
         progress.update(read(server, f"captures/{capture}/report"))
         assert "headline" not in progress, "the analysis ended before the test saw its progress"
-        return bool(progress["progress"] >= 0.01)  # shown as 1 %
+        return (progress["progress"] or 0.0) >= 0.01  # shown as 1 %
 
     page.goto(f"{server}/{link(capture)}")
     tab.get_by_role("progressbar", name="Analysis").wait_for(timeout=40_000)
