@@ -6,8 +6,6 @@ computes once is several values, which no pass of the compiler joins again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tb_perfadvisor.signals.program.graph import MOVES, origin
 from tb_perfadvisor.trace.program import Program
 
@@ -28,17 +26,11 @@ _Key = tuple[object, ...]
 
 
 class SameValues:
-    """Finds values that are computed alike from the same ones."""
+    """Finds values that are computed alike from the same ones, however these were moved."""
 
-    def __init__(self, program: Program, moves: Sequence[str] = MOVES) -> None:
-        """Nothing is known yet.
-
-        Args:
-            program: Whose values are asked for.
-            moves: Instructions whose results count as their operand.
-        """
+    def __init__(self, program: Program) -> None:
+        """Nothing is known yet of the program's values."""
         self._program = program
-        self._moves = moves
         self._found: dict[int, int] = {}
         self._first: dict[_Key, int] = {}
 
@@ -49,7 +41,7 @@ class SameValues:
             row: The value.
             steps: How far back is looked at most; what lies beyond is taken for different.
         """
-        row = origin(self._program, row, self._moves)
+        row = origin(self._program, row, MOVES)
         if row not in self._found:
             key = self._key(row, steps)
             self._found[row] = row if key is None else self._first.setdefault(key, row)
