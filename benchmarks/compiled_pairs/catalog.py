@@ -38,6 +38,7 @@ def _healthy(name: str, program: str, cause: str, chips: int = 1) -> CompiledPai
 
 
 _SHUFFLING = ("data-shuffling",)
+_SORTING = ("sorted-for-few", *_SHUFFLING)
 _EXPOSED = ("synchronous-collectives", "exposed-communication", "long-all-reduce")
 
 DRAWN_PAIRS = (
@@ -173,7 +174,7 @@ DRAWN_PAIRS = (
         "top-k-by-sort",
         "movement.top_k_by_sort",
         "the likeliest words by a full sort; fixed: by an approximate maximum",
-        *_SHUFFLING,
+        *_SORTING,
         has_shown_a_bug=True,  # the small sort of an approximate maximum counted, if it was fused
     ),
     _cause(
@@ -403,13 +404,13 @@ TUNED_PAIRS = (
         "ranked-scores",
         "tuned.ranked_scores",
         "the best scores by a full sort; fixed: by an approximate maximum",
-        *_SHUFFLING,
+        *_SORTING,
     ),
     _cause(
         "clipped-at-quantile",
         "tuned.clipped_at_quantile",
         "rows are sorted for a quantile; fixed: their deviation",
-        *_SHUFFLING,
+        *_SORTING,
     ),
     _cause(
         "rows-in-loop",

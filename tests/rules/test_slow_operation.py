@@ -71,3 +71,24 @@ def test_loading_the_matrix_unit_takes_as_long_for_few_rows(rows: int, is_found:
     # 2 x 2,048^3 x 128 FLOP take 27 times.
     slow = SLOW if rows == 4 else SLOW.replace("100us", "100ms")
     assert bool(find(SlowOperation, drawn(slow, dot, program(text)))) == is_found
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "is_found"), [(3, 7, False), (64, 7, True), (3, 1, True)]
+)
+def test_the_rate_of_convolutions_of_few_channels_is_not_known(
+    channels: int, taps: int, is_found: bool
+) -> None:
+    x, w, y = f"bf16[1,64,64,{channels}]", f"bf16[{taps},{taps},{channels},64]", "bf16[1,64,64,64]"
+    window = f"window={{size={taps}x{taps}}}, dim_labels=b01f_01io->b01f"
+    text = f"%conv = {y} convolution({x} %x, {w} %w), {window}"
+    slow = drawn(
+        SLOW,
+        text,
+        program(f"""
+            %x = {x} parameter(0)
+            %w = {w} parameter(1)
+            {text} // result
+        """),
+    )
+    assert bool(find(SlowOperation, slow)) is is_found

@@ -47,9 +47,9 @@ def test_a_sample_needs_no_sort() -> None:
 def test_the_largest_are_selected() -> None:
     (finding,) = find(SortedForFew, trace(PROGRAM, "jit(rank)/sort")) or ()
     assert finding.saving is not None
-    # A selection takes 40 % as long, at best 5 %, at worst 80 %.
+    # A selection takes 40 % as long, at worst 80 %, and at best hardly any time.
     saving = finding.saving
-    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (160_000, 480_000, 760_000)
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (160_000, 480_000, 800_000)
     assert "Select the largest" in finding.remedies[0].text
 
 

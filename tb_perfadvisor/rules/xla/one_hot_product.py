@@ -7,7 +7,7 @@ from math import nan, prod
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.one_hot import one_hot_operations
+from tb_perfadvisor.signals.program.one_hot import one_hot_makers, one_hot_operations
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, stored_bytes
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
@@ -24,7 +24,8 @@ class OneHotProduct(CostlyOperations):
     -------------
     Matrix products with an operand that compares indices with their positions (an iota), which
     makes a one-hot matrix, or with such a matrix times something else. The embedded program shows
-    it. If a fusion contains several products, the largest one counts.
+    it. Sums of a few such matrices count, too, such as of the experts of a token, and so does what
+    makes them. If a fusion contains several products, the largest one counts.
 
     Why it matters
     --------------
@@ -35,7 +36,8 @@ class OneHotProduct(CostlyOperations):
     ------------------
     High assumes that a gather takes the time to read and write the result, and 1.5 ns for each row.
     Expected assumes three times as long, 4 ns for each row, and at least a sixth of the product's
-    time, because it moves small pieces. Low is 0.
+    time, because it moves small pieces. Of what makes the matrix, nothing remains at best, and a
+    sixth as expected. Low is 0.
 
     When to ignore
     --------------
@@ -64,15 +66,17 @@ class OneHotProduct(CostlyOperations):
 
     needs = (Need.WORK, Need.XLA_OPERATIONS)
 
-    activity = "goes into products with one-hot matrices"
-    noun = "product"
+    activity = "goes into products with one-hot matrices and making these"
+    noun = "operation"
     remaining_share = 1 / 6
     expected_of_best = 3.0
     changes = ("rows-by-index",)
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """Such products, wherever the program makes the one-hot matrix."""
-        found = one_hot_operations(signals, smallest_table=int(self.smallest_table))
+        """Such products, and what makes the one-hot matrix."""
+        rows = int(self.smallest_table)
+        found = one_hot_operations(signals, smallest_table=rows)
+        found |= one_hot_makers(signals, smallest_table=rows)
         return [
             o
             for o in xla_operations(signals)
@@ -89,7 +93,12 @@ class OneHotProduct(CostlyOperations):
     def best_ns(
         self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
     ) -> float | None:
-        """The time to read and write the result; None if the bandwidth is unknown."""
+        """The time to read and write the result; None if the bandwidth is unknown.
+
+        No look-up needs the matrix.
+        """
+        if operation.op in one_hot_makers(signals, smallest_table=int(self.smallest_table)):
+            return 0.0
         bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
         if bytes_per_s is None:
             return None

@@ -23,7 +23,8 @@ class SlowOperation(FasterOperations):
     -------------
     XLA operations that take a good part of the step and several times what their bytes, their
     products and their other arithmetic need. Copies, collectives, and what other rules look at are
-    left out: sorts, look-ups, random numbers, and kernels of the program's own.
+    left out: sorts, look-ups, random numbers, and kernels of the program's own. So are convolutions
+    of fewer than 16 channels.
 
     Why it matters
     --------------
@@ -87,7 +88,7 @@ class SlowOperation(FasterOperations):
         worst = max(found, key=lambda one: total_ns(signals, [one.operation]))
         rate = worst.needed_ns / max(mean_ns(signals, worst.operation), 1.0)
         return f"{worst.operation.name} at {format_share(rate)} of its rate", (
-            f"{cost} goes into {len(found)} operations that take several times what their work"
+            f"{cost} goes into {_counted(len(found))} what the work"
             f" needs. {worst.operation.name} reaches {format_share(rate)} of its achievable rate:"
             f" it computes {described(worst)}."
         )
@@ -100,3 +101,9 @@ class SlowOperation(FasterOperations):
             if mean_ns(signals, one.operation) > self.minimum_times * one.needed_ns
             and total_ns(signals, [one.operation]) >= least_ns
         ]
+
+
+def _counted(operations: int) -> str:
+    if operations == 1:
+        return "an operation that takes several times"
+    return f"{operations} operations that take several times"

@@ -10,7 +10,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation, mean_ns, total_ns
 from tb_perfadvisor.signals.program.partly_used_sorts import partly_used_sorts
 
-_SAMPLED, _SELECTED = (0.05, 0.0, 0.25), (0.4, 0.05, 0.8)
+_SAMPLED, _SELECTED = (0.05, 0.0, 0.25), (0.4, 0.0, 0.8)
 """What remains as expected, at best and at worst: of a shuffle if a sample is drawn, and of a sort
 if the largest are selected."""
 
@@ -32,8 +32,8 @@ class SortedForFew(FasterOperations):
     How it is measured
     ------------------
     Of a sample, expected leaves a twentieth of the time of the sort, and of the random numbers for
-    it, low a quarter, and high nothing. Of other sorts, which a selection replaces, 40, 80 and 5 %
-    remain.
+    it, low a quarter, and high nothing. Of other sorts, which a selection replaces, 40 % remain as
+    expected, at worst 80 %, and at best nothing.
 
     When to ignore
     --------------

@@ -23,6 +23,7 @@ from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.units import NS_PER_S
 
 _LANES = 1024
+_FEW_CHANNELS = 16
 _MOST_NAMES = 3
 _USUAL_CLOCK_HZ = 0.94e9
 """Of v4 to v6e; newer chips are faster, so that they need less."""
@@ -55,7 +56,10 @@ class OperationNeeds(NamedTuple):
 
 @memoized
 def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
-    """The operations whose need is known, with it; waits, copies and collectives aside."""
+    """The operations whose need is known, with it; waits, copies and collectives aside.
+
+    Of convolutions of images with a few channels, the need is not known.
+    """
     found = []
     for running in running_programs(signals):
         program = running.program
@@ -66,12 +70,30 @@ def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
             operation = running.operations.get(name)
             opcodes = {program.name_of(row) for row in rows}
             is_known = operation is not None and not opcodes & _OTHERS
+            is_known &= not any(_has_few_channels(program, row) for row in rows)
             if operation is None or not is_known or _is_transfer(operation):
                 continue
             need = _needed_ns(signals, running, operation, rows)
             if need is not None:
                 found.append(OperationNeeds(running, operation, tuple(rows), need))
     return tuple(found)
+
+
+def _has_few_channels(program: Program, row: int) -> bool:
+    """Whether a convolution with a window sums up so few channels that its rate is not known.
+
+    The matrix unit multiplies by the channels of one place at a time, or of several, as XLA packs
+    them.
+    """
+    if program.name_of(row) != "convolution":
+        return False
+    product = parse_instruction(program.texts.get(row, ""))
+    if product is None or product.labels is None or len(product.operands) < 2:
+        return False
+    kernel, labels = product.operands[1], product.labels[1]
+    sizes = dict(zip(labels, kernel.dims, strict=False))
+    channels, features = sizes.get("i", _FEW_CHANNELS), sizes.get("o", 1)
+    return channels < _FEW_CHANNELS and kernel.elements > channels * features
 
 
 def _is_transfer(operation: XlaOperation) -> bool:

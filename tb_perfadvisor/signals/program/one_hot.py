@@ -24,6 +24,8 @@ from tb_perfadvisor.trace.program import Program
 _KEEPS_ZEROS = ("multiply", "and")
 _SPREADS = (*SAME_ELEMENTS, "broadcast")
 _LEAST_ELEMENTS = 1 << 16
+_MOST_CHOICES = 8
+"""Ones that are added up for each row, such as the experts of a token."""
 _MOST_STEPS = 40
 
 
@@ -42,15 +44,56 @@ def one_hot_operations(signals: Signals, *, smallest_table: int) -> frozenset[in
     )
 
 
+@memoized
+def one_hot_makers(signals: Signals, *, smallest_table: int) -> frozenset[int]:
+    """The operations, by row of the `HloTable`, that make such matrices for these products alone.
+
+    Args:
+        signals: The worker's facts.
+        smallest_table: Rows of the other factor, of products that count.
+    """
+    return frozenset(
+        operation.op
+        for running in running_programs(signals)
+        for operation in running.of(_made(running.program, smallest_table))
+    )
+
+
 def _products(program: Program, smallest_table: int) -> Iterator[int]:
     for row in program.rows_of(PRODUCTS):
-        factors = [of for slot in (0, 1) for of in program.operands(row, slot)]
-        is_one_hot = any(
-            program.shape_of(of).elements >= _LEAST_ELEMENTS and _is_one_hot(program, of, 0)
-            for of in factors
-        )
+        factors = (of for slot in (0, 1) for of in program.operands(row, slot))
+        is_one_hot = any(_is_large_one_hot(program, of) for of in factors)
         if is_one_hot and _contracted(program, row) > smallest_table:
             yield row
+
+
+def _made(program: Program, smallest_table: int) -> list[int]:
+    """The rows of one-hot matrices, and of what they are made of, that nothing else reads."""
+    products = set(_products(program, smallest_table))
+    pending = [of for row in products for slot in (0, 1) for of in program.operands(row, slot)]
+    matrices = set[int]()
+    while pending:
+        row = pending.pop()
+        if row not in matrices and _is_large_one_hot(program, row):
+            matrices.add(row)
+            pending += program.operands(row)
+    pending = [
+        row
+        for row in matrices
+        if program.is_result[row] or set(program.users(row)) - matrices - products
+    ]
+    needed = set[int]()
+    while pending:
+        row = pending.pop()
+        if row not in needed:
+            needed.add(row)
+            pending += matrices.intersection(program.operands(row))
+    stays = {program.kernel_of(row) for row in products | needed}
+    return [row for row in sorted(matrices) if program.kernel_of(row) not in stays]
+
+
+def _is_large_one_hot(program: Program, row: int) -> bool:
+    return program.shape_of(row).elements >= _LEAST_ELEMENTS and _is_one_hot(program, row, 0)
 
 
 def _contracted(program: Program, product: int) -> float:
@@ -118,6 +161,14 @@ def _is_one_hot(program: Program, row: int, depth: int) -> bool:
         is_zero = bool(others) and all(program.name_of(of) == "constant" for of in others)
         return is_zero and any(
             _is_one_hot(program, of, depth + 1) for of in program.operands(place, 0)
+        )
+    if name == "reduce":
+        # The sum over the few experts of a token is zero wherever all of them are.
+        summed = program.operands(place, 0)
+        size = program.shape_of(place).elements
+        return len(summed) == 1 and (
+            program.shape_of(summed[0]).elements <= _MOST_CHOICES * size
+            and _is_one_hot(program, summed[0], depth + 1)
         )
     if name in _KEEPS_ZEROS:
         factors = (of for slot in (0, 1) for of in program.operands(place, slot))
