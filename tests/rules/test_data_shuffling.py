@@ -220,10 +220,10 @@ def test_a_scatter_that_adds_up_many_rows_can_be_a_gather_and_a_sum() -> None:
     (finding,) = find(DataShuffling, trace) or ()
     assert finding.saving is not None
     # Of 16 rows for each of the table's, a gather takes 5 cycles each, and 2 at best. The clock of
-    # a TPU v5e is 1.503 GHz: 872 and 349 of 1,600 µs. Half of what is expected is sure.
+    # a TPU v5e is 1.503 GHz: 872 and 349 of 1,600 µs. Nothing tells whether rows are even.
     assert finding.saving.expected_ns == pytest.approx(2 * (1_600_000 - 872_088), rel=0.001)
     assert finding.saving.high_ns == pytest.approx(2 * (1_600_000 - 348_835), rel=0.001)
-    assert finding.saving.low_ns == pytest.approx(finding.saving.expected_ns / 2, rel=0.001)
+    assert finding.saving.low_ns == 0
     assert finding.remedies[0].change == "rows-of-sums"
     # The same scatter into as many rows has no such form.
     large = program("\n".join(values.texts.values()).replace("16384,128", "262144,128"))

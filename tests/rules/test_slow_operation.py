@@ -92,3 +92,13 @@ def test_the_rate_of_convolutions_of_few_channels_is_not_known(
         """),
     )
     assert bool(find(SlowOperation, slow)) is is_found
+
+
+@pytest.mark.parametrize("opcode", ["reshape", "transpose", "copy"])
+def test_moves_are_for_other_rules(opcode: str) -> None:
+    move = f"%move = {X} {opcode}({X} %x)"
+    text = f"""
+        %x = {X} parameter(0)
+        {move} // result
+    """
+    assert find(SlowOperation, drawn(SLOW, move, program(text))) == ()

@@ -66,9 +66,10 @@ class DataShuffling(CostlyOperations):
     the time, because the algorithm needs some of these operations; low is 0, or half of what is
     expected where another form is known to take a quarter of the time or less. A scatter that adds
     four rows or more to each row of a table can be a gather of as many rows and a sum, at two to
-    five cycles for a row. If whole matrices of weights are gathered, as many as there are or more,
-    it takes less to multiply all rows by all of them: nothing of the gather is expected to remain,
-    and the products read the table instead. If an operation takes
+    five cycles for a row; low is 0, because only the data show whether each sums up about as many.
+    If whole matrices of weights are gathered, as many as there are or more, it takes less to
+    multiply all rows by all of them: nothing of the gather is expected to remain, and the products
+    read the table instead. If an operation takes
     several times what its bytes need, the finding names it with that ratio. The small sort at the
     end of an approximate maximum does not count, nor do the slices that each trip of a loop of more
     than 64 trips takes and stores.
@@ -181,7 +182,8 @@ class DataShuffling(CostlyOperations):
             if moves is not None and not gather.is_known_before_loop:
                 far_ns = self.far * self.best_ns(signals, gather)
                 is_far = mean_ns(signals, gather) >= far_ns
-                return 0.5 if is_far or moves.adds_up_many else 0.0
+                # Whether each row sums up about as many others shows in the data only.
+                return 0.5 if is_far and not moves.adds_up_many else 0.0
         return 0.0
 
     def faster_readers(

@@ -22,9 +22,9 @@ class SlowOperation(FasterOperations):
     What it finds
     -------------
     XLA operations that take a good part of the step and several times what their bytes, their
-    products and their other arithmetic need. Copies, collectives, and what other rules look at are
-    left out: sorts, look-ups, random numbers, and kernels of the program's own. So are convolutions
-    of fewer than 16 channels.
+    products and their other arithmetic need. Copies, changes of shape, collectives, and what other
+    rules look at are left out: sorts, look-ups, random numbers, and kernels of the program's own.
+    So are convolutions of fewer than 16 channels.
 
     Why it matters
     --------------

@@ -56,7 +56,7 @@ class OperationNeeds(NamedTuple):
 
 @memoized
 def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
-    """The operations whose need is known, with it; waits, copies and collectives aside.
+    """The operations whose need is known, with it; waits, moves and collectives aside.
 
     Of convolutions of images with a few channels, the need is not known.
     """
@@ -97,9 +97,8 @@ def _has_few_channels(program: Program, row: int) -> bool:
 
 
 def _is_transfer(operation: XlaOperation) -> bool:
-    return operation.opcode.startswith(("copy", "all-", "reduce-scatter", "collective")) or (
-        operation.opcode.endswith(("-start", "-done"))
-    )
+    moves = ("copy", "reshape", "transpose", "all-", "reduce-scatter", "collective")
+    return operation.opcode.startswith(moves) or (operation.opcode.endswith(("-start", "-done")))
 
 
 def _needed_ns(
