@@ -154,6 +154,7 @@ def _workload(signals: Signals) -> model.WorkloadInfo:
             model.WorkloadEvidence(part=fact.part.label, evidence=fact.evidence)
             for fact in program.facts
         ],
+        script=signals.trace.facts.program.script or None,
     )
 
 

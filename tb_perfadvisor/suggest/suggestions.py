@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
@@ -40,6 +41,7 @@ MAX_PLACES = 5
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
 _TRAINING = re.compile(r"train", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
+_SCRIPT = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 
 Outcome = Literal["patch", "same", "unsure", "none"]
@@ -78,8 +80,9 @@ class _Found(msgspec.Struct, frozen=True):
 class _Texts:
     """The files of a repository, with the changes of earlier findings."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, script: str | None) -> None:
         self.repository = repository
+        self._scripts = repository.candidates(script) if script is not None else []
         self._changed: dict[str, str] = {}
         self._parsed: dict[str, tuple[str, Code | None]] = {}
 
@@ -104,13 +107,27 @@ class _Texts:
         return known[1]
 
     def mentioning(self, words: Sequence[str]) -> Iterator[Code]:
-        """The files that contain one of some words."""
+        """The files of the profiled program that contain one of some words.
+
+        If its script is known, other scripts that no file imports are other programs.
+        """
         for path in self.repository.files:
             text = self.text(path)
-            if text is not None and any(word in text for word in words):
-                code = self.code(path)
-                if code is not None:
-                    yield code
+            if text is None or not any(word in text for word in words):
+                continue
+            if self._scripts and path not in self._scripts and self._is_program(path, text):
+                continue
+            code = self.code(path)
+            if code is not None:
+                yield code
+
+    def _is_program(self, path: str, text: str) -> bool:
+        if not _SCRIPT.search(text):
+            return False
+        name = re.escape(PurePosixPath(path).stem)
+        imported = re.compile(rf"^\s*(from|import)\b[^#\n]*\b{name}\b", re.MULTILINE)
+        others = (self.text(other) or "" for other in self.repository.files if other != path)
+        return not any(imported.search(other) for other in others)
 
 
 def suggest(
@@ -123,7 +140,7 @@ def suggest(
         repository: The code of the program. It is only read.
         rules: Only findings of these rules; of all without any.
     """
-    texts, seen = _Texts(repository), dict[str, str]()
+    texts, seen = _Texts(repository, report.workload.script), dict[str, str]()
     parts = {*report.workload.input, *report.workload.features}
     suggestions = []
     for branch in branches_of(report):

@@ -32,6 +32,23 @@ def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
     assert suggestion.patch == ""
 
 
+def test_other_programs_of_the_repository_are_not_meant(tmp_path: Path) -> None:
+    main = "\n\nif __name__ == '__main__':\n    print(loader)\n"
+    report = report_with("loader-workers")
+    started = replace(report, workload=replace(report.workload, script="train.py"))
+    (tmp_path / "train.py").write_text("from data import loader\n" + main, encoding="utf-8")
+    (tmp_path / "other.py").write_text(LOADER + "loader = DataLoader(a)\n" + main, encoding="utf-8")
+    (suggestion,) = suggest(started, Repository(tmp_path))
+    assert suggestion.outcome == "none"
+    # What the program imports may have lines for being started alone.
+    (tmp_path / "data.py").write_text(LOADER + "loader = DataLoader(b)\n" + main, encoding="utf-8")
+    (suggestion,) = suggest(started, Repository(tmp_path))
+    assert [change.partition(":")[0] for change in suggestion.changes] == ["data.py"]
+    # Without a known script, both may be meant.
+    (suggestion,) = suggest(report, Repository(tmp_path))
+    assert suggestion.reason == "2 places match"
+
+
 @pytest.mark.parametrize("code", ["[" * 5000, "(" * 5000 + ")" * 5000, "first = ", "\0"])
 def test_files_that_are_not_valid_python_are_passed_over(tmp_path: Path, code: str) -> None:
     (tmp_path / "broken.py").write_text(f"DataLoader(a, {code}", encoding="utf-8")

@@ -52,6 +52,8 @@ class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
     compiled: list[str]
     features: list[str]
     evidence: list[WorkloadEvidence]
+    script: str | None = None
+    """The script that was started, where `perfadvisor run` recorded it."""
 
 
 class RecordedInfo(msgspec.Struct, frozen=True, kw_only=True):
