@@ -47,6 +47,9 @@ _SIDE_WORK: Final[tuple[tuple[str, SideWork], ...]] = (
     ("keras.src.callbacks.tensorboard", "summaries"),
     ("wandb", "summaries"),
     ("mlflow", "summaries"),
+    ("torch._tensor_str", "texts"),
+    ("numpy._core.arrayprint", "texts"),
+    ("numpy.core.arrayprint", "texts"),
 )
 """What the functions of a module are for, where a program can do with less of it."""
 # Reading what these wrote is input.

@@ -34,6 +34,7 @@ from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
 from tb_perfadvisor.instrument.ranks import rank_of_torch, worker_name_of_torch
+from tb_perfadvisor.instrument.trace_files import write_trace
 
 if TYPE_CHECKING:
     import torch.profiler
@@ -154,12 +155,10 @@ def profile(
             hint="Record to a local directory and copy the profile afterwards.",
         )
     written: list[str] = []
-    write = torch.profiler.tensorboard_trace_handler(
-        str(Path(directory).expanduser()), worker_name or worker_name_of_torch(), use_gzip=True
-    )
+    worker = worker_name or worker_name_of_torch()
 
-    def write_trace(recorder: torch.profiler.profile) -> None:
-        write(recorder)
+    def write(recorder: torch.profiler.profile) -> None:
+        write_trace(recorder, Path(directory).expanduser(), worker)
         written.append(directory)
 
     with ExitStack() as stack:
@@ -170,7 +169,7 @@ def profile(
                 schedule=torch.profiler.schedule(
                     wait=wait, warmup=warmup, active=active, repeat=repeat
                 ),
-                on_trace_ready=write_trace,
+                on_trace_ready=write,
                 record_shapes=record_shapes,
                 profile_memory=profile_memory,
                 with_stack=with_stack,

@@ -22,7 +22,13 @@ Value = bool | Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] | float | Text
 
 What = Literal["loader", "dataset", "optimizer", "model", "step loop"]
 SideWork = Literal[
-    "figures", "images", "checkpoints", "summaries", "every few steps", "between epochs"
+    "figures",
+    "images",
+    "checkpoints",
+    "summaries",
+    "texts",
+    "every few steps",
+    "between epochs",
 ]
 """What a program writes for people to look at, or to go on from; and what else it does every few
 steps, such as `if step % 100 == 0`, or behind the loop over the steps of an epoch."""

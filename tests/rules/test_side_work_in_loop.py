@@ -49,6 +49,13 @@ def test_names_all_kinds_and_adds_them_up() -> None:
     assert finding.instance == "drawing figures and saving checkpoints takes 30.0 % of the run"
 
 
+def test_texts_of_tensors_are_made_where_they_are_written() -> None:
+    texts = Line("train.py", 68, 0.7, "step", "torch._tensor.__format__", "texts")
+    (finding,) = find(SideWorkInLoop, program(texts, STEP)) or ()
+    assert finding.instance == "making texts of tensors takes 70.0 % of the run"
+    assert finding.remedies[0].snippet.startswith("log.debug(")
+
+
 def test_nothing_without_enough_looks_or_without_such_work() -> None:
     assert find(SideWorkInLoop, program(figures(0.5), looks=19)) == ()
     assert find(SideWorkInLoop, program(figures(0.5), looks=20))

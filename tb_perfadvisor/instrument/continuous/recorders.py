@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
+from tb_perfadvisor.instrument.trace_files import write_trace
 
 
 class Recorder(Protocol):
@@ -66,8 +68,8 @@ class TorchRecorder:
             self._labels = self._label()
         self._profiler = torch.profiler.profile(
             schedule=schedule,
-            on_trace_ready=torch.profiler.tensorboard_trace_handler(
-                str(directory), self.file_prefix.rstrip("."), use_gzip=True
+            on_trace_ready=partial(
+                write_trace, directory=directory, worker=self.file_prefix.rstrip(".")
             ),
             record_shapes=is_rich,
             profile_memory=is_rich,

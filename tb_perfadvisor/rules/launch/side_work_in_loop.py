@@ -23,11 +23,13 @@ _DOES: dict[SideWork, str] = {
     "images": "encoding images",
     "checkpoints": "saving checkpoints",
     "summaries": "writing summaries",
+    "texts": "making texts of tensors",
     "every few steps": "what the loop does every few steps",
     "between epochs": "what runs between epochs",
 }
 _OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
 """Evaluations, mostly."""
+_REMEDIES = {**dict.fromkeys(_OF_TRAINING, "evaluate-rarely"), "texts": "texts-when-written"}
 _SAVED_PER_EPOCH = 0.5
 """What runs once per epoch can seldom run a tenth as often."""
 _LEAST_SAVED = 0.7
@@ -41,8 +43,8 @@ class SideWorkInLoop(Rule):
 
     What it finds
     -------------
-    Lines of the program that draw figures, encode images, save checkpoints or write summaries
-    between the first and the last step, and take more of the time than the limit. They may be
+    Lines of the program that draw figures, encode images, save checkpoints, write summaries or make
+    texts of tensors between the first and the last step, and take more of the time than the limit. They may be
     outside of all recorded steps. In programs on the CPU, also what the loop does every few steps
     under a condition with a remainder (`if step % 10 == 0`), and what it does between epochs, such
     as evaluating the model, but for epochs of a few steps, which learn from what is made between.
@@ -147,7 +149,7 @@ class SideWorkInLoop(Rule):
                 "measured",
             ),
             evidence=lines_tables(lines),
-            remedies=advise("evaluate-rarely" if is_training else "side-work-rarely"),
+            remedies=advise(_REMEDIES.get(kind, "side-work-rarely")),
         )
 
 

@@ -10,6 +10,8 @@
 * *Filled memory* (`torch.use_deterministic_algorithms`, unless
   `torch.utils.deterministic.fill_uninitialized_memory` is off): `torch.empty`, which otherwise
   writes nothing, fills what it allocates (aten/src/ATen/native/TensorFactories.cpp).
+* *Checked numbers* (`tf.debugging.enable_check_numerics`): TensorFlow adds two operators to each
+  that returns floating-point numbers (tensorflow/python/debug/lib/check_numerics_callback.py).
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ CLOCK_NS = 2_000
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item")
 _ALLOCATIONS = ("aten::empty", "aten::empty_strided", "aten::empty_permuted")
 _FILL = "aten::fill_"
+_NUMBER_CHECKS = ("CheckNumericsV2", "DebugNumericSummaryV2")
+"""What a program calls by itself is `CheckNumerics`."""
 _NO_OUTPUT = f"{NODE}torch::autograd::AccumulateGrad"
 
 
@@ -51,6 +55,8 @@ class Debugging(Struct, frozen=True):
     """Operators of autograd's engine that look for NaNs."""
     fills: Int32
     """Operators that fill memory which the program did not ask to fill."""
+    number_checks: Int32
+    """Operators of TensorFlow that look for infinities and NaNs in what others return."""
 
 
 @memoized
@@ -63,7 +69,10 @@ def debugging(signals: Signals) -> Debugging:
         for index, text in enumerate(trace.strings)
         if text in wanted or text.startswith(NODE)
     }
-    return Debugging(_blocked(trace), _checks(trace, index_of), _fills(trace, index_of))
+    return Debugging(
+        *(_blocked(trace), _checks(trace, index_of), _fills(trace, index_of)),
+        _number_checks(trace),
+    )
 
 
 def _blocked(trace: Trace) -> Int32:
@@ -93,6 +102,13 @@ def _fills(trace: Trace, index_of: Mapping[str, int]) -> Int32:
     allocations = _operators(trace, index_of, _ALLOCATIONS)
     rows = _within(trace, _operators(trace, index_of, (_FILL,)), allocations)
     return _if_nearly_all(is_in(allocations, trace.events.parent[rows]), rows)
+
+
+def _number_checks(trace: Trace) -> Int32:
+    kinds = [n for n, text in enumerate(trace.strings) if text.endswith(_NUMBER_CHECKS)]
+    rows = trace.rows(EventKind.OPERATOR)
+    found: Int32 = rows[is_in(trace.events.name[rows], kinds)]
+    return found if len(found) >= MINIMUM_EVENTS else found[:0]
 
 
 def _if_nearly_all(holds: NDArray[np.bool_], rows: Int32) -> Int32:
