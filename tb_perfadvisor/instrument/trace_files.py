@@ -35,7 +35,7 @@ def write_trace(profiler: Any, directory: Path, worker: str) -> None:
         profiler.export_chrome_trace(written.name)
         try:
             with (
-                open(written.name, "rb") as plain,
+                Path(written.name).open("rb") as plain,
                 gzip.open(path, "wb", compresslevel=_LEVEL) as packed,
             ):
                 shutil.copyfileobj(plain, packed, _PIECE_BYTES)

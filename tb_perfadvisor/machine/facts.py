@@ -186,6 +186,7 @@ ObservedKind = Literal[
     "long kernel",
     "scattered reads",
     "dropped gradients",
+    "subnormal",
     "one-hot",
     "gathered product",
 ]

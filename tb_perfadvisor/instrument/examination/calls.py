@@ -17,7 +17,12 @@ from torch import Tag, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
-from tb_perfadvisor.instrument.examination.content import digest, share_of_zeros
+from tb_perfadvisor.instrument.examination.content import (
+    digest,
+    sample,
+    share_of_subnormals,
+    share_of_zeros,
+)
 from tb_perfadvisor.instrument.examination.lookups import lines_read
 from tb_perfadvisor.instrument.examination.same_rows import copies_of_data
 from tb_perfadvisor.instrument.examination.waves import wave_lengths
@@ -44,7 +49,8 @@ _LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
 MASKING: Final = frozenset({"mul", "mul_", "masked_fill", "masked_fill_", "where"})
 """Operators that may drop elements, by what another input holds."""
-_LEAST_SAMPLED: Final = dict.fromkeys(PRODUCTS, 10_000) | dict.fromkeys(MASKING, 16)
+_CONVOLUTIONS: Final = frozenset({"convolution", "mkldnn_convolution", "_slow_conv2d_forward"})
+_LEAST_SAMPLED: Final = dict.fromkeys(PRODUCTS | _CONVOLUTIONS, 10_000) | dict.fromkeys(MASKING, 16)
 """Smaller inputs are not worth looking for zeros: their products take microseconds."""
 _CALLING_NOTHING: Final = frozenset({"AddBackward0", "CloneBackward0", "AliasBackward0"})
 """Nodes of the backward pass that hand on a gradient as it is, so that no operator shows them."""
@@ -65,6 +71,9 @@ class Operand(Struct, frozen=True):
     """Of its content; None if that was not read."""
     zeros: float | None = None
     """The share of zeros in a sample, where a product or a mask reads it."""
+    subnormals: float = 0.0
+    """The share of numbers too small for the usual form in a sample, where a product or a
+    convolution on the CPU reads it."""
     distinct: int | None = None
     """How many of its elements are no repetition by `expand`; None if all."""
     waves: tuple[int, ...] = ()
@@ -224,14 +233,20 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         self.calls.append(Call(ns=took.host_ns, outputs=outputs, device_ns=device_ns, **seen))
 
     def _operand(self, tensor: Tensor, reads: bool, name: str, kind: str) -> Operand:
-        zeros, number, distinct = None, None, None
+        zeros, number, distinct, subnormals = None, None, None, 0.0
         waves: tuple[int, ...] = ()
         if reads and tensor.layout is torch.strided:
             plain, size = tensor.detach(), tensor.numel() * tensor.element_size()
+            least = _LEAST_SAMPLED.get(name)
+            drawn = (
+                sample(plain, self._chance)
+                if least is not None and tensor.numel() >= least
+                else None
+            )
+            if drawn is not None and not tensor.is_cuda and name not in MASKING:
+                subnormals = share_of_subnormals(drawn)
             if not tensor.requires_grad:
-                least = _LEAST_SAMPLED.get(name)
-                is_large = least is not None and tensor.numel() >= least
-                zeros = share_of_zeros(plain, self._chance) if is_large else None
+                zeros = share_of_zeros(drawn) if drawn is not None else None
                 is_weight = name in PRODUCTS or name in ("convolution", "conv1d")
                 waves = self._wave_lengths(plain) if is_weight and kind == "forward" else ()
             is_copied = tensor.is_cuda and not tensor.is_contiguous()
@@ -242,7 +257,9 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 number = digest(plain)
             distinct = _distinct(tensor)
         storage, shape = _storage(tensor), tuple(tensor.shape)
-        return Operand(storage, shape, tensor.requires_grad, number, zeros, distinct, waves)
+        return Operand(
+            *(storage, shape, tensor.requires_grad, number, zeros, subnormals, distinct, waves)
+        )
 
     def _wave_lengths(self, tensor: Tensor) -> tuple[int, ...]:
         key = _storage(tensor), tuple(tensor.shape)

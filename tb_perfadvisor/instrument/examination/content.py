@@ -13,7 +13,7 @@ from torch import Tensor
 _AT_ONCE: Final = 1 << 20
 """Words of a tensor on a device that are summed at once: its copies take 16 MB."""
 _SAMPLE: Final = 4096
-"""Elements that tell the share of zeros to about a hundredth."""
+"""Elements that tell a share to about a hundredth."""
 
 
 def digest(tensor: Tensor) -> int:
@@ -25,11 +25,23 @@ def digest(tensor: Tensor) -> int:
     return hash((number, tuple(tensor.shape), str(tensor.dtype)))
 
 
-def share_of_zeros(tensor: Tensor, chance: np.random.Generator) -> float:
-    """Of a sample of elements."""
+def sample(tensor: Tensor, chance: np.random.Generator) -> Tensor:
+    """Some thousand elements, drawn at random."""
     places = [chance.integers(0, size, _SAMPLE) for size in tensor.shape]
-    chosen = tuple(torch.from_numpy(each).to(tensor.device) for each in places)
-    return float((tensor[chosen] == 0).double().mean())
+    return tensor[tuple(torch.from_numpy(each).to(tensor.device) for each in places)]
+
+
+def share_of_zeros(elements: Tensor) -> float:
+    """Of a sample."""
+    return float((elements == 0).double().mean())
+
+
+def share_of_subnormals(elements: Tensor) -> float:
+    """Of a sample: floating-point numbers too small for the usual form, which are not zero."""
+    if not elements.is_floating_point():
+        return 0.0
+    sizes = elements.abs()
+    return float(((sizes > 0) & (sizes < torch.finfo(elements.dtype).tiny)).double().mean())
 
 
 def _sums(content: Tensor) -> tuple[int, ...]:

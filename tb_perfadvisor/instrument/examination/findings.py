@@ -21,6 +21,7 @@ from tb_perfadvisor.instrument.examination.product_orders import costly_orders
 from tb_perfadvisor.instrument.examination.repeated import repeated
 from tb_perfadvisor.instrument.examination.scattered import scattered_reads
 from tb_perfadvisor.instrument.examination.sparse import few_rows, mostly_zero, padding
+from tb_perfadvisor.instrument.examination.subnormals import subnormals
 from tb_perfadvisor.instrument.examination.transforms import dense_transforms
 from tb_perfadvisor.instrument.examination.unread import sorted_for_few, unused
 from tb_perfadvisor.machine.facts import Examined, Observed
@@ -40,6 +41,7 @@ _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
         scattered_reads,
         pairwise_differences,
         dropped,
+        subnormals,
     ),
 )
 

@@ -81,9 +81,7 @@ class CheckedNumbers(Rule):
                 low_ns, expected_ns, max(expected_ns, high_ns), single(start, end), "modeled"
             ),
             evidence=(
-                costliest(
-                    "Longest checks", signals.worker, rows, trace.events.duration_ns[rows]
-                ),
+                costliest("Longest checks", signals.worker, rows, trace.events.duration_ns[rows]),
             ),
             remedies=advise("no-number-checks"),
         )

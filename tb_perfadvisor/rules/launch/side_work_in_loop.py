@@ -29,7 +29,10 @@ _DOES: dict[SideWork, str] = {
 }
 _OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
 """Evaluations, mostly."""
-_REMEDIES = {**dict.fromkeys(_OF_TRAINING, "evaluate-rarely"), "texts": "texts-when-written"}
+_REMEDIES: dict[SideWork | None, str] = {
+    **dict.fromkeys(_OF_TRAINING, "evaluate-rarely"),
+    "texts": "texts-when-written",
+}
 _SAVED_PER_EPOCH = 0.5
 """What runs once per epoch can seldom run a tenth as often."""
 _LEAST_SAVED = 0.7
@@ -44,10 +47,11 @@ class SideWorkInLoop(Rule):
     What it finds
     -------------
     Lines of the program that draw figures, encode images, save checkpoints, write summaries or make
-    texts of tensors between the first and the last step, and take more of the time than the limit. They may be
-    outside of all recorded steps. In programs on the CPU, also what the loop does every few steps
-    under a condition with a remainder (`if step % 10 == 0`), and what it does between epochs, such
-    as evaluating the model, but for epochs of a few steps, which learn from what is made between.
+    texts of tensors between the first and the last step, and take more of the time than the limit.
+    They may be outside of all recorded steps. In programs on the CPU, also what the loop does every
+    few steps under a condition with a remainder (`if step % 10 == 0`), and what it does between
+    epochs, such as evaluating the model, but for epochs of a few steps, which learn from what is
+    made between.
 
     Why it matters
     --------------

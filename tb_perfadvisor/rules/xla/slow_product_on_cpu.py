@@ -56,7 +56,9 @@ class SlowProductOnCpu(FasterOperations):
     title = "Multiply in a form that the CPU has fast code for"
 
     minimum_share = Limit(0.05, "share", "Another form is not worth it for less of the step.")
-    minimum_times = Limit(10.0, "ratio", "Products of unusual shapes take some times what they need.")
+    minimum_times = Limit(
+        10.0, "ratio", "Products of unusual shapes take some times what they need."
+    )
 
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS, Need.CPU_PROGRAM)
 
@@ -70,7 +72,9 @@ class SlowProductOnCpu(FasterOperations):
             expected, best = (min(times * one.needed_ns, now) for times in _TIMES_NEEDED)
             if one.is_of_integers:
                 expected = best
-            faster.append(FasterOperation(one.operation, expected, best, max(expected, _WORST * now)))
+            faster.append(
+                FasterOperation(one.operation, expected, best, max(expected, _WORST * now))
+            )
             for other in one.converted:
                 takes = mean_ns(signals, other)
                 faster.append(FasterOperation(other, 0.5 * takes, 0.0, takes))
