@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.machine.facts import Facts, Load
+from tb_perfadvisor.machine.facts import Facts, Lines, Load
 from tb_perfadvisor.rules.steps.step_drift import StepDrift
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
@@ -51,6 +51,14 @@ def test_just_below_and_just_above_the_limits() -> None:
     assert find(StepDrift, rising, settings={"minimum_growth": 0.46}) == ()
     assert len(find(StepDrift, rising, settings={"minimum_growth": 0.44}) or ()) == 1
     assert find(StepDrift, rising, settings={"minimum_steps": 11}) == ()
+
+
+def test_a_rise_that_cannot_have_lasted_is_chance() -> None:
+    # 4.5 ms in 122 ms: a second before, the steps of 10 ms would have taken less than no time.
+    rising = steps(*[0.5 * i for i in range(10)])
+    for seconds, is_found in ((0.25, True), (0.3, False), (1.0, False)):
+        ran = replace(rising, facts=Facts(lines=Lines(seconds, looks=100, lines=())))
+        assert bool(find(StepDrift, ran)) is is_found
 
 
 def test_a_thousand_steps_are_judged_like_ten() -> None:

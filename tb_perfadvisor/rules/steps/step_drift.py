@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 
 
 class StepDrift(Rule):
@@ -32,7 +32,8 @@ class StepDrift(Rule):
     ------------------
     The Theil-Sen slope of the step times, if the Mann-Kendall test finds a trend of at least three
     sigma, also for the number of steps that do not depend on their neighbors. On a machine that
-    other programs used meanwhile, the severity is low. Expected is what the growing part takes
+    other programs used meanwhile, the severity is low. A rise that cannot have lasted since the
+    first step, because steps would have taken less than no time then, is chance. Expected is what the growing part takes
     beyond its first step, over all recorded steps. Low is 0, because the rise may end. High assumes
     that every step is like the last.
 
@@ -74,6 +75,8 @@ class StepDrift(Rule):
             return
         if 2 * trend.part_growth_ns < trend.growth_ns:
             return  # several parts vary, but none explains the trend
+        if trend.growth_ns * _windows_before(signals) > trend.first_ns:
+            return
         claims = in_steps(signals, trend.part, np.arange(count))
         load = signals.trace.facts.load
         high_ns = min(trend.part_growth_ns * (count - 1), total_ns(claims))
@@ -110,3 +113,9 @@ class StepDrift(Rule):
             remedies=advise("keep-numbers", "watch-clocks"),
             severity="low" if load is not None and load.others >= self.busy_machine else None,
         )
+
+
+def _windows_before(signals: Signals) -> float:
+    """How many times as long as the recorded steps the loop ran before them; 0 if unknown."""
+    lines = signals.trace.facts.lines
+    return 0.0 if lines is None else lines.seconds * NS_PER_S / signals.attribution.window_ns
