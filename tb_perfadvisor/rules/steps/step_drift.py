@@ -33,9 +33,9 @@ class StepDrift(Rule):
     The Theil-Sen slope of the step times, if the Mann-Kendall test finds a trend of at least three
     sigma, also for the number of steps that do not depend on their neighbors. On a machine that
     other programs used meanwhile, the severity is low. A rise that cannot have lasted since the
-    first step, because steps would have taken less than no time then, is chance. Expected is what the growing part takes
-    beyond its first step, over all recorded steps. Low is 0, because the rise may end. High assumes
-    that every step is like the last.
+    first step, because steps would have taken less than no time then, is chance. Expected is what
+    the growing part takes beyond its first step, over all recorded steps. Low is 0, because the
+    rise may end. High assumes that every step is like the last.
 
     When to ignore
     --------------
