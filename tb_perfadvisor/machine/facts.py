@@ -187,6 +187,7 @@ ObservedKind = Literal[
     "scattered reads",
     "dropped gradients",
     "subnormal",
+    "unfused attention",
     "one-hot",
     "gathered product",
 ]

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from tb_perfadvisor.instrument.examination.attention import unfused_attention
 from tb_perfadvisor.instrument.examination.calls import Call
 from tb_perfadvisor.instrument.examination.copies import copied_items, repeated_rows
 from tb_perfadvisor.instrument.examination.flow import growing
@@ -42,6 +43,7 @@ _LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
         pairwise_differences,
         dropped,
         subnormals,
+        unfused_attention,
     ),
 )
 

@@ -13,7 +13,7 @@ _SAME_ROWS: Final = frozenset(
     {"native_layer_norm", "layer_norm", "native_dropout", "dropout", "clone", "_to_copy", "cat"}
 )
 """Operators that are no pointwise ones, and whose rows each need the same row of the input."""
-_SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
+SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
 CONVOLUTIONS: Final = frozenset({"convolution", "conv1d"})
 """Under `torch.inference_mode`, the second comes as it is."""
 _SELECTING: Final = frozenset({"index", "index_select", "gather", "masked_select", "take"})
@@ -189,7 +189,7 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
     if call.name in PRODUCTS:
         data = 1 if call.name in ("addmm", "baddbmm", "addmv") else 0
         return Need(need.rows, 1.0, need.is_direct) if at == data else WHOLE
-    if call.name in _SOFTMAX:
+    if call.name in SOFTMAX:
         return Need(need.rows, 1.0, need.is_direct) if _is_over_last(call) else WHOLE
     if call.name in ("constant_pad_nd", "pad"):
         longer = result[-1] / max(operand.shape[-1], 1) if result and operand.shape else 1.0
