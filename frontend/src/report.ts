@@ -69,6 +69,7 @@ export interface WorkloadInfo {
   compiled: string[];
   features: string[];
   evidence: WorkloadEvidence[];
+  script?: string | null;
 }
 /**
  * A part of the program, and what in the profile proves it.
