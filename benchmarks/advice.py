@@ -60,7 +60,7 @@ def main() -> None:
         ]
         print("\n".join(_compiled_page(agreed)))
         if given.write:
-            _write(_COMPILED_BEGIN, _compiled_section(agreed), _COMPILED_END)
+            _write(_COMPILED_BEGIN, compiled_advice.summary_table(agreed), _COMPILED_END)
         return
     verdicts = [judge(case) for case in _cases(given.directory) if given.only in case.name]
     print("\n".join(_page(verdicts)))
@@ -175,25 +175,14 @@ def _accuracy_section(verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield f"Judged on {today:%-d %B %Y}:"
     yield ""
     yield from _summary(verdicts)
-    tested = _groups(verdicts).get("recorded, test half", [])
-    wrong = list(misses(tested, MISSES))
-    if wrong:
-        yield ""
-        yield "What is missed on the test half, by rule:"
-        yield ""
-        yield from wrong
 
 
 def _compiled_page(verdicts: Sequence[compiled_advice.CompiledVerdict]) -> Iterator[str]:
-    yield from _compiled_section(verdicts)
-    yield "\nDisagreements:\n"
-    yield from compiled_advice.case_table(verdicts)
-
-
-def _compiled_section(verdicts: Sequence[compiled_advice.CompiledVerdict]) -> Iterator[str]:
     yield from compiled_advice.summary_table(verdicts)
     yield ""
     yield from compiled_advice.rule_table(verdicts)
+    yield "\nDisagreements:\n"
+    yield from compiled_advice.case_table(verdicts)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,9 @@ def main() -> None:
         folder = options.recorded or Path(temporary)
         if options.recorded is None:
             subprocess.run([sys.executable, str(_PROGRAMS), str(folder)], check=True)
-        text = tables(compare(folder))
-    print(text)
+        comparisons = compare(folder)
+    text = summary(comparisons)
+    print(text + programs(comparisons))
     if options.write:
         page = _ACCURACY.read_text(encoding="utf-8")
         before, rest = page.split(_BEGIN)
@@ -132,8 +133,8 @@ def operands_in(trace: Trace) -> list[Operands | None]:
     return [operands[row] for row in kept.tolist()]
 
 
-def tables(comparisons: list[Comparison]) -> str:
-    """How good the model is, and all programs, as Markdown."""
+def summary(comparisons: list[Comparison]) -> str:
+    """How good the model is, as Markdown."""
     lines = [
         "\n| programs | error of expected, median | largest | within low and high |"
         " TorchInductor saves less than low |\n",
@@ -149,8 +150,15 @@ def tables(comparisons: list[Comparison]) -> str:
                 f"| {part}, {mode} ({len(chosen)}) | {100 * statistics.median(errors):.0f} points"
                 f" | {100 * max(errors):.0f} points | {len(chosen) - below - above} | {below} |\n"
             )
-    lines.append("\n| program | MB now | saved by TorchInductor | low – **expected** – high |\n")
-    lines.append("|---|---|---|---|\n")
+    return "".join(lines) + "\n"
+
+
+def programs(comparisons: list[Comparison]) -> str:
+    """All programs, as Markdown."""
+    lines = [
+        "| program | MB now | saved by TorchInductor | low – **expected** – high |\n",
+        "|---|---|---|---|\n",
+    ]
     for c in comparisons:
         low, high = c.saved(c.strict_bytes), c.saved(c.fused_bytes)
         held = ", held out" if c.part == "held out" else ""
@@ -158,7 +166,7 @@ def tables(comparisons: list[Comparison]) -> str:
             f"| {c.name.replace('_', ' ')}{held} | {c.eager_bytes / _MB:.1f} | {100 * c.true:.0f} %"
             f" | {100 * low:.0f} – **{100 * c.expected:.0f}** – {100 * high:.0f} % |\n"
         )
-    return "".join(lines) + "\n"
+    return "".join(lines)
 
 
 if __name__ == "__main__":

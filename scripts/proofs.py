@@ -32,10 +32,8 @@ def page() -> str:
     """The page with the section as the ledgers have it."""
     lines: list[str] = []
     proofs, no_ops = read(LEDGER), read(NO_OPS)
-    for in_turns, heading in ((True, "In turns"), (False, "One after the other")):
-        lines += [f"**{heading}**", ""]
-        lines += [*markdown_table([each for each in proofs if each.in_turns == in_turns]), ""]
-        lines += [*_of_no_ops([each for each in no_ops if each.in_turns == in_turns]), ""]
+    lines += [*markdown_table([each for each in proofs if each.in_turns]), ""]
+    lines += [*_of_no_ops([each for each in no_ops if each.in_turns])]
     text = PAGE.read_text(encoding="utf-8")
     section = "\n".join(lines).rstrip("\n")
     made, count = _SECTION.subn(lambda found: f"{found[1]}\n{section}\n\n{found[2]}", text)

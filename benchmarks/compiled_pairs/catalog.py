@@ -13,10 +13,7 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from compiled_pairs.families.catalog import FAMILY_PAIRS, generation_of
 from compiled_pairs.pair import CompiledPair, Kind
-from compiled_pairs.second_families.catalog import SECOND_FAMILY_PAIRS
-from compiled_pairs.second_families.catalog import generation_of as second_generation_of
 
 Split = Literal["tune", "test"]
 
@@ -587,10 +584,6 @@ _TESTS = _tests_by_lot("cause") | _tests_by_lot("trap") | _tests_by_lot("healthy
 
 def generations_of(pair: CompiledPair) -> tuple[str, ...]:
     """The generations in the order in which a pair is compiled for them, by lot."""
-    if pair in SECOND_FAMILY_PAIRS:
-        return (second_generation_of(pair),)
-    if pair.family:
-        return (generation_of(pair),)
     if pair in TUNED_PAIRS:
         return GENERATIONS
     names = sorted(pair.name for pair in DRAWN_PAIRS)
@@ -606,4 +599,4 @@ def split_of(pair: CompiledPair) -> Split:
 
 def pair_named(name: str) -> CompiledPair:
     """A pair by name; raises KeyError for an unknown name."""
-    return {pair.name: pair for pair in (*PAIRS, *FAMILY_PAIRS, *SECOND_FAMILY_PAIRS)}[name]
+    return {pair.name: pair for pair in PAIRS}[name]

@@ -13,10 +13,7 @@ import msgspec
 from compiled_tpu import generation_named, schedule_of
 
 from compiled_pairs.catalog import GENERATIONS, PAIRS, generations_of, pair_named
-from compiled_pairs.families.catalog import FAMILY_PAIRS
-from compiled_pairs.families.catalog import GENERATIONS as FAMILY_GENERATIONS
 from compiled_pairs.pair import CompiledPair
-from compiled_pairs.second_families.catalog import SECOND_FAMILY_PAIRS
 from tb_perfadvisor.testing.compiled import write_compiled
 from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
@@ -54,7 +51,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--patience", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--at-once", type=int, default=_AT_ONCE, metavar="N")
-    parser.add_argument("--generation", choices=FAMILY_GENERATIONS, action="append")
+    parser.add_argument("--generation", choices=GENERATIONS, action="append")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -75,14 +72,10 @@ def main() -> None:
             program = msgspec.structs.replace(program, kernels=kernels)
             write(path.parent, pair_named(path.parts[-3]), path.parts[-4], program)
         return
-    pairs = [
-        pair
-        for pair in (*PAIRS, *FAMILY_PAIRS, *SECOND_FAMILY_PAIRS)
-        if any(text in pair.name for text in given.only or [""])
-    ]
+    pairs = [pair for pair in PAIRS if any(text in pair.name for text in given.only or [""])]
     refused = 0
     for number in range(given.rounds):
-        for generation in given.generation or FAMILY_GENERATIONS:
+        for generation in given.generation or GENERATIONS:
             missing = [
                 (pair, role)
                 for pair in pairs

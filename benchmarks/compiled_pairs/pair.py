@@ -27,7 +27,5 @@ class CompiledPair:
     reduce or gather for a small layer stays exposed."""
     chips: int = 1
     """Chips that execute it together."""
-    family: str = ""
-    """The family of programs, for those that were written by family."""
     has_shown_a_bug: bool = False
     """A test program on which something was fixed."""

@@ -108,20 +108,11 @@ class Program:
         return not set(self.verdict.names).isdisjoint(self.truth.causes)
 
 
-def batches() -> list[str]:
-    """The names of all batches, in alphabetical order."""
-    return sorted(
-        path.stem
-        for path in FOLDER.glob("*.toml")
-        if not path.stem.endswith(("_truths", "_verdicts"))
-    )
-
-
 def programs(batch: str) -> list[Program]:
     """The programs of a batch, in the order of the list.
 
     Args:
-        batch: `pytorch`: the name of its files.
+        batch: `gpu`: the name of its files.
     """
     truths, verdicts = (_rows(f"{batch}_{what}.toml") for what in ("truths", "verdicts"))
     return [
@@ -154,6 +145,23 @@ def recipes(batch: str) -> list[Recipe]:
     ]
 
 
+def judged_before() -> list[Program]:
+    """The programs of all batches that have been judged, as `judged/` keeps them."""
+    return [
+        Program(
+            name=row["name"],
+            framework=collection["framework"],
+            repository=collection["repository"],
+            left_out=row.get("left_out", ""),
+            truth=_truth(row),
+            verdict=_verdict(row if "causes" in row else None),
+        )
+        for name in ("public", "small")
+        for collection in _table(f"judged/{name}.toml")["collection"]
+        for row in collection["programs"]
+    ]
+
+
 def judged(batch: Sequence[Program]) -> list[Program]:
     """Those with a truth and a verdict."""
     return [each for each in batch if each.truth is not None and each.verdict is not None]
@@ -162,7 +170,8 @@ def judged(batch: Sequence[Program]) -> list[Program]:
 def _truth(row: dict[str, Any]) -> Truth | None:
     if "causes" not in row:
         return None
-    return Truth(tuple(row["causes"]), row["change"], row.get("gain"), row["reason"])
+    best_gain = row.get("best_gain")
+    return Truth(tuple(row["causes"]), row["change"], best_gain, row.get("reason", ""))
 
 
 def _verdict(row: dict[str, Any] | None) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Writes the section *First try* of docs/accuracy.md."""
+"""What was judged of a batch of profiles, as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def section(
     tuning: Sequence[HistoryVerdict],
     judged: str,
 ) -> Iterator[str]:
-    """The lines of docs/accuracy.md."""
+    """The lines about the first batch."""
     yield from _judged_once(verdicts, judged)
     yield from _shares("first finding right", sum(v.is_right for v in verdicts), len(verdicts))
     for half, rows, target in (("test", test, "≥ 70 %"), ("tuning", tuning, "–")):
@@ -37,7 +37,7 @@ def section(
 def later_section(
     verdicts: Sequence[ProfileVerdict], earlier: Sequence[tuple[int, int]], judged: str
 ) -> Iterator[str]:
-    """The lines of docs/accuracy.md about the second batch, or a later one.
+    """The lines about the second batch, or a later one.
 
     Args:
         verdicts: Of the batch.

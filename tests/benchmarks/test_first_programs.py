@@ -15,19 +15,17 @@ from first_programs.recipes import (
     Program,
     Truth,
     Verdict,
-    batches,
+    judged_before,
     programs,
     recipes,
 )
 
 
-@pytest.mark.parametrize("batch", batches())
-def test_the_list_names_what_it_needs(batch: str) -> None:
-    listed = recipes(batch)
+def test_the_list_names_what_it_needs() -> None:
+    listed = recipes("gpu")
     assert len({recipe.name for recipe in listed}) == len(listed) >= 20
-    assert {name for recipe in listed for name in recipe.data} <= set(data.GENERATORS)
     known = {recipe.name for recipe in listed}
-    assert known == {program.name for program in programs(batch)}
+    assert known == {program.name for program in programs("gpu")}
 
 
 def test_the_list_of_proofs_names_what_it_needs() -> None:
@@ -113,7 +111,7 @@ def test_batches_are_pooled_by_framework() -> None:
 def test_the_page_pools_all_batches() -> None:
     page = FOLDER.parents[1] / "docs" / "accuracy.md"
     written = page.read_text(encoding="utf-8")
-    assert "\n".join(pooled([programs(batch) for batch in batches()])) in written
+    assert "\n".join(pooled([judged_before()])) in written
 
 
 def test_programs_of_our_own_are_counted_by_framework() -> None:
@@ -127,12 +125,7 @@ def test_programs_of_our_own_are_counted_by_framework() -> None:
 
 
 def test_each_patch_of_our_own_programs_is_of_a_listed_program() -> None:
-    folder = FOLDER.parent / "small_programs"
-    listed = {
-        recipe.command[1].removesuffix(".py")
-        for batch in batches()
-        if batch.startswith("small")
-        for recipe in recipes(batch)
-    }
+    folder = FOLDER.parent / "gpu_programs"
+    listed = {recipe.command[1].removesuffix(".py") for recipe in recipes("gpu")}
     assert {path.stem for path in folder.glob("*.py")} == listed
     assert {path.stem for path in folder.glob("*.patch")} <= listed
