@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import types
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 import tb_perfadvisor
 from tb_perfadvisor.cli import app
 from tb_perfadvisor.engine import config
+from tests.support.command import run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -59,20 +59,25 @@ def test_the_index_names_every_page() -> None:
     assert pages - linked == set()
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
-def test_links_lead_to_files_and_headings(name: str) -> None:
-    folder = (ROOT / name).parent
-    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[name]):
-        if "://" in target:
-            continue
-        path, _, heading = target.partition("#")
-        file = (folder / path).resolve() if path else ROOT / name
-        assert file.exists(), target
-        if heading:
-            text = file.read_text(encoding="utf-8")
-            titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-            assert heading in anchors, target
+def test_links_lead_to_files_and_headings() -> None:
+    links = [
+        (name, *target.partition("#")[::2])
+        for name, text in PAGES.items()
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if "://" not in target
+    ]
+    dead = []
+    for name, path, heading in links:
+        file = (ROOT / name).parent / path if path else ROOT / name
+        if not file.exists() or (heading and heading not in _anchors(file)):
+            dead.append((name, path, heading))
+    assert dead == []
+
+
+@cache
+def _anchors(file: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -95,12 +100,11 @@ def test_there_is_output_to_compare() -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), _examples())
-def test_commands_print_what_the_documents_show(command: str, output: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", *shlex.split(command)[1:]],
-        capture_output=True, text=True, cwd=ROOT, timeout=120, check=True,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
-    )  # fmt: skip
+def test_commands_print_what_the_documents_show(
+    command: str, output: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = run(*shlex.split(command)[1:], width=80)
     printed = [line.rstrip() for line in done.stdout.splitlines()]
     # Between two ellipses stands an unbroken part of the output; parts keep their order.
     start = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,82 +28,94 @@ HOST_CELLS = "....DDdooOLSARCcpuBzZ"
 DEVICE_CELLS = "....KKKHHkNNhqgbm"
 
 
-def by_id(rule: type[Rule]) -> str:
-    return rule.id
-
-
-every_rule = pytest.mark.parametrize("rule", RULES, ids=by_id)
-every_rule_of_ours = pytest.mark.parametrize("rule", builtin_rules(), ids=by_id)
-
-
 def test_there_are_rules() -> None:
     assert len(RULES) >= 10
     assert len({rule.id for rule in RULES}) == len(RULES)
 
 
-@every_rule
-def test_the_docstring_is_the_page(rule: type[Rule]) -> None:
-    sections = rule.sections()
-    assert [heading for heading in SECTIONS if not sections.get(heading)] == []
-    assert list(sections) == list(SECTIONS), "the sections come in this order"
-    summary = (rule.__doc__ or "").strip().splitlines()[0]
-    assert summary.endswith(".")
-    page = rule_page(rule)
-    for heading in SECTIONS:
-        assert f"## {heading}\n\n{sections[heading]}" in page
+def faults_of(
+    check: Callable[[type[Rule]], Iterable[tuple[bool, str]]], rules: tuple[type[Rule], ...] = RULES
+) -> list[str]:
+    """What a check of single rules does not find as it must be, with the rule."""
+    return [f"{rule.id}: {claim}" for rule in rules for holds, claim in check(rule) if not holds]
 
 
-@every_rule
-def test_names_agree(rule: type[Rule]) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id)
-    # InputStall, not the plural and no abbreviation: the id in camel case.
-    assert rule.__name__.lower() == rule.id.replace("-", "")
-    assert rule.__module__.rsplit(".", 1)[-1] == rule.id.replace("-", "_")
+def test_the_docstring_is_the_page() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        sections = rule.sections()
+        yield list(sections) == list(SECTIONS), "all sections are there, in this order"
+        yield all(sections.values()), "no section is empty"
+        yield (rule.__doc__ or "").strip().splitlines()[0].endswith("."), "the summary is a line"
+        page = rule_page(rule)
+        for heading, text in sections.items():
+            yield f"## {heading}\n\n{text}" in page, f"{heading!r} is on the page"
+
+    assert faults_of(check) == []
 
 
-@every_rule_of_ours
-def test_one_rule_one_file_one_test(rule: type[Rule]) -> None:
-    assert rule.__module__ == f"tb_perfadvisor.rules.{rule.category}.{rule.id.replace('-', '_')}"
-    test = TESTS / f"test_{rule.id.replace('-', '_')}.py"
-    assert test.is_file(), f"{test.name} is missing"
-    text = test.read_text(encoding="utf-8")
-    assert re.search(rf"check_rule\(\s*{rule.__name__}\b", text), "no check_rule in its test"
+def test_names_agree() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        yield bool(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id)), "words with hyphens"
+        # InputStall, not the plural and no abbreviation: the id in camel case.
+        yield rule.__name__.lower() == rule.id.replace("-", ""), "the class is named like the id"
+        module = rule.__module__.rsplit(".", 1)[-1]
+        yield module == rule.id.replace("-", "_"), "the module is named like the id"
+
+    assert faults_of(check) == []
 
 
-@every_rule
-def test_the_title_is_an_imperative(rule: type[Rule]) -> None:
-    assert re.match(r"[A-Z][a-z]", rule.title)
-    assert not rule.title.endswith(".")
-    assert len(rule.title) <= 70
-    # Neither a gerund nor a third person.
-    assert not re.match(r"\w{3,}(ing|ies|es)\b", rule.title)
+def test_one_rule_one_file_one_test() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        name = rule.id.replace("-", "_")
+        module = f"tb_perfadvisor.rules.{rule.category}.{name}"
+        yield rule.__module__ == module, f"it is in {module}"
+        test = TESTS / f"test_{name}.py"
+        calls = rf"check_rule\(\s*{rule.__name__}\b"
+        has_test = test.is_file() and re.search(calls, test.read_text(encoding="utf-8"))
+        yield bool(has_test), f"{test.name} calls check_rule"
+
+    assert faults_of(check, builtin_rules()) == []
 
 
-@every_rule
-def test_limits_have_a_unit_and_a_reason(rule: type[Rule]) -> None:
-    for name, limit in rule.limits().items():
-        assert limit.unit in UNITS, name
-        assert re.fullmatch(r"[A-Z0-9].{20,}\.", limit.why), f"{name} does not say why"
-        assert rule({name: limit.value * 2}).__dict__[name] == limit.value * 2
+def test_the_title_is_an_imperative() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        yield bool(re.match(r"[A-Z][a-z]", rule.title)), "the title starts with a capital"
+        yield not rule.title.endswith("."), "the title has no full stop"
+        yield len(rule.title) <= 70, "the title has at most 70 characters"
+        is_other = re.match(r"\w{3,}(ing|ies|es)\b", rule.title)
+        yield not is_other, "the title is neither a gerund nor a third person"
+
+    assert faults_of(check) == []
 
 
-@every_rule
-def test_a_setting_that_names_no_limit_is_refused(rule: type[Rule]) -> None:
-    with pytest.raises(UsageError, match="has no limit no_such_limit"):
-        rule({"no_such_limit": 1.0})
+def test_limits_have_a_unit_and_a_reason() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        for name, limit in rule.limits().items():
+            yield limit.unit in UNITS, f"{name} has a unit"
+            yield bool(re.fullmatch(r"[A-Z0-9].{20,}\.", limit.why)), f"{name} says why"
+            given = rule({name: limit.value * 2})
+            yield given.__dict__[name] == limit.value * 2, f"{name} can be set"
+
+    assert faults_of(check) == []
 
 
-@every_rule
-def test_needs_are_distinct(rule: type[Rule]) -> None:
-    assert all(isinstance(need, Need) for need in rule.needs)
-    assert len(set(rule.needs)) == len(rule.needs)
+def test_a_setting_that_names_no_limit_is_refused() -> None:
+    for rule in RULES:
+        with pytest.raises(UsageError, match="has no limit no_such_limit"):
+            rule({"no_such_limit": 1.0})
 
 
-@every_rule
-def test_a_refined_rule_exists_and_is_general(rule: type[Rule]) -> None:
-    if rule.refines is not None:
-        (general,) = [other for other in RULES if other.id == rule.refines]
-        assert general.refines is None, "findings nest one deep"
+def test_needs_are_distinct() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        yield all(isinstance(need, Need) for need in rule.needs), "needs are of `Need`"
+        yield len(set(rule.needs)) == len(rule.needs), "needs are distinct"
+
+    assert faults_of(check) == []
+
+
+def test_a_refined_rule_exists_and_is_general() -> None:
+    general = {rule.id for rule in RULES if rule.refines is None}  # findings nest one deep
+    assert {rule.refines for rule in RULES} - general == {None}
 
 
 def check_every_rule(run: Run) -> None:
