@@ -13,11 +13,12 @@ from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.nsight.database import (
     METADATA,
     Database,
+    Kind,
     metadata_of,
     open_database,
 )
 from tb_perfadvisor.ingest.nsight.nccl_calls import NCCL_NAME
-from tb_perfadvisor.ingest.nsight.ranges import ADDED, is_operator
+from tb_perfadvisor.ingest.nsight.ranges import is_operator, spelled
 
 Rename = Callable[[str], str]
 
@@ -48,6 +49,8 @@ _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Columns of numbers by table."""
 _NAME_COLUMNS: Final = ("demangledName", "shortName", "nameId", "textId")
+_TYPES: Final[Mapping[str, Kind]] = {"text": str, "binaryData": bytes}
+"""Columns of the ranges that are no numbers."""
 _METADATA: Final = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 
 
@@ -99,13 +102,13 @@ def _write_ranges(
     known = ("start", "end", "eventType", "globalTid", "textId", "text", "binaryData")
     columns = [column for column in known if database.has(table, column)]
     rows = []
-    for row in database.rows(", ".join(columns), table) if columns else ():
+    for row in database.rows(table, {column: _TYPES.get(column, int) for column in columns}):
         values: dict[str, Any] = dict(zip(columns, row, strict=True))
-        if isinstance(values.get("text"), str):
+        if values.get("text") is not None:
             values["text"] = _range(values["text"], names)
         key = values.get("textId")
-        called = NCCL_NAME.match(database.strings.get(key, "")) if type(key) is int else None
-        if type(key) is int:
+        called = NCCL_NAME.match(database.strings.get(key, "")) if key is not None else None
+        if key is not None:
             renames[key] = names.as_written if called else lambda text: _range(text, names)
         if called is None:  # only NCCL's payloads are known to hold numbers alone
             values["binaryData"] = None
@@ -115,11 +118,9 @@ def _write_ranges(
 
 def _range(text: str, names: Names) -> str:
     """A range's name replaced; what PyTorch adds to it stays: numbers and shapes."""
-    match = ADDED.search(text)
-    end = match.start() if match else len(text)
-    name, added = text[:end], text[end:]
-    rename = names.operator if is_operator(name, added) else names.marker
-    return f"{rename(name)}{added}"
+    parts = spelled(text)
+    rename = names.operator if is_operator(parts.name, parts.added) else names.marker
+    return f"{rename(parts.name)}{parts.added}"
 
 
 def _renamer(table: str, names: Names) -> Rename:
@@ -152,12 +153,10 @@ def _write_texts(database: Database, target: sqlite3.Connection, names: Names) -
         columns = [column for column in (*known, text) if database.has(table, column)]
         if text not in columns:
             continue
+        types = {column: str if column == text else int for column in columns}
         rows = [
-            tuple(
-                (rename(value) if column == text else None) if isinstance(value, str) else value
-                for column, value in zip(columns, row, strict=True)
-            )
-            for row in database.rows(", ".join(f'"{column}"' for column in columns), table)
+            (*row[:-1], None if row[-1] is None else rename(row[-1]))
+            for row in database.rows(table, types)
         ]
         _insert(target, table, columns, rows)
     _insert(

@@ -1,14 +1,18 @@
 """Reads the tables of an SQLite database that may be damaged, or made to do harm.
 
 The database is copied first: SQLite then neither writes beside the user's file nor waits for its
-locks, and a file that is replaced meanwhile cannot take its place. Only plain tables are read. No
-view, trigger, virtual table or extension runs, and no function but those that the queries here use.
+locks, and a file that is replaced meanwhile cannot take its place. Only plain columns of plain
+tables are read, and only values of the type that is asked for. No view, trigger, virtual table,
+computed column or extension runs, and no function but those that the queries here use. What is read
+counts against the budget of the file, and so does the time that SQLite takes.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,60 +24,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.format import Opener
 from tb_perfadvisor.units import format_bytes
 
 Int64 = NDArray[np.int64]
 Rows = list[tuple[Any, ...]]
+Kind = type[int] | type[str] | type[bytes]
+
+_WORD: Final = re.compile(r"[A-Za-z]\w*")
 
 _PIECE_BYTES: Final = 1 << 20
 _ROWS: Final = 1 << 9
 """Rows that are Python objects at the same time: so few that they stay in the processor's cache and
 that no garbage collection begins."""
-_MAX_TEXT_BYTES: Final = 1 << 20
-"""Of one text: names of kernels have some kilobytes at most."""
+_MOST_BLOB_BYTES: Final = 1 << 12
+"""Of one value: NCCL's payloads have less than a hundred bytes."""
 _MAX_ROWS: Final = 1 << 25
 """More events take several gigabytes of memory."""
-_FUNCTIONS: Final = frozenset({"ifnull", "substr", "instr"})
+_BYTES_OF_INTEGER: Final = 16
+"""In a column of the table, and in the trace."""
+_STEPS: Final = 1 << 20
+"""Instructions of SQLite's machine between two looks at how many there were."""
+_FREE_STEPS: Final = 1 << 25
+"""A second or less, whatever the size of the file."""
+_STEPS_PER_BYTE: Final = 64
+"""Recorded exports need less than 4. In a file whose pages refer to each other, there is no end."""
+_FUNCTIONS: Final = frozenset({"ifnull", "length", "typeof"})
 _ALLOWED: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
+_MOST_DEFINITION_BYTES: Final = 1 << 14
+"""Of one table: those of Nsight Systems have less than two thousand."""
 METADATA: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """What the export says of itself; the second name is that of releases before 2023.2."""
 _HINT: Final = "Export the recording again: `nsys export --type sqlite FILE.nsys-rep`."
 
 
+def of_type(column: str, kind: Kind) -> str:
+    """The SQL of a column's values of a type; NULL for all others, which are not even loaded."""
+    if kind is bytes:  # some versions write hexadecimal digits
+        return (
+            f"CASE typeof(\"{column}\") WHEN 'text' THEN \"{column}\" WHEN 'blob' THEN "
+            f'CASE WHEN length("{column}") <= {_MOST_BLOB_BYTES} THEN "{column}" END END'
+        )
+    name = "integer" if kind is int else "text"
+    return f'CASE typeof("{column}") WHEN \'{name}\' THEN "{column}" END'
+
+
+FINISHED: Final = f"{of_type('end', int)} >= {of_type('start', int)}"
+"""Rows with a start and an end."""
+
+
 class Database:
     """The plain tables of an open database."""
 
-    def __init__(self, connection: sqlite3.Connection, where: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, where: str, budget: Budget) -> None:
         """List the tables and their columns.
 
         Args:
             connection: Nothing else may use it.
             where: The file's path, for errors.
+            budget: What may be kept of it.
 
         Raises:
             UnreadableProfileError: If it is no database, or a damaged one.
         """
+        self.budget = budget
         self._connection = connection
         self._where = where
         self._texts: dict[int, str] = {}
+        self._columns: dict[str, dict[str, bool]] = {}
+        self._left_steps = _FREE_STEPS + _STEPS_PER_BYTE * budget.read_bytes
+        connection.text_factory = self._text
+        connection.set_progress_handler(self._count_steps, _STEPS)
         definitions = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name"
-        self._columns: dict[str, tuple[str, ...]] = {
-            name: self._columns_of(name)
-            for name, definition in chain.from_iterable(self._slices(definitions))
-            if isinstance(name, str)
-            and isinstance(definition, str)
-            and not definition.lstrip()[:40].upper().startswith("CREATE VIRTUAL")
+        self._tables = {
+            name
+            for name, definition in chain.from_iterable(self._query(definitions))
+            if isinstance(name, str) and isinstance(definition, str) and _is_plain(name, definition)
         }
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with these columns."""
-        return table in self._columns and set(columns) <= set(self._columns[table])
+        """Whether there is such a table with these columns.
 
-    def columns(self, table: str) -> tuple[str, ...]:
-        """The columns of a table; none if it is missing."""
-        return self._columns.get(table, ())
+        Raises:
+            UnreadableProfileError: If one of them is computed.
+        """
+        is_plain = self._columns_of(table)
+        if not is_plain or not is_plain.keys() >= {*columns}:
+            return False
+        for column in columns:
+            if not is_plain[column]:
+                raise UnreadableProfileError(
+                    f"the column {column} of its table {table} is computed, but Nsight Systems "
+                    "stores all values.",
+                    where=self._where,
+                    hint=_HINT,
+                )
+        return True
 
     def integers(
         self, table: str, columns: Mapping[str, str | None], where: str = ""
@@ -82,8 +130,9 @@ class Database:
 
         Args:
             table: May be missing: then all columns are empty.
-            columns: The SQL of each, such as a column's name. None if the export lacks it. Values
-                that are no integers become -1.
+            columns: The names in the table, or products and sums of them. None for -1 in all rows,
+                which are also the values of columns that the table lacks, and those that are no
+                integers.
             where: SQL that rows have to satisfy.
 
         Returns:
@@ -92,54 +141,70 @@ class Database:
         Raises:
             UnreadableProfileError: If the database is damaged, or the table is too large.
         """
-        if table not in self._columns:
+        if not self.has(table):
             return {name: np.empty(0, np.int64) for name in columns}
-        terms = ", ".join(term or "-1" for term in columns.values())
+        terms = ", ".join(self._integer(table, term) for term in columns.values())
         parts: list[Int64] = []
-        for rows in self.slices(terms, table, where):
+        for rows in self._select(terms, table, where):
+            self.budget.keep(len(rows), _BYTES_OF_INTEGER * len(rows) * len(columns))
             values = integers(chain.from_iterable(rows))
             parts.append(values.reshape(len(rows), len(columns)))
         joined = np.concatenate(parts) if parts else np.empty((0, len(columns)), np.int64)
         return {name: joined[:, place] for place, name in enumerate(columns)}
 
-    def rows(self, columns: str, table: str, where: str = "") -> Rows:
-        """All rows of a table as they are: numbers, texts, bytes or None. Empty if it is missing.
+    def rows(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Rows:
+        """All rows of a table: integers, texts and bytes. Empty if it lacks one of the columns.
+
+        Args:
+            table: May be missing.
+            columns: The type of each. Values that have another one become None.
+            where: SQL that rows have to satisfy.
 
         Raises:
             UnreadableProfileError: If the database is damaged, or the table is too large.
         """
-        return [*chain.from_iterable(self.slices(columns, table, where))]
+        return [*chain.from_iterable(self.slices(table, columns, where))]
 
-    def slices(self, columns: str, table: str, where: str = "") -> Iterator[Rows]:
-        """Rows of a table in slices, as they are. None if it is missing.
+    def slices(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Iterator[Rows]:
+        """The same rows in slices.
 
         Raises:
             UnreadableProfileError: If the database is damaged, or the table is too large.
         """
-        if table in self._columns:
-            condition = f" WHERE {where}" if where else ""
-            yield from self._slices(f'SELECT {columns} FROM "{table}"{condition}')
+        if columns and self.has(table, *columns):
+            terms = ", ".join(of_type(column, kind) for column, kind in columns.items())
+            for rows in self._select(terms, table, where):
+                # Texts were counted when they were read.
+                blobs = (value for row in rows for value in row if type(value) is bytes)
+                size_bytes = sum(map(len, blobs)) if bytes in columns.values() else 0
+                self.budget.keep((1 + len(columns)) * len(rows), size_bytes)
+                yield rows
 
     @property
     def strings(self) -> Mapping[int, str]:
         """The texts of `StringIds`, to which the columns of other tables refer."""
-        if not self._texts and self.has("StringIds", "id", "value"):
-            limit = f"substr(value, 1, {_MAX_TEXT_BYTES})"
-            for rows in self.slices(f"id, {limit}", "StringIds"):
-                self._texts.update(
-                    (key, text) for key, text in rows if type(key) is int and type(text) is str
-                )
+        if not self._texts:
+            for rows in self.slices("StringIds", {"id": int, "value": str}):
+                self._texts.update((key, text) for key, text in rows if None not in (key, text))
         return self._texts
 
-    def _columns_of(self, table: str) -> tuple[str, ...]:
-        quoted = table.replace('"', '""')
-        try:
-            cursor = self._connection.execute(f'SELECT * FROM "{quoted}" LIMIT 0')
-        except (sqlite3.Error, UnicodeDecodeError):  # such as a column that calls a function
-            return ()
-        return tuple(column for column, *_ in cursor.description)
+    def _integer(self, table: str, term: str | None) -> str:
+        if term is None or not self.has(table, *_WORD.findall(term)):
+            return "-1"
+        return _WORD.sub(lambda column: of_type(column[0], int), term)
 
-    def _slices(self, query: str) -> Iterator[Rows]:
+    def _select(self, terms: str, table: str, where: str) -> Iterator[Rows]:
+        condition = f" WHERE {where}" if where else ""
+        return self._query(f'SELECT {terms} FROM "{table}"{condition}')
+
+    def _columns_of(self, table: str) -> Mapping[str, bool]:
+        """Whether each column of a table is a plain one, by name; empty if it is no plain table."""
+        if table in self._tables and table not in self._columns:
+            rows = chain.from_iterable(self._query(f'PRAGMA table_xinfo("{table}")'))
+            self._columns[table] = {name: hidden == 0 for _, name, _, _, _, _, hidden in rows}
+        return self._columns.get(table, {})
+
+    def _query(self, query: str) -> Iterator[Rows]:
         count = 0
         try:
             cursor = self._connection.execute(query)
@@ -149,15 +214,38 @@ class Database:
                     break
                 yield rows
         except (sqlite3.Error, OverflowError) as error:
-            raise UnreadableProfileError(
-                f"the database is damaged: {error}.", where=self._where, hint=_HINT
-            ) from error
+            reason = f"the database is damaged: {error}."
+            if self._left_steps < 0:
+                reason = (
+                    "the database is damaged: it takes much longer to read than its size tells."
+                )
+            raise UnreadableProfileError(reason, where=self._where, hint=_HINT) from error
         if count > _MAX_ROWS:
             raise UnreadableProfileError(
                 f"one of its tables has more than {_MAX_ROWS:,} rows, too many to analyze at once.",
                 where=self._where,
                 hint="Record less: `nsys profile --duration SECONDS`, or a capture range.",
             )
+
+    def _text(self, raw: bytes) -> str:
+        self.budget.keep(size_bytes=len(raw))
+        # A damaged text is read as far as possible; names are shown, not interpreted.
+        return raw.decode("utf-8", "replace")
+
+    def _count_steps(self) -> bool:
+        """Whether SQLite has to stop."""
+        self._left_steps -= _STEPS
+        return self._left_steps < 0
+
+
+def _is_plain(name: str, definition: str) -> bool:
+    """Whether this is the definition of a table, neither a virtual one nor of another name.
+
+    SQLite writes the first two words of each definition in the same way.
+    """
+    return (
+        re.match(rf"CREATE TABLE [\"'`\[]?{re.escape(name)}[\"'`\]]?\s*\(", definition) is not None
+    )
 
 
 def integers(values: Iterable[object]) -> Int64:
@@ -177,9 +265,8 @@ def metadata_of(database: Database) -> dict[str, str]:
     """
     rows: Rows = []
     for table in METADATA:
-        if database.has(table, "name", "value"):
-            rows += database.rows("name, value", table)
-    return {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
+        rows += database.rows(table, {"name": str, "value": str})
+    return {name: value for name, value in rows if None not in (name, value)}
 
 
 @contextmanager
@@ -196,23 +283,23 @@ def open_database(files: Mapping[str, Opener]) -> Iterator[Database]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfadvisor-")))
         target = folder / "export.sqlite"
+        budget = Budget(where)
         for path, open_file in files.items():
             # The log beside `x.sqlite` is `x.sqlite-wal`.
             with open_file() as stream:
-                _copy(stream, Path(f"{target}{path.removeprefix(where)}"), path)
+                _copy(stream, Path(f"{target}{path.removeprefix(where)}"), path, budget)
         connection = _connect(target, where)
         stack.callback(connection.close)
-        yield Database(connection, where)
+        yield Database(connection, where, budget)
 
 
 def _connect(path: Path, where: str) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path)
-        # A damaged text is read as far as possible; names are shown, not interpreted.
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {setting}")
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with _short_definitions(connection):
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
         raise UnreadableProfileError(
             f"the database cannot be opened: {error}.", where=where, hint=_HINT
@@ -221,23 +308,37 @@ def _connect(path: Path, where: str) -> sqlite3.Connection:
     return connection
 
 
+@contextmanager
+def _short_definitions(connection: sqlite3.Connection) -> Iterator[None]:
+    """SQLite keeps all definitions, which may share one long text in the file."""
+    if sys.version_info < (3, 11):
+        yield
+        return
+    limit = connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MOST_DEFINITION_BYTES)
+    yield
+    connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, limit)
+
+
 def _authorize(
     action: int, first: str | None, second: str | None, database: str | None, source: str | None
 ) -> int:
     """Allow reading, and nothing on behalf of a view or a trigger."""
-    if source is not None:
-        return sqlite3.SQLITE_DENY
-    is_function = action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS
-    return sqlite3.SQLITE_OK if action in _ALLOWED or is_function else sqlite3.SQLITE_DENY
+    is_allowed = (
+        action in _ALLOWED
+        or (action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS)
+        or (action == sqlite3.SQLITE_PRAGMA and first == "table_xinfo")
+    )
+    return sqlite3.SQLITE_OK if is_allowed and source is None else sqlite3.SQLITE_DENY
 
 
-def _copy(stream: BinaryIO, target: Path, where: str) -> None:
+def _copy(stream: BinaryIO, target: Path, where: str, budget: Budget) -> None:
     """Copy a file, inflated if it is compressed."""
     inflated = Inflated(stream, where)
     try:
         with target.open("wb") as copy:
             while piece := inflated.read(_PIECE_BYTES):
                 copy.write(piece)
+        budget.read_bytes += inflated.budget.read_bytes
     except OSError as error:
         free = format_bytes(shutil.disk_usage(target.parent).free)
         raise UnreadableProfileError(

@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.kernels.collective_names import (
     is_collective,
 )
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels, is_copy, is_fill
-from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.ingest.nsight.database import FINISHED, Database
 from tb_perfadvisor.ingest.nsight.nccl_calls import NcclCalls
 from tb_perfadvisor.ingest.nsight.processes import Processes
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind
@@ -85,11 +85,8 @@ def read_device_work(database: Database) -> DeviceWork:
         needed = {**_DURING, **needed}
         if not database.has(table, *needed.values()):
             table = ""  # no such events, or of a version that nothing is known about
-        lacking = {
-            key: term if all(database.has(table, each) for each in _names(term)) else None
-            for key, term in {**_WHERE, "correlation": "correlationId", **optional}.items()
-        }
-        return database.integers(table, {**needed, **lacking}, "end >= start")
+        columns = {**needed, **_WHERE, "correlation": "correlationId", **optional}
+        return database.integers(table, columns, FINISHED)
 
     return DeviceWork(
         kernels=table(
@@ -113,10 +110,6 @@ def read_device_work(database: Database) -> DeviceWork:
         graphs=table("GRAPH_TRACE", {}, {"graph": "graphId"}),
         stream_waits=table("SYNCHRONIZATION", {}, {}),
     )
-
-
-def _names(term: str) -> list[str]:
-    return re.findall(r"\w+", term)
 
 
 def add_device_work(

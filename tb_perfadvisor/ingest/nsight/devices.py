@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.ingest.nsight.database import Database, of_type
 from tb_perfadvisor.trace import Device
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 
 _TABLE = "TARGET_INFO_GPU"
 _METRICS, _METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
@@ -27,24 +27,24 @@ def devices_of(database: Database, used: NDArray[np.int64]) -> tuple[Device, ...
         return tuple(Device(index=index, name="", kind="gpu") for index in _indices(used))
     known = ("totalMemory", "smCount", "computeMajor", "computeMinor", "clockRate")
     present = [column for column in (*known, "memoryBandwidth") if database.has(_TABLE, column)]
-    rows = database.rows(", ".join(("id", "name", *present)), _TABLE)
+    rows = database.rows(_TABLE, {"id": int, "name": str, **dict.fromkeys(present, int)})
     indices = _indices(used)
     active = _matrix_unit_use(database)
     devices = []
     for index, name, *values in rows:
-        if type(index) is not int or (indices and index not in indices):
+        if index is None or (indices and index not in indices):
             continue
         # The exporter writes 0 for what it does not know.
         stated = {
             column: value
             for column, value in zip(present, values, strict=True)
-            if type(value) is int and value > 0
+            if value is not None and value > 0
         }
         major = stated.get("computeMajor")
         devices.append(
             Device(
                 index=index,
-                name=name if isinstance(name, str) else "",
+                name=name or "",
                 kind="gpu",
                 memory_bytes=stated.get("totalMemory"),
                 multiprocessors=stated.get("smCount"),
@@ -65,21 +65,27 @@ def _indices(used: NDArray[np.int64]) -> list[int]:
 
 def _matrix_unit_use(database: Database) -> dict[int, float]:
     """The mean share (0-1) of time in which the tensor cores of each GPU were active."""
-    if not (
-        database.has(_METRIC_NAMES, "typeId", "metricId", "metricName")
-        and database.has(_METRICS, "typeId", "metricId", "value")
-    ):
-        return {}
+    columns = {"typeId": int, "metricId": int, "metricName": str}
     chosen = [
         (kind, metric)
-        for kind, metric, name in database.rows("typeId, metricId, metricName", _METRIC_NAMES)
-        if name in _TENSOR_METRICS and type(kind) is int and type(metric) is int
+        for kind, metric, name in database.rows(_METRIC_NAMES, columns)
+        if name in _TENSOR_METRICS and None not in (kind, metric)
     ]
-    means = {}
-    for kind, metric in chosen:
-        values = database.integers(
-            _METRICS, {"value": "value"}, f"typeId = {kind} AND metricId = {metric}"
-        )["value"]
-        if values.size:
-            means[kind & _GPU_BITS] = float(np.clip(values, 0, 100).mean()) / 100
-    return means
+    if not chosen or not database.has(_METRICS, "typeId", "metricId", "value"):
+        return {}
+    ids = ", ".join({str(metric) for _, metric in chosen})
+    samples = database.integers(
+        _METRICS,
+        {"kind": "typeId", "metric": "metricId", "value": "value"},
+        f"{of_type('metricId', int)} IN ({ids})",
+    )
+    first, of_sample = group_rows(samples["kind"], samples["metric"])
+    sums = np.bincount(of_sample, np.clip(samples["value"], 0, 100))
+    means = (sums / np.bincount(of_sample)).tolist()
+    kinds, metrics = samples["kind"][first].tolist(), samples["metric"][first].tolist()
+    mean_of = dict(zip(zip(kinds, metrics, strict=True), means, strict=True))
+    return {
+        kind & _GPU_BITS: mean_of[kind, metric] / 100
+        for kind, metric in chosen
+        if (kind, metric) in mean_of
+    }

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.host_names import runtime_kind
-from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.ingest.nsight.database import FINISHED, Database
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 
@@ -69,18 +69,16 @@ def read_host_calls(database: Database) -> Mapping[str, HostCalls]:
 
 
 def _read(database: Database, table: str, kind: EventKind | None) -> HostCalls:
-    name = next((each for each in ("nameId", "textId") if database.has(table, each)), None)
-    correlation = "correlationId" if kind is None and database.has(table, "correlationId") else None
     columns = database.integers(
         table,
         {
             "start": "start",
             "end": "end",
             "thread": "globalTid",
-            "correlation": correlation,
-            "name": name,
+            "correlation": "correlationId" if kind is None else None,
+            "name": "nameId" if database.has(table, "nameId") else "textId",
         },
-        "end >= start",
+        FINISHED,
     )
     ids, of_call = unique_inverse(columns["name"])
     names = tuple(

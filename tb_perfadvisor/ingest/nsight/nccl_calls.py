@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.ingest.nsight.database import Database, Kind, of_type
 from tb_perfadvisor.ingest.nsight.processes import process_of
 
 Int64 = NDArray[np.int64]
@@ -79,15 +79,15 @@ def read_nccl_calls(database: Database) -> NcclCalls:
     largest: dict[int, tuple[int, int]] = {}
     if names and database.has(table, "start", "globalTid", "textId"):
         schemas = _schemas(database)
-        blob = "binaryData" if database.has(table, "binaryData") else "NULL"
-        chosen = ", ".join(map(str, names))
-        for rows in database.slices(
-            f"globalTid, start, textId, {blob}", table, f"textId IN ({chosen})"
-        ):
-            for thread, start, text, data in rows:
-                if type(thread) is not int or type(start) is not int:
+        columns: dict[str, Kind] = {"globalTid": int, "start": int, "textId": int}
+        if database.has(table, "binaryData"):
+            columns["binaryData"] = bytes
+        chosen = f"{of_type('textId', int)} IN ({', '.join(map(str, names))})"
+        for rows in database.slices(table, columns, chosen):
+            for thread, start, text, *data in rows:
+                if thread is None or start is None:
                     continue
-                values = _payload(data, schemas)
+                values = _payload(data[0], schemas) if data else {}
                 group = values.get(_GROUP, 0)
                 if _MEMBERS in values:
                     members[group] = values[_MEMBERS]
@@ -114,13 +114,10 @@ def _schemas(database: Database) -> Schemas:
     """The entries of each payload schema; of several with one id, the last."""
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
-    if database.has(table, "schemaId", "idx", "type", "name", "offset"):
-        for schema, index, kind, name, offset in database.rows(
-            'schemaId, idx, "type", name, "offset"', table
-        ):
-            if kind in _ENTRY_BYTES and isinstance(name, str):
-                place = offset if type(offset) is int else 0
-                found.setdefault(schema, {})[index] = (name, place, _ENTRY_BYTES[kind])
+    columns = {"schemaId": int, "idx": int, "type": int, "name": str, "offset": int}
+    for schema, index, kind, name, offset in database.rows(table, columns):
+        if kind in _ENTRY_BYTES and name is not None:
+            found.setdefault(schema, {})[index] = (name, offset or 0, _ENTRY_BYTES[kind])
     return {schema: tuple(entries.values()) for schema, entries in found.items()}
 
 

@@ -13,7 +13,8 @@ RECORD: Final = (
     "nsys profile --trace=cuda,nvtx,osrt --pytorch=autograd-shapes-nvtx --cuda-graph-trace=node"
 )
 """The command that records what the analysis can use."""
-_WARNING: Final = 2
+_WARNINGS: Final = (2, 3)
+"""Warnings and errors."""
 _MOST_WARNINGS: Final = 3
 _MOST_LETTERS: Final = 300
 
@@ -75,10 +76,8 @@ def notes_of(
 
 def _warnings(database: Database) -> list[Note]:
     """What Nsight Systems itself says is missing."""
-    if not database.has("DIAGNOSTIC_EVENT", "severity", "text"):
-        return []
-    rows = database.rows("text", "DIAGNOSTIC_EVENT", f"severity = {_WARNING} OR severity = 3")
-    texts = [*dict.fromkeys(text for (text,) in rows if isinstance(text, str))]
+    rows = database.rows("DIAGNOSTIC_EVENT", {"severity": int, "text": str})
+    texts = [*dict.fromkeys(text for severity, text in rows if severity in _WARNINGS and text)]
     return [
         Note("recorder-warning", "info", f"Nsight Systems: {text[:_MOST_LETTERS]}")
         for text in texts[:_MOST_WARNINGS]

@@ -13,14 +13,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.nsight.database import Database
 from tb_perfadvisor.trace import Assembler, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, unique_inverse
+from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
 Int64 = NDArray[np.int64]
 
 _THREAD_BITS = 24
 _THREAD_MASK = (1 << _THREAD_BITS) - 1
+_ITEMS_OF_TRACK = 8
+"""Its labels, and its entries in tables."""
 _OFFSET = 2**40
 """Correlation ids have at most 32 bits. Each process counts its own."""
 
@@ -44,6 +47,8 @@ class Processes(Struct, frozen=True):
     """Names by `globalTid`."""
     are_ranks_stated: bool
     """Whether the ranks are NCCL's. Otherwise, they are numbered by device."""
+    budget: Budget
+    """What may be kept of the export."""
 
     def correlations(self, ids: Int64, process: Int64) -> Int64:
         """Ids that differ between processes; -1 where there is none."""
@@ -70,6 +75,7 @@ class Processes(Struct, frozen=True):
             what: What the tracks hold, if they are not the threads' own.
         """
         threads, of_event = unique_inverse(thread)
+        self.budget.keep(_ITEMS_OF_TRACK * threads.size)
         rows = [
             assembler.add_track(
                 TrackKind.HOST_THREAD,
@@ -86,6 +92,7 @@ class Processes(Struct, frozen=True):
     ) -> NDArray[np.int32]:
         """The track of each event of a stream; shape (n,)."""
         first, of_event = group_rows(process, device, stream)
+        self.budget.keep(_ITEMS_OF_TRACK * first.size)
         rows = [
             assembler.add_track(
                 TrackKind.DEVICE_STREAM,
@@ -112,8 +119,10 @@ def processes_of(
         device: Its device.
         nccl_ranks: The rank that NCCL states for each process, as far as known.
     """
-    users = distinct(process).tolist()
-    first_device = {user: int(device[process == user].min()) for user in users}
+    by_device = np.lexsort((device, process))
+    ids, first = np.unique(process[by_device], return_index=True)
+    users = ids.tolist()
+    first_device = dict(zip(users, device[by_device][first].tolist(), strict=True))
     are_stated = bool(users) and sorted(nccl_ranks.get(user, -1) for user in users) == list(
         range(len(users))
     )
@@ -122,11 +131,13 @@ def processes_of(
     ranks = {user: rank for rank, user in enumerate(users)} if len(users) > 1 else {}
     names = {
         key: name
-        for key, name in database.rows("globalPid, name", "PROCESSES")
-        if type(key) is int and type(name) is str
+        for key, name in database.rows("PROCESSES", {"globalPid": int, "name": str})
+        if None not in (key, name)
     }
-    threads: dict[int, str] = {}
-    for key, name in database.rows("globalTid, nameId", "ThreadNames"):
-        if type(key) is int and type(name) is int and name in database.strings:
-            threads[key] = database.strings[name]
-    return Processes(np.array(users, dtype=np.int64), ranks, names, threads, are_stated)
+    threads = {
+        key: database.strings[name]
+        for key, name in database.rows("ThreadNames", {"globalTid": int, "nameId": int})
+        if key is not None and name in database.strings
+    }
+    ids = np.array(users, dtype=np.int64)
+    return Processes(ids, ranks, names, threads, are_stated, database.budget)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.host_names import STEP, range_kind
-from tb_perfadvisor.ingest.nsight.database import Database, integers
+from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, Kind, integers, of_type
 from tb_perfadvisor.ingest.nsight.processes import process_of
 from tb_perfadvisor.trace import Assembler, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -19,15 +19,11 @@ from tb_perfadvisor.trace.integer_groups import unique_inverse
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 
-_FINISHED: Final = "eventType IN (59, 60) AND start IS NOT NULL AND end >= start"
+_RANGES: Final = f"{of_type('eventType', int)} IN (59, 60) AND {FINISHED}"
 """Ranges by push and pop, and by start and end."""
 _START_END: Final = 60
-# torch/csrc/profiler/util.cpp (getNvtxStr): the name, and what PyTorch adds to it.
-ADDED: Final = re.compile(
-    r"(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?(?:, sizes = (?P<shapes>\[.*?\]))?"
-    r"(?:, input_op_ids = .*)?$",
-    re.DOTALL,
-)
+_NUMBERS: Final = re.compile(r"(?:, seq = (\d{1,18}))?(?:, op_id = \d+)?\Z", re.ASCII)
+_SHAPES: Final = ", sizes = ["
 _MOST_DIGITS: Final = 18
 _OPERATOR: Final = re.compile(r"(?:\w+::[\w.]+|autograd::.*|\w+Backward\d*|record_param_comms)$")
 
@@ -51,6 +47,30 @@ class Ranges(Struct, frozen=True):
     """Ranges by start and end may cross others of their thread."""
 
 
+class Spelled(Struct, frozen=True):
+    """The parts of a range's text: torch/csrc/profiler/util.cpp (getNvtxStr)."""
+
+    name: str
+    added: str
+    """What PyTorch added to it."""
+    sequence: int
+    """Autograd's number; -1 if there is none."""
+    shapes: str
+    """Of an operator's inputs."""
+
+
+def spelled(text: str) -> Spelled:
+    """The parts of a range's text, such as `aten::mm, seq = 7, op_id = 9, sizes = [[2, 3]]`."""
+    rest, shapes = text.partition(", input_op_ids = ")[0], ""
+    if rest.endswith("]"):
+        rest, found, listed = rest.partition(_SHAPES)
+        shapes = f"[{listed}" if found else ""
+    numbers = _NUMBERS.search(rest)
+    assert numbers is not None  # it may be empty
+    name = rest[: numbers.start()]
+    return Spelled(name, text[len(name) :], int(numbers[1] or -1), shapes)
+
+
 def is_operator(name: str, added: str) -> bool:
     """Whether a range is an operator of PyTorch.
 
@@ -61,7 +81,7 @@ def is_operator(name: str, added: str) -> bool:
     return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
 
 
-def without_numbers(text: bytes) -> tuple[bytes, int]:
+def without_numbers(text: str) -> tuple[str, int]:
     """A range's text with 0 for the numbers that PyTorch added, and autograd's number of it.
 
     PyTorch numbers the calls of operators, so hardly two texts of a recording are the same.
@@ -72,49 +92,45 @@ def without_numbers(text: bytes) -> tuple[bytes, int]:
     Returns:
         The text, as it was if PyTorch added nothing; -1 if there is no number of autograd.
     """
-    head, of_call, rest = text.partition(b", op_id = ")
-    name, of_autograd, number = head.rpartition(b", seq = ")
+    head, of_call, rest = text.partition(", op_id = ")
+    name, of_autograd, number = head.rpartition(", seq = ")
     if not of_autograd:
-        name, number = head, b"0"
+        name, number = head, "0"
     if of_call:
-        call, _, sizes = rest.partition(b", input_op_ids = ")[0].partition(b", ")
+        call, _, sizes = rest.partition(", input_op_ids = ")[0].partition(", ")
     else:
-        number, _, sizes = number.partition(b", ")
-        call = b"0"
-    are_numbers = number.isdigit() and call.isdigit() and len(number) <= _MOST_DIGITS
+        number, _, sizes = number.partition(", ")
+        call = "0"
+    are_numbers = number.isdecimal() and call.isdecimal() and len(number) <= _MOST_DIGITS
     if not (of_call or of_autograd) or not are_numbers:
         return text, -1
-    parts = (name, b", seq = 0" if of_autograd else b"", b", op_id = 0" if of_call else b"")
-    text = b"".join((*parts, b", " + sizes if sizes else b""))
+    parts = (name, ", seq = 0" if of_autograd else "", ", op_id = 0" if of_call else "")
+    text = "".join((*parts, ", " + sizes if sizes else ""))
     return text, int(number) if of_autograd else -1
 
 
-class _Spelled(dict[Any, int]):
+class _Meanings(dict[Any, int]):
     """The place of a range's meaning in `meanings`, by its text or the text's id."""
 
     def __init__(self, database: Database, assembler: Assembler) -> None:
         super().__init__()
-        self.meanings: list[tuple[int, int, int, int, int]] = []
+        self.found: list[tuple[int, int, int, int, int]] = []
         """Name, kind, step, sequence and shapes."""
         self._strings = database.strings
         self._intern = assembler.intern
 
     def __missing__(self, key: Any) -> int:
-        is_text = isinstance(key, bytes)
-        text = key.decode("utf-8", "replace") if is_text else self._strings.get(key, "")
-        match = ADDED.search(text)
-        assert match is not None  # it may be empty
-        name = text[: match.start()]
-        is_annotation = not is_operator(name, match[0])
-        kind = range_kind(name, is_annotation=is_annotation)
-        step = STEP.match(name)
-        self.meanings.append(
+        parts = spelled(key if isinstance(key, str) else self._strings.get(key, ""))
+        is_annotation = not is_operator(parts.name, parts.added)
+        kind = range_kind(parts.name, is_annotation=is_annotation)
+        step = STEP.match(parts.name)
+        self.found.append(
             (
-                self._intern(name or "unnamed range"),
+                self._intern(parts.name or "unnamed range"),
                 int(kind),
                 int(step[1]) % 2**31 if step else -1,
-                int(match["sequence"]) if match["sequence"] else -1,
-                self._intern(match["shapes"]) if match["shapes"] else -1,
+                parts.sequence,
+                self._intern(parts.shapes) if parts.shapes else -1,
             )
         )
         self[key] = place = len(self)
@@ -127,24 +143,29 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
     Raises:
         UnreadableProfileError: If the database is damaged.
     """
-    table, spelled = "NVTX_EVENTS", _Spelled(database, assembler)
-    # As bytes, texts are decoded once for each meaning.
-    spellings = {"text": "CAST(text AS BLOB)", "textId": "textId"}
-    text = [spelling for name, spelling in spellings.items() if database.has(table, name)]
+    table, meanings_by_text = "NVTX_EVENTS", _Meanings(database, assembler)
+    wanted: dict[str, Kind] = {"start": int, "end": int, "eventType": int, "globalTid": int}
+    spellings: dict[str, Kind] = {"text": str, "textId": int}
+    spellings = {name: kind for name, kind in spellings.items() if database.has(table, name)}
     columns_of, places, sequences = [], [], []
-    if database.has(table, "start", "end", "eventType", "globalTid") and text:
-        spelling = f"ifnull({', '.join(text)})" if len(text) == 2 else text[0]
-        for rows in database.slices(
-            f"start, end, eventType, globalTid, {spelling}", table, _FINISHED
-        ):
-            *columns, keys = zip(*rows, strict=True)
+    if database.has(table, *wanted) and spellings:
+        for rows in database.slices(table, {**wanted, **spellings}, _RANGES):
+            start, end, event_type, thread, key, *ids = zip(*rows, strict=True)
+            columns = (start, end, event_type, thread)
             columns_of.append(np.array([integers(column) for column in columns]))
-            texts = [without_numbers(key) if type(key) is bytes else (key, -1) for key in keys]
-            places.append(np.array([spelled[text] for text, _ in texts], dtype=np.int32))
+            keys = (
+                key
+                if not ids
+                else [
+                    place if text is None else text for text, place in zip(key, ids[0], strict=True)
+                ]
+            )
+            texts = [without_numbers(key) if type(key) is str else (key, -1) for key in keys]
+            places.append(np.array([meanings_by_text[text] for text, _ in texts], dtype=np.int32))
             sequences.append(np.array([number for _, number in texts], dtype=np.int64))
     none = np.empty((4, 0), np.int64)
     start, end, event_type, thread = np.concatenate([none, *columns_of], axis=1)
-    meanings = np.array(spelled.meanings, dtype=np.int64).reshape(-1, 5)
+    meanings = np.array(meanings_by_text.found, dtype=np.int64).reshape(-1, 5)
     place = np.concatenate([np.empty(0, np.int32), *places])
     sequence = np.concatenate([np.empty(0, np.int64), *sequences])
     # Texts by id are few, and keep their numbers.

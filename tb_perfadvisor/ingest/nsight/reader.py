@@ -52,7 +52,7 @@ def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
     with open_database(files) as database:
         metadata = metadata_of(database)
         tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
-        if not any(map(database.columns, tables)):
+        if not any(map(database.has, tables)):
             raise UnreadableProfileError(
                 "the database has no table of Nsight Systems.",
                 where=source.path,

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.nsight.database import Database
+from tb_perfadvisor.ingest.nsight.database import Database, of_type
 from tb_perfadvisor.ingest.nsight.processes import Processes
 from tb_perfadvisor.trace import Assembler
 
@@ -34,11 +34,9 @@ def add_samples(
     if not database.has(_CALLS, "id", "symbol", "stackDepth"):
         return
     samples = database.integers(_SAMPLES, {"id": "id", "at": "start", "thread": "globalTid"})
-    is_named = "unresolved = 0" if database.has(_CALLS, "unresolved") else ""
-    module = "module" if database.has(_CALLS, "module") else None
-    calls = database.integers(
-        _CALLS, {"id": "id", "depth": "stackDepth", "symbol": "symbol", "module": module}, is_named
-    )
+    is_named = f"{of_type('unresolved', int)} = 0" if database.has(_CALLS, "unresolved") else ""
+    columns = {"id": "id", "depth": "stackDepth", "symbol": "symbol", "module": "module"}
+    calls = database.integers(_CALLS, columns, is_named)
     order = np.lexsort((calls["depth"], calls["id"]))
     ids = calls["id"][order]
     innermost = order[np.append(True, ids[1:] != ids[:-1])] if ids.size else order

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import sqlite3
+import struct
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -65,18 +67,111 @@ def test_a_page_of_noise(path: Path) -> None:
     assert "damaged" in refused(path).message
 
 
-def test_views_triggers_and_computed_columns_do_not_run(path: Path) -> None:
+def test_views_and_triggers_do_not_run(path: Path) -> None:
     execute(
         path,
         "CREATE VIEW NVTX_EVENTS AS SELECT 1 AS start, 2 AS end, 59 AS eventType, "
         "'from a view' AS text, 1 AS globalTid",
-        "CREATE TABLE OSRT_API (globalTid INT, nameId INT, start INT, "
-        "end INT AS (length(zeroblob(1000000000))))",
         "CREATE TRIGGER t AFTER INSERT ON CUPTI_ACTIVITY_KIND_KERNEL BEGIN SELECT 1; END",
     )
     trace = read(path)
     assert "from a view" not in trace.strings
     assert len(trace.rows(EventKind.KERNEL)) == 1990
+
+
+def test_virtual_tables_are_not_read(path: Path) -> None:
+    execute(
+        path,
+        "PRAGMA writable_schema = ON",
+        "INSERT INTO sqlite_master VALUES ('table', 'OSRT_API', 'OSRT_API', 0, "
+        "'CREATE/**/VIRTUAL TABLE OSRT_API USING fts5(start, end, globalTid)')",
+    )
+    assert len(read(path).rows(EventKind.KERNEL)) == 1990
+
+
+@pytest.mark.parametrize("kind", ["VIRTUAL", "STORED"])
+def test_computed_columns_are_refused(path: Path, kind: str) -> None:
+    # 16 characters, doubled sixteen times: a megabyte for each row of some bytes.
+    doubled = ", ".join(
+        f"c{place + 1} AS (c{place} || c{place}) {kind if place == 15 else ''}"
+        for place in range(16)
+    )
+    execute(
+        path,
+        "DROP TABLE StringIds",
+        f"CREATE TABLE StringIds (id INTEGER, c0 TEXT, {doubled}, value AS (c16 || id) {kind})",
+        "INSERT INTO StringIds (id, c0) VALUES (1, '0123456789abcdef')",
+    )
+    assert "the column value of its table StringIds is computed" in refused(path).message
+
+
+def test_a_computed_column_of_the_user_is_left_alone(path: Path) -> None:
+    execute(path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN duration AS (end - start)")
+    assert len(read(path).rows(EventKind.KERNEL)) == 1990
+
+
+def test_a_text_that_each_row_repeats_counts_for_each(path: Path) -> None:
+    # A default is stored once. 10,000 of 8 kB are 80 MB: more than the 64 MiB of small files.
+    execute(
+        path,
+        "DROP TABLE StringIds",
+        "CREATE TABLE StringIds (id INTEGER)",
+        "INSERT INTO StringIds SELECT a.start * 5 + b.column1 FROM CUPTI_ACTIVITY_KIND_KERNEL a, "
+        "(VALUES (0), (1), (2), (3), (4), (5)) b",
+        f"ALTER TABLE StringIds ADD COLUMN value TEXT DEFAULT '{'x' * 8_000}'",
+    )
+    assert path.stat().st_size < 1 << 20
+    assert "of values, which no recording does" in refused(path).message
+
+
+def test_long_definitions_are_refused(path: Path) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 cannot limit them")
+    execute(path, f"CREATE TABLE t (a TEXT DEFAULT '{'x' * 20_000}')")
+    assert "cannot be opened" in refused(path).message
+
+
+def test_pages_that_refer_to_each_other_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 16 levels of pages, each with 100 references to the one below: 100^16 rows that end too early.
+    monkeypatch.setattr("tb_perfadvisor.ingest.nsight.database._FREE_STEPS", 1 << 20)
+    execute(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1")
+    with closing(sqlite3.connect(path)) as connection:
+        root, last = connection.execute(
+            "SELECT (SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'),"
+            " (SELECT page_count FROM pragma_page_count)"
+        ).fetchone()
+    content = bytearray(path.read_bytes())
+    (leaf,) = struct.unpack_from(">I", content, (root - 1) * 4096 + 8)  # of the page's last cell
+    content += b"".join(interior(leaf if level == 0 else last + level) for level in range(16))
+    content[(root - 1) * 4096 : root * 4096] = interior(last + 16)
+    struct.pack_into(">I", content, 28, last + 16)  # the number of pages
+    path.write_bytes(content)
+    assert "much longer to read than its size tells" in refused(path).message
+
+
+def interior(child: int) -> bytes:
+    """A page of a table that refers to one other page a hundred times."""
+    cells = [4096 - 6 * (place + 1) for place in range(99)]
+    page = bytearray(4096)
+    struct.pack_into(">BHHHBI", page, 0, 5, 0, len(cells), cells[-1], 0, child)
+    for place, at in enumerate(cells):
+        struct.pack_into(">H", page, 12 + 2 * place, at)
+        struct.pack_into(">IBB", page, at, child, 0x80 | place + 1 >> 7, place + 1 & 0x7F)
+    return bytes(page)
+
+
+def test_values_of_another_type_are_not_loaded(path: Path) -> None:
+    execute(
+        path,
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE start = 10",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 7.0001 WHERE start = 11",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = X'07' WHERE start = 12",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'later' WHERE start = 13",
+    )
+    with open_database({"x": lambda: io.BytesIO(path.read_bytes())}) as database:
+        columns = database.integers("CUPTI_ACTIVITY_KIND_KERNEL", {"stream": "streamId"})
+        assert columns["stream"][:4].tolist() == [-1, -1, -1, 7]
+    assert len(read(path).rows(EventKind.KERNEL)) == 1989
 
 
 def test_no_statement_but_reading_is_allowed(path: Path) -> None:
@@ -90,7 +185,7 @@ def test_no_statement_but_reading_is_allowed(path: Path) -> None:
             "WITH RECURSIVE n(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM n) SELECT x FROM n",
         ):
             with pytest.raises(UnreadableProfileError):
-                [*database._slices(query)]
+                [*database._query(query)]
 
 
 def test_nothing_is_written_beside_the_file(path: Path) -> None:
@@ -154,5 +249,5 @@ def test_columns_of_a_missing_table_are_empty(path: Path) -> None:
     with open_database({"x": lambda: io.BytesIO(path.read_bytes())}) as database:
         assert isinstance(database, Database)
         assert database.integers("NONE", {"a": "a"})["a"].size == 0
-        assert database.rows("a", "NONE") == []
-        assert database.columns("NONE") == ()
+        assert database.rows("NONE", {"a": int}) == []
+        assert not database.has("NONE")
