@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tb_perfadvisor.ingest.files.bounded_directory import NotPrivateError, private_directory
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.plain_text import shell_path
 
 _NVIDIA_PARAMETERS = Path("/proc/driver/nvidia/params")
 _TOOLKITS = Path("/usr/local")
@@ -140,7 +141,7 @@ def _cupti(nvidia: Path, toolkits: Path = _TOOLKITS) -> list[Note]:
     if toolkit_directories:
         directory = toolkit_directories[-1]
         message = f"{effect}: libcupti is only in {directory}, which is not on the search path."
-        remedy = f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
+        remedy = f"export LD_LIBRARY_PATH={shell_path(str(directory))}:$LD_LIBRARY_PATH"
         return [Note("cupti-aside", "warning", message, remedy)]
     message = f"{effect}: libcupti, which records NVIDIA GPUs, was not found."
     remedy = "pip install nvidia-cuda-cupti-cu12 or -cu13, matching the CUDA version of the driver."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from importlib import metadata
+
+from tb_perfadvisor.plain_text import shell_line
 
 _EXTRA = re.compile(r"""\bextra == ["']([\w-]+)["']""")
 
@@ -25,7 +26,7 @@ def install_command(extra: str) -> str:
             packages.append(package.strip())
     if not packages:  # the package is not installed but on the path
         return f"pip install '.[{extra}]' in a clone of the repository"
-    return f"pip install {shlex.join(packages)}"
+    return f"pip install {shell_line(packages)}"
 
 
 def _requirements() -> list[str]:

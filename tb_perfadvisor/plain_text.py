@@ -1,11 +1,16 @@
-"""Makes names from files and file systems safe to show: terminals obey control characters."""
+"""Makes names from files and file systems safe to show: terminals obey control characters.
+
+And safe to print in commands, which people paste into a shell and agents run.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 # Delete, the C1 controls, and what turns the direction of text or ends lines. JSON always escapes
@@ -13,6 +18,9 @@ from typing import Final
 _LEFT_BY_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+
+_PLAIN_IN_POWERSHELL: Final = re.compile(r"[A-Za-z0-9_./\\:-]+")
+_QUOTES_OF_POWERSHELL: Final = re.compile("['\u2018-\u201b]")
 
 
 def plain(text: str) -> str:
@@ -42,12 +50,32 @@ def printable_name(name: str) -> str:
     )
 
 
-def shell_word(name: str) -> str:
-    """A name as a word of a shell command; one that cannot be shown needs Bash or Zsh."""
+def shell_word(name: str, *, is_powershell: bool = os.name == "nt") -> str:
+    """Any text as one word of a command, in one line; each name in a command goes through here.
+
+    The word is for POSIX shells, and on Windows for PowerShell: `cmd` knows no such quotes. A name
+    that cannot be shown needs Bash or Zsh to be found. Other shells read another name, but never a
+    second word or command.
+    """
+    if is_powershell:
+        shown = printable_name(name)
+        if _PLAIN_IN_POWERSHELL.fullmatch(shown):
+            return shown
+        doubled = _QUOTES_OF_POWERSHELL.sub(lambda match: 2 * match[0], shown)
+        return f"'{doubled}'"
     if name.isprintable():
         return shlex.quote(name)
-    escaped = printable_name(name.replace("\\", "\\\\").replace("'", "\\'"))
-    return f"$'{escaped}'"
+    return f"$'{''.join(map(_for_bash, name))}'"
+
+
+def shell_path(path: str) -> str:
+    """The path of a file or directory as a word that no command takes for an option."""
+    return shell_word(f"./{path}" if path.startswith("-") else path)
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """A command of the user's, whose options stay options."""
+    return " ".join(map(shell_word, words))
 
 
 def printable_json(text: str) -> str:
@@ -63,6 +91,16 @@ def ascii_json(text: str) -> str:
 def _is_control(character: str) -> bool:
     category = unicodedata.category(character)
     return category[0] == "C" or category in ("Zl", "Zp")
+
+
+def _for_bash(character: str) -> str:
+    """A character between `$'` and `'`: as bytes, which do not depend on the shell's locale."""
+    # Other shells end the word at a quote, even after a backslash; `!` stands for older commands.
+    if not _is_control(character) and character not in "\\'!":
+        return character
+    is_byte = "\udc80" <= character <= "\udcff"
+    content = character.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in content)
 
 
 def _escaped(character: str) -> str:

@@ -762,6 +762,7 @@ export interface Rejected {
 export interface BriefDocument {
   schema_version: number;
   generator: string;
+  texts: string;
   reports: BriefReport[];
   reports_truncated: number;
   rejected: number;

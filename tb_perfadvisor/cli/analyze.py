@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -45,6 +44,7 @@ from tb_perfadvisor.cli.terminal import (
     write_result,
 )
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.plain_text import shell_path
 
 # Numpy and rich take longer to import than a small profile takes to analyze: import them late.
 if TYPE_CHECKING:
@@ -259,13 +259,16 @@ def _suggest_comparison(root: str, captures: Sequence[Capture]) -> None:
     """Name two of the runs that are worth comparing, if there are any."""
     from tb_perfadvisor.contract.partners import suggest_partners
 
-    runs = {capture.id: capture.run for capture in captures}
-    for partners in suggest_partners(captures).values():
+    # A name with escapes is shown, but is no path.
+    named = [each for each in captures if each.files[0].path == each.files[0].system_path]
+    runs = {capture.id: capture.run for capture in named}
+    for partners in suggest_partners(named).values():
         for partner in partners:
             paths = [f"{root.rstrip('/')}/{runs[id]}" for id in (partner.base, partner.target)]
             # Two recordings of one run have no paths of their own.
             if paths[0] != paths[1]:
-                note(f"what a change gained: perfadvisor compare {shlex.join(paths)}")
+                words = " ".join(map(shell_path, paths))
+                note(f"what a change gained: perfadvisor compare {words}")
                 return
 
 

@@ -94,7 +94,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         profile_target,
         remembers_no_tools,
     )
-    from tb_perfadvisor.plain_text import shell_word
+    from tb_perfadvisor.plain_text import shell_path
     from tb_perfadvisor.units import format_bytes
 
     format = format_of(capture.format)
@@ -125,7 +125,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
             ]
         stale = remembers_no_tools(root, file)
         if stale:
-            return [*lines, _NO_TOOLS, f"  rm {shell_word(str(Path(root, stale)))}"]
+            return [*lines, _NO_TOOLS, f"  rm {shell_path(str(Path(root, stale)))}"]
         lines.append("Profile tab: shown")
         if not is_dated(file.path.split("/")[-2]):
             lines.append(
@@ -142,7 +142,8 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     if above is not None:
         return [
             *lines,
-            f"Profile tab: shown with --logdir {above}, but not with a directory below it",
+            f"Profile tab: shown with --logdir {shell_path(above)}, but not with a directory "
+            "below it",
         ]
     return [
         *lines,

@@ -18,7 +18,7 @@ import click
 from tb_perfadvisor.cli.help import Argument, Command, CountRange, NumberRange
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.plain_text import shell_word
+from tb_perfadvisor.plain_text import shell_path
 
 _JAX_FIRST_WINDOW_S = 1.0
 _JAX_WINDOW_S = 2.0
@@ -179,7 +179,7 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
     recorded = [each["summary"] for each in said if each.get("summary")]
     if recorded:
         if any(Path(logdir).glob("step_*")):
-            recorded.append(f"next: perfadvisor analyze {shell_word(logdir)}")
+            recorded.append(f"next: perfadvisor analyze {shell_path(logdir)}")
         return recorded
     problems = sorted({each["problem"] for each in said if "problem" in each})
     if problems:

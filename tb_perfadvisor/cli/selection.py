@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.cli.terminal import note, show_progress
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import shell_path
 
 if TYPE_CHECKING:
     from tb_perfadvisor.engine.config import Config
@@ -114,3 +115,10 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(f"--run {text!r} is not a valid regular expression: {error}.") from error
+
+
+def git_apply(repository: Path) -> str:
+    """The command that applies a patch on its input to a repository."""
+    if repository == Path():
+        return "git apply"
+    return f"git -C {shell_path(str(repository))} apply"

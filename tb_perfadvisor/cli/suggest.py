@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tb_perfadvisor.cli.help import PATH, RUN, Argument, Command, choice_option
-from tb_perfadvisor.cli.selection import inputs_of, listing_of_runs
+from tb_perfadvisor.cli.selection import git_apply, inputs_of, listing_of_runs
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.extras import install_command
@@ -91,10 +90,9 @@ def suggest(
             _keep_bytes()
             sys.stdout.write("\n".join(map(_text, suggestions)))
     if sys.stdout.isatty() and any(suggestion.patch for suggestion in suggestions):
-        root = repository.root
-        apply = "git apply" if root == Path() else f"git -C {shlex.quote(str(root))} apply"
         note(
-            f"to apply the patches, add `| {apply}`; then record again, and `perfadvisor compare`."
+            f"to apply the patches, add `| {git_apply(repository.root)}`; then record again, and "
+            "`perfadvisor compare`."
         )
 
 

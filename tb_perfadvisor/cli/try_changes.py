@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 import time
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from tb_perfadvisor.cli.help import PATH, Argument, Command, NumberRange, choice_option
+from tb_perfadvisor.cli.selection import git_apply
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.extras import install_command
-from tb_perfadvisor.plain_text import plain, plain_lines, printable_json
+from tb_perfadvisor.plain_text import plain, plain_lines, printable_json, shell_line
 
 if TYPE_CHECKING:
     from tb_perfadvisor.proof.ledger import Proof
@@ -175,7 +175,7 @@ def _need_libcst() -> None:
 def _ask(command: Sequence[str], budget_minutes: float, *, is_agreed: bool) -> None:
     """Say what will run, and ask whether it may."""
     note(
-        f"this runs a copy of `{shlex.join(command)}` many times, for up to {budget_minutes:g} "
+        f"this runs a copy of `{shell_line(command)}` many times, for up to {budget_minutes:g} "
         "minutes per change. Absolute paths and networks that the program uses are not contained."
     )
     if is_agreed:
@@ -231,8 +231,7 @@ def _print(tried: Tried, repo: Path) -> None:
     lines += [f"  {plain(what)}" for what in tried.candidate.what]
     lines += [f"  {plain(line)}" for line in detail_lines(tried.trial)]
     if tried.trial.verdict == "faster":
-        apply = "git apply" if repo == Path() else f"git -C {shlex.quote(str(repo))} apply"
-        lines += [f"  to make the change: {apply} <<'END_OF_PATCH'"]
+        lines += [f"  to make the change: {git_apply(repo)} <<'END_OF_PATCH'"]
         lines += [plain_lines(tried.candidate.patch.rstrip("\n")), "END_OF_PATCH"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

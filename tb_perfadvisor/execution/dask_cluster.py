@@ -10,6 +10,7 @@ from typing import Any
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.extras import install_command
+from tb_perfadvisor.plain_text import shell_word
 
 _CONNECT_S = 15
 
@@ -65,7 +66,7 @@ def _check_workers(client: Any, address: str) -> None:
         raise UsageError(
             f"the scheduler at {address} has no workers.",
             where="--scheduler",
-            hint=f"Start some: dask worker {address}",
+            hint=f"Start some: dask worker {shell_word(address)}",
         )
     if different := sorted({found for found in versions.values() if found != expected}):
         raise UsageError(

@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import FileEntry, file_entry, is_url
-from tb_perfadvisor.plain_text import shell_word
+from tb_perfadvisor.plain_text import shell_path
 
 _PROFILE_FILE = re.compile(
-    r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
+    r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb",
+    re.DOTALL,
 )
 # The tab's cache of the tools of a session; it is made again when the files change.
 _TOOLS = ".cached_tools.json"
@@ -53,7 +54,7 @@ def move_into_session(root: str, path: str, mtime_ns: int) -> str:
     session = time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime(mtime_ns // 10**9))
     target = f"{Path(root, run, 'plugins', 'profile', session).as_posix()}/"
     source = Path(root, run, name).as_posix()
-    return f"mkdir -p {shell_word(target)} && mv {shell_word(source)} {shell_word(target)}"
+    return f"mkdir -p {shell_path(target)} && mv {shell_path(source)} {shell_path(target)}"
 
 
 def logdir_above(root: str, path: str) -> str | None:

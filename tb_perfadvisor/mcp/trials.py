@@ -18,7 +18,8 @@ import anyio
 from tb_perfadvisor.advice import change_ids
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.mcp.answers import bounded, place_below
-from tb_perfadvisor.plain_text import plain, plain_lines
+from tb_perfadvisor.plain_text import plain, plain_lines, shell_line
+from tb_perfadvisor.report.formats.brief import path_word
 
 _SHOWN_ERRORS = 5
 
@@ -59,7 +60,7 @@ class Trials:
     @property
     def listed(self) -> str:
         """The commands with their numbers, in a line."""
-        words = (f"{number}: {shlex.join(each)}" for number, each in enumerate(self._commands, 1))
+        words = (f"{number}: {shell_line(each)}" for number, each in enumerate(self._commands, 1))
         return plain("; ".join(words))
 
     async def try_change(self, path: str, change: str, command: int) -> str:
@@ -77,11 +78,11 @@ class Trials:
             raise UsageError("does not exist.", where=path, hint="`list_captures` names paths.")
         words = self._commands[command - 1]
         async with self._turn:
-            return await self._run(
-                ["try", str(place), "--change", change, "--yes", "--", *words], path
-            )
+            output = await self._run(["try", str(place), "--change", change, "--yes", "--", *words])
+        again = f"perfadvisor try {path_word(path)} --change {change} -- {shell_line(words)}"
+        return bounded(plain_lines(output), f"run `{again}`")
 
-    async def _run(self, arguments: list[str], path: str) -> str:
+    async def _run(self, arguments: list[str]) -> str:
         process = await anyio.open_process(
             [*self._program, *arguments],
             cwd=self._repository,
@@ -110,4 +111,4 @@ class Trials:
         if status:
             last = " ".join(errors.strip().splitlines()[-_SHOWN_ERRORS:])
             raise PerfAdvisorError(plain(last) or f"the trial ended with status {status}.")
-        return bounded(plain_lines(output), f"run `perfadvisor try {plain(path)}`")
+        return output

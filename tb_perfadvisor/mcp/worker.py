@@ -56,13 +56,16 @@ def _answer(request: Request) -> str:
 def _describe(error: Exception) -> str:
     """Describe an error to the agent; log a bug."""
     from tb_perfadvisor.error_log import write_error_log
-    from tb_perfadvisor.errors import contained, log_bug
+    from tb_perfadvisor.errors import UsageError, contained, log_bug
+    from tb_perfadvisor.mcp.answers import marked
     from tb_perfadvisor.plain_text import plain_lines
 
     shown = contained(error, what="the request could not be answered")
     write_error_log()
     log_bug(shown)
-    return plain_lines(str(shown))
+    text = plain_lines(str(shown))
+    # The others name files, and say what was found in them.
+    return text if isinstance(shown, UsageError) else marked(text, "call `doctor`")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.profile_tab import (
 )
 from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.plain_text import printable_name, shell_word
+from tb_perfadvisor.plain_text import printable_name, shell_path
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot
 from tb_perfadvisor.plugin.log_directories import Surroundings
 
@@ -147,7 +147,7 @@ def _remembered(xplanes: list[Entry]) -> list[Note]:
         return []
     folders = _some(printable_name(str(Path(path).parent)) for path in markers)
     runs = f"The Profile tab shows no tools of {folders}"
-    remedy = f"In the log directory: `rm {' '.join(map(shell_word, markers[:_NAMED]))}`"
+    remedy = f"In the log directory: `rm {' '.join(map(shell_path, markers[:_NAMED]))}`"
     return [
         Note(
             "profile-tab-remembers",

@@ -16,7 +16,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from tb_perfadvisor.plain_text import shell_word
+from tb_perfadvisor.plain_text import shell_path
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
@@ -64,7 +64,7 @@ class NotPrivateError(PermissionError):
         super().__init__(errno.EPERM, reason, str(directory))
         self.hint = f"Set {DIRECTORY_VARIABLE} to a directory of your own."
         if reason == _WRITABLE:
-            self.hint = f"Run `chmod go-w {shell_word(str(directory))}`."
+            self.hint = f"Run `chmod go-w {shell_path(str(directory))}`."
 
     @property
     def note(self) -> str:
