@@ -260,11 +260,6 @@ class _RecordedProcess(HookedProcess):
     def _on_keras(self, module: ModuleType) -> None:
         super()._on_keras(module)
         self._calls.watch_models(vars(module)["Model"])
-        from tb_perfadvisor.instrument.metric_scopes import name_metrics
-
-        compiled: Any = sys.modules.get("keras.src.trainers.compile_utils")
-        if compiled is not None:
-            name_metrics(compiled.CompileMetrics)
 
     def _on_jax(self, module: ModuleType) -> None:
         """Record by time, unless steps are counted."""

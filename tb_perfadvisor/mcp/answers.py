@@ -128,10 +128,10 @@ class Answers:
         """The page of a rule."""
         from tb_perfadvisor.rules.page import rule_page
         from tb_perfadvisor.rules.registry import all_rules, find_rule
-        from tb_perfadvisor.rules.renamed import RENAMED
+        from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
 
         rules = [rule.id for rule in all_rules()]
-        if rule_id not in (*rules, *RENAMED):
+        if rule_id not in (*rules, *RENAMED, *RETIRED):
             raise UsageError(f"there is no rule {rule_id!r}.", hint=f"Rules: {', '.join(rules)}.")
         return bounded(rule_page(find_rule(rule_id)), f"run `perfadvisor explain {rule_id}`")
 

@@ -36,20 +36,14 @@ class ExaminedOperators(Rule):
     basis: ClassVar[Basis] = "modeled"
     amount: ClassVar[Column | None] = None
     """What the amounts of the observations are."""
-    spares: ClassVar[Parts] = (0.0, 0.0, 0.0)
-    """Of what is not kept of the operators' time, if the amounts say how much is."""
 
     minimum_share = Limit(
         0.05, "share", "Changing what a program computes is not worth it for less than 5 %."
     )
 
+    @abstractmethod
     def parts(self, observed: Observed, signals: Signals) -> Parts:
-        """The parts of its operators' time that the change saves.
-
-        What was measured on the CPU is less certain on a device: there, low is half.
-        """
-        low, expected, high = (each * (1 - observed.amount) for each in self.spares)
-        return (low if signals.device.is_host_only else low / 2), expected, high
+        """The parts of its operators' time that the change saves."""
 
     @abstractmethod
     def describe(self, observed: Observed, cost: str) -> str:

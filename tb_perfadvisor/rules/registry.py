@@ -17,7 +17,7 @@ import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.entry_points import added_rules
-from tb_perfadvisor.rules.renamed import RENAMED
+from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
 
 
 @cache
@@ -69,13 +69,18 @@ def find_rule(rule_id: str) -> type[Rule]:
     """The rule of an id.
 
     Raises:
-        UsageError: When there is none, or it was renamed.
+        UsageError: When there is none, or it was renamed or retired.
     """
     for rule in all_rules():
         if rule.id == rule_id:
             return rule
     if rule_id in RENAMED:
         raise UsageError(f"the rule {rule_id!r} is now called {RENAMED[rule_id]!r}.")
+    if rule_id in RETIRED:
+        raise UsageError(
+            f"the rule {rule_id!r} was retired.",
+            hint="Remove it from your settings or command; no rule took over its id.",
+        )
     similar = get_close_matches(rule_id, [rule.id for rule in all_rules()], n=1)
     raise UsageError(
         f"there is no rule {rule_id!r}.",

@@ -1,4 +1,4 @@
-"""Ids that rules had before, so that settings, scripts and notes that name them get an answer."""
+"""Former ids of rules, so that settings, scripts and notes that name them get an answer."""
 
 from __future__ import annotations
 
@@ -13,3 +13,25 @@ RENAMED = MappingProxyType(
     }
 )
 """The present id by the former one. An entry stays for good."""
+
+RETIRED = frozenset(
+    {
+        "attention-in-memory",
+        "bias-before-batch-norm",
+        "costly-metrics",
+        "dense-table-gradients",
+        "dense-transform",
+        "differences-of-pairs",
+        "gathered-scores",
+        "long-convolution",
+        "mapped-samples",
+        "one-hot-lookup",
+        "product-order",
+        "regrown-sequence",
+        "repeated-rows",
+        "scattered-reads",
+        "subnormal-numbers",
+        "whole-sort",
+    }
+)
+"""Rules that were removed, because they found too little in real programs. An entry stays."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.rules.registry import all_rules
-from tb_perfadvisor.rules.renamed import RENAMED
+from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
 from tests.support.command import SLOW, error, run
 
 
@@ -40,3 +40,18 @@ def test_a_renamed_rule_is_named_wherever_its_former_id_is_given(
     assert message in error("analyze", SLOW, "--select", former)
     assert message in error("analyze", SLOW, "--config", settings)
     assert message in error("suggest", SLOW, "--rule", former)
+
+
+def test_a_retired_rule_is_said_to_be_so_wherever_its_id_is_given(tmp_path: Path) -> None:
+    assert not RETIRED & {rule.id for rule in all_rules()}
+    settings = tmp_path / "perfadvisor.toml"
+    settings.write_text("[limits.whole-sort]\nminimum_share = 0.1\n")
+    for words in (
+        ("explain", "whole-sort"),
+        ("analyze", SLOW, "--select", "whole-sort"),
+        ("analyze", SLOW, "--config", settings),
+        ("suggest", SLOW, "--rule", "whole-sort"),
+    ):
+        said = error(*words)
+        assert "the rule 'whole-sort' was retired." in said
+        assert "Remove it from your settings" in said

@@ -142,6 +142,8 @@ def _named_in_rules() -> Iterator[tuple[str, str]]:
     """The changes that rules name, each with the file: in `advise(...)`, or in tables for it."""
     known = {change_id for change_id in change_ids() if "-" in change_id}  # others are common words
     for path in Path(rules.__file__).parent.rglob("*.py"):
+        if path.name == "renamed.py":
+            continue  # a former rule may be called like a change
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "advise"
             given = node.args if is_call else getattr(node, "elts", [])
