@@ -40,8 +40,9 @@ EXTRAS = {
     "mcp": ["mcp>=2.0"],
     # Only for patches.
     "suggest": ["libcst>=1.5"],
-    # Only to ask XLA's TPU compiler what shapes cost.
-    "tpu": ["jax>=0.8", "libtpu>=0.0.30"],
+    # Only to ask XLA's TPU compiler what shapes cost. JAX names the libtpu that fits: with another,
+    # its profiler ends the process.
+    "tpu": ["jax[tpu]>=0.8"],
     "test": [
         "pytest>=8.1",
         "pytest-cov>=5.0",  # which tests run a module

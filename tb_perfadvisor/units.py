@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from math import isfinite
 
 NS_PER_US = 1_000
@@ -77,6 +78,16 @@ def format_rate(per_s: float | None, unit: str) -> str:
     while abs(value) >= 999.5 and prefix < len(_PREFIXES) - 1:
         value, prefix = value / 1000, prefix + 1
     return f"{_three_digits(value)} {_PREFIXES[prefix]}{unit}"
+
+
+def format_exit_status(status: int) -> str:
+    """Format how a process ended: `status 3`, or `signal 11 (SIGSEGV)` for -11."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
 
 
 def _three_digits(value: float) -> str:

@@ -21,13 +21,13 @@ def test_the_command_names_what_the_extra_needs(monkeypatch: pytest.MonkeyPatch)
         lambda _: [
             "numpy>=1.24",
             'mcp>=2.0; extra == "mcp"',
-            "jax>=0.8 ; extra == 'tpu'",
-            'libtpu>=0.0.30; sys_platform == "linux" and extra == "tpu"',
+            "jax[tpu]>=0.8 ; extra == 'tpu'",
+            'numpy>=2; sys_platform == "linux" and extra == "tpu"',
             'pytest; extra == "mcp-test"',
         ],
     )
     assert install_command("mcp") == "pip install 'mcp>=2.0'"
-    assert install_command("tpu") == "pip install 'jax>=0.8' 'libtpu>=0.0.30'"
+    assert install_command("tpu") == "pip install 'jax[tpu]>=0.8' 'numpy>=2'"
     assert install_command("gcs") == "pip install '.[gcs]' in a clone of the repository"
 
 

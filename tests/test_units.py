@@ -9,6 +9,7 @@ from tb_perfadvisor.units import (
     format_bytes,
     format_duration,
     format_elapsed,
+    format_exit_status,
     format_rate,
     format_share,
 )
@@ -92,3 +93,8 @@ def test_rates_are_in_decimal_units(rate: float | None, unit: str, text: str) ->
 )  # fmt: skip
 def test_elapsed_time(seconds: int, text: str) -> None:
     assert format_elapsed(seconds * NS_PER_S) == text
+
+
+def test_a_process_that_a_signal_ended_names_it() -> None:
+    ended = [format_exit_status(status) for status in (0, 3, -11, -1_000)]
+    assert ended == ["status 0", "status 3", "signal 11 (SIGSEGV)", "signal 1000"]

@@ -19,6 +19,7 @@ from tb_perfadvisor.cli.help import Argument, Command, CountRange, NumberRange
 from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import shell_path
+from tb_perfadvisor.units import format_exit_status
 
 _JAX_FIRST_WINDOW_S = 1.0
 _JAX_WINDOW_S = 2.0
@@ -132,7 +133,10 @@ def run(
         with _signals_passed_on(process):
             returncode = _wait(process)
         said = [json.loads(file.read_text("utf-8")) for file in sorted(Path(status).glob("*.json"))]
-    for line in _summary(said, logdir):
+    death = _death(returncode)
+    if death:
+        note(f"the program {death}.")
+    for line in _summary(said, logdir, has_died=bool(death)):
         note(line)
     sys.exit(returncode if returncode >= 0 else 128 - returncode)
 
@@ -174,7 +178,20 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             continue
 
 
-def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
+def _death(returncode: int) -> str:
+    """How a signal ended the program; empty if none did."""
+    if returncode < 0:
+        return f"was ended by {format_exit_status(returncode)}"
+    # Shells and launchers report what ended their child so.
+    if returncode - 128 in set(signal.Signals):
+        return (
+            f"exited with status {returncode}, which stands for "
+            f"{format_exit_status(128 - returncode)}"
+        )
+    return ""
+
+
+def _summary(said: Sequence[dict[str, Any]], logdir: str, *, has_died: bool) -> list[str]:
     """What was recorded, or why nothing was."""
     recorded = [each["summary"] for each in said if each.get("summary")]
     if recorded:
@@ -184,6 +201,8 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str) -> list[str]:
     problems = sorted({each["problem"] for each in said if "problem" in each})
     if problems:
         return [f"nothing was recorded: {problem}." for problem in problems]
+    if has_died:  # what it imported is not known
+        return ["nothing was recorded before that."]
     if not said:
         return [
             "nothing was recorded: the program started no Python that reads PYTHONPATH. "

@@ -265,9 +265,9 @@ class _RecordedProcess(HookedProcess):
         """Record by time, unless steps are counted."""
         from tb_perfadvisor.instrument.jax_windows import JaxWindows
 
-        def tell(summary: str) -> None:
+        def tell(what: str, text: str) -> None:
             self.uses("jax")
-            self.said["summary"] = summary
+            self.said[what] = text
             self.tell()
 
         self._windows = JaxWindows(self.settings, self.parts, tell)

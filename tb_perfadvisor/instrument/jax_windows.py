@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
 from tb_perfadvisor.instrument.continuous.recordings import (
     EARLY,
@@ -49,13 +50,15 @@ _COMPILES: Final = (
 class JaxWindows:
     """Records windows of time in a thread of its own, until the program ends."""
 
-    def __init__(self, settings: dict[str, Any], parts: Parts, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: dict[str, Any], parts: Parts, tell: Callable[[str, str], None]
+    ) -> None:
         """Prepare.
 
         Args:
             settings: Of the command.
             parts: Of the program.
-            tell: Is told what was recorded so far.
+            tell: Is told a `summary` of what was recorded so far, or the `problem` that ended it.
         """
         self._logdir = Path(settings["logdir"])
         self._first_s: float = settings["first_window_s"]
@@ -127,18 +130,25 @@ class JaxWindows:
             self._compilations += 1
 
     def _run(self) -> None:
-        with suppress(Exception):
-            began_s = self._wait_for_quiet()
-            for _ in range(_MOST_EARLY):
-                if self._record(self._first_s):
-                    break
-                self._wait_for_quiet()
-            self._wait_until(began_s + self._after_s)
+        try:
+            self._record_until_the_end()
+        except PerfAdvisorError as error:
+            self._tell("problem", str(error).rstrip("."))
+        except Exception as error:  # the program goes on
+            self._tell("problem", f"{type(error).__name__}: {error}")
+
+    def _record_until_the_end(self) -> None:
+        began_s = self._wait_for_quiet()
+        for _ in range(_MOST_EARLY):
+            if self._record(self._first_s):
+                break
+            self._wait_for_quiet()
+        self._wait_until(began_s + self._after_s)
+        self._record(self._window_s)
+        self._record(self._window_s / 2, is_rich=True)
+        while self._is_wanted() and not self._ends.is_set():
+            self._ends.wait(self._every_s)
             self._record(self._window_s)
-            self._record(self._window_s / 2, is_rich=True)
-            while self._is_wanted() and not self._ends.is_set():
-                self._ends.wait(self._every_s)
-                self._record(self._window_s)
 
     def _wait_for_quiet(self) -> float:
         """Wait until the program runs what it has compiled; returns when it began to compute."""
@@ -160,15 +170,18 @@ class JaxWindows:
 
     def _record(self, seconds: float, *, is_rich: bool = False) -> bool:
         """Record some time; returns whether nothing was compiled in it."""
+        from tb_perfadvisor.instrument.jax_session import require_working_profiler
+
         if self._ends.is_set() or not self._is_wanted():
             return True
+        require_working_profiler()  # without the lock, which the end of the program waits for
         with self._lock:
             self._begin(is_rich)
         self._ends.wait(min(seconds, self._most_s))
         return self._end()
 
     def _begin(self, is_rich: bool) -> None:
-        import jax
+        from tb_perfadvisor.instrument.jax_session import start_trace
 
         began_s = time.monotonic()
         self._load.begin()
@@ -178,9 +191,7 @@ class JaxWindows:
         self._parts.add_step("loop", main)
         self._is_rich, self._compiled_before = is_rich, self._compilations
         directory = self._logdir / f"step_{self._number:08}{RICH if is_rich else ''}"
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = int(is_rich)
-        jax.profiler.start_trace(str(directory), profiler_options=options)
+        start_trace(directory, is_rich=is_rich)
         self._directory, self._began_s = directory, time.monotonic()
         self._cost_s += self._began_s - began_s
 
@@ -212,7 +223,7 @@ class JaxWindows:
             self._most_s = _MOST_BYTES / max(stored.size_bytes, 1) * stored.mean_step_s
             self._number += 1
             self._cost_s += time.monotonic() - ended_s
-        self._tell(self.summary)
+        self._tell("summary", self.summary)
         return is_clean
 
 

@@ -22,6 +22,7 @@ from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.machine.load import is_stopped, memory_of, processes_of
 from tb_perfadvisor.proof.runs import Counters, Run
 from tb_perfadvisor.trace.tables import Float64
+from tb_perfadvisor.units import format_exit_status
 
 _PATIENCE_S: Final = 5.0
 """What a program may take to end when it is asked to."""
@@ -176,7 +177,7 @@ class Started:
             done = max((each.get("steps", 0) for each in said), default=0)
             return f"it was ended after {self._limit_s:.0f} s and {done} steps"
         if status:
-            return f"it ended with status {status}: {self._last_line()}"
+            return f"it ended with {format_exit_status(status)}: {self._last_line()}"
         if not said:
             return "it started no Python that reads PYTHONPATH; `python -I`, `-E` and `-S` do not"
         if not main:

@@ -124,3 +124,26 @@ def test_the_switch_is_named(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "pass")
     _, _, said = perfadvisor_run(tmp_path, *command, PERFADVISOR_PROFILING="off")
     assert "nothing is recorded, because PERFADVISOR_PROFILING is off" in said
+
+
+@pytest.mark.parametrize(
+    ("in_shell", "said"),
+    [
+        (False, "the program was ended by signal 11 (SIGSEGV)."),
+        (True, "the program exited with status 139, which stands for signal 11 (SIGSEGV)."),
+    ],
+)
+def test_a_signal_that_ends_the_program_is_named(in_shell: bool, said: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
+    command = ["sh", "-c", '"$@"; exit $?', "sh", *program] if in_shell else program
+    status, _, lines = perfadvisor_run(tmp_path, *command)
+    assert status == 128 + 11
+    assert said in lines
+    assert "nothing was recorded before that" in lines
+    assert "imported neither" not in lines
+
+
+def test_a_status_that_no_signal_has(tmp_path: Path) -> None:
+    status, _, said = perfadvisor_run(tmp_path, sys.executable, "-c", "raise SystemExit(255)")
+    assert status == 255  # 128 + 127, and there is no signal 127
+    assert "signal" not in said

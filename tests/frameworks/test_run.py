@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -80,8 +81,57 @@ while time.time() - began < 10:
     time.sleep(0.002)
 """
 
+LOSSES = """
+import time, jax, jax.numpy as jnp
+train = jax.jit(lambda w: (w - 0.01 * jnp.tanh(w @ w), jnp.mean(w**2)))
+w = jax.random.normal(jax.random.key(0), (64, 64))
+for _ in range(1_000):
+    w, loss = train(w)
+    loss.block_until_ready()
+    time.sleep(0.002)
+print("loss", repr(float(loss)))
+"""
+# As much of libtpu as JAX asks for on a machine without a TPU: it does not start, but leaves a
+# profiler. That one is of another size than JAX expects, as in a libtpu of another time.
+LIBTPU = """
+#include <stddef.h>
+typedef struct { size_t size; void *extensions; } Arguments;
+typedef struct { Arguments start; const void *error; const char *text; size_t length; } Message;
+typedef struct { Arguments start; const void *error; int code; } Code;
+static const char no_tpu[] = "no TPU";
+static void *pass(void *arguments) { return 0; }
+static void *fail(void *arguments) { return (void *)no_tpu; }
+static void *message(Message *asked) {
+  asked->text = no_tpu;
+  asked->length = sizeof no_tpu - 1;
+  return 0;
+}
+static void *code(Code *asked) {
+  asked->code = 14; /* unavailable */
+  return 0;
+}
+static size_t profiler[64] = {7};
+static struct { size_t size; int type; void *next; void *profiler; long id[4]; }
+    extension = {64, 1, 0, profiler};
+static struct {
+  Arguments start;
+  struct { Arguments start; int major, minor; } version;
+  void *functions[1024];
+} api = {{sizeof api, &extension}, {{24, 0}, 0, 10000}, {pass, message, code, fail}};
+void *GetPjrtApi(void) {
+  for (int place = 4; place < 1024; place++) api.functions[place] = pass;
+  return &api;
+}
+"""
+
 
 def recorded(program: str, module: str, folder: Path, **environment: str) -> str:
+    return recorded_and_printed(program, module, folder, **environment)[0]
+
+
+def recorded_and_printed(
+    program: str, module: str, folder: Path, **environment: str
+) -> tuple[str, str]:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(folder / "run")]
@@ -95,7 +145,7 @@ def recorded(program: str, module: str, folder: Path, **environment: str) -> str
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stderr
+    return done.stderr, done.stdout
 
 
 def test_steps_of_the_optimizer(tmp_path: Path) -> None:
@@ -142,3 +192,21 @@ def test_jax_is_recorded_by_time(tmp_path: Path) -> None:
     reports = analyze_all(tmp_path)
     assert {report.framework for report in reports} == {"jax"}
     assert [report for report in reports if report.steps.used > 3]
+
+
+def test_a_profiler_that_would_end_the_program_is_not_started(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "libtpu.c").write_text(LIBTPU)
+    library = str(tmp_path / "libtpu.so")
+    command = [compiler, "-w", "-shared", "-fPIC", "-o", library, str(tmp_path / "libtpu.c")]
+    subprocess.run(command, check=True)
+    without = recorded_and_printed(LOSSES, "jax", tmp_path / "without")
+    given = {"TPU_LIBRARY_PATH": library, "JAX_PLATFORMS": ""}
+    said, printed = recorded_and_printed(LOSSES, "jax", tmp_path / "with", **given)
+    assert printed.startswith("loss ")
+    assert printed == without[1]
+    assert "kept in" in without[0]
+    assert "would end the program with signal 11 (SIGSEGV)" in said
+    assert "or set JAX_PLATFORMS=cpu." in said

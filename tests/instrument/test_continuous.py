@@ -233,6 +233,9 @@ def test_a_failing_profiler_never_ends_the_training(
     profiler = ContinuousProfiler(tmp_path, Recorder(clock, fails=True), Plan(), clock=clock)
     run(profiler, clock, 100)
     assert "another profiler is running. The training goes on." in caplog.text
+    # It failed in the 20th step, and was not asked again.
+    reason = "RuntimeError: another profiler is running."
+    assert profiler.summary() == f"no recording in 20 steps: {reason}"
 
 
 def test_the_environment_turns_it_off(

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
 from tb_perfadvisor.instrument.continuous.advice import Advisor
 from tb_perfadvisor.instrument.continuous.recorders import Recorder
@@ -135,6 +135,8 @@ class ContinuousProfiler:
         self._clock = clock
         self._is_active = is_active and not is_switched_off()
         self._is_closed = False
+        self._failure = ""
+        """Why the framework's profiler cannot go on; empty if it can."""
         self._load = LoadMeter()
         self._number = 0
         self._start: Start | None = None
@@ -230,6 +232,8 @@ class ContinuousProfiler:
     def summary(self) -> str:
         """What was recorded and what it cost, in one line."""
         count = len(self._recordings.kept)
+        if not count and self._failure:
+            return f"no recording in {self._number:,} steps: {self._failure}"
         if not count:
             return (
                 f"no recording in {self._number:,} steps; the first begins after "
@@ -374,11 +378,9 @@ class ContinuousProfiler:
     def _give_up(self, error: Exception) -> None:
         self._is_active = False
         self._start = None
-        self.log.warning(
-            "Perf Advisor stopped recording: %s: %s. The training goes on.",
-            type(error).__name__,
-            error,
-        )
+        is_ours = isinstance(error, PerfAdvisorError)
+        self._failure = str(error) if is_ours else f"{type(error).__name__}: {error}."
+        self.log.warning("Perf Advisor stopped recording: %s The training goes on.", self._failure)
 
 
 def logger() -> logging.Logger:

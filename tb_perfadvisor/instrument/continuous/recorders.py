@@ -154,12 +154,10 @@ class JaxRecorder(_MarkedRecorder):
     """
 
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
-        import jax
+        from tb_perfadvisor.instrument.jax_session import start_trace
 
         _wait_for_devices()
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = int(is_rich)
-        jax.profiler.start_trace(str(directory), profiler_options=options)
+        start_trace(directory, is_rich=is_rich)
         self._directory = directory
 
     def _stop_trace(self) -> None:
