@@ -23,7 +23,9 @@ LOADED = {
     "jax/__init__.py": """
         from types import SimpleNamespace
         __version__ = "0.10.2"
-        profiler = SimpleNamespace(ProfileOptions=SimpleNamespace, start_trace=lambda *_, **__: None)
+        def start_trace(directory, profiler_options):
+            assert profiler_options.python_tracer_level == 0
+        profiler = SimpleNamespace(ProfileOptions=SimpleNamespace, start_trace=start_trace)
         def default_backend():
             return BACKEND
         """,
