@@ -15,11 +15,12 @@ _PATHS_OF = {
     "os.mkdir": (0,),
     "os.truncate": (0,),
     "os.chmod": (0,),
-    "os.link": (1,),
+    "os.link": (0, 1),
     "os.symlink": (1,),
     "shutil.rmtree": (0,),
 }
-"""Which arguments of an audit event are paths that change."""
+"""Which arguments of an audit event are paths that change. Through a hard link, a file may change
+without a word; programs that make one copy the file where the system refuses to."""
 _FOLLOWS = frozenset({"open", "os.truncate", "os.chmod"})
 """These change what a link leads to; the others change the link."""
 _INSTALLED = ("site-packages", "dist-packages")

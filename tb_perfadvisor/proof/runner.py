@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from tb_perfadvisor.instrument.continuous.profiler import SWITCH
 from tb_perfadvisor.machine.load import Moment, load_between, moment
 from tb_perfadvisor.machine.this_machine import open_cores, this_machine
 from tb_perfadvisor.proof.runs import WINDOW_S, Plan, Run
-from tb_perfadvisor.proof.snapshot import Snapshot, path_in_copy, safe_environment
+from tb_perfadvisor.proof.snapshot import Snapshot, delete, path_in_copy, safe_environment
 from tb_perfadvisor.proof.started import Started
 from tb_perfadvisor.proof.turns import (
     ended_with_this_process,
@@ -188,7 +187,7 @@ class Runner:
     ) -> Iterator[Started]:
         """The running program; at the end of the context, nothing of it runs any more."""
         run = self._space / _PLACES[name != _BASE]
-        shutil.rmtree(run, ignore_errors=True)
+        delete(run)
         for directory in (run, run / "status", run / "tmp"):
             directory.mkdir()
         copy = run / "program"

@@ -61,7 +61,7 @@ class Session:
             progress: Told what is going on.
 
         Raises:
-            UsageError: If the repository lies outside of the checkout.
+            UsageError: If the repository lies outside of the copied program.
         """
         self._runner, self._space, self._repository = runner, space, repository
         self._budget_s, self._checks, self._progress = budget_s, tuple(checks), progress
@@ -69,7 +69,7 @@ class Session:
         self._versions = 0
         self.fits_together = True
         """Whether the changes that helped could be tried together, if there were several."""
-        if not repository.resolve().is_relative_to(self._snapshot.checkout):
+        if not self._snapshot.has_copied(repository.resolve()):
             raise UsageError(
                 "lies outside of the program that is tried.",
                 where=str(repository),

@@ -1,8 +1,9 @@
 """Copies of a program, outside of the user's checkout.
 
-Code and small files are copied, large data is linked, and what earlier runs wrote is left out. No
-git command is used: worktrees and shared clones would write into the checkout's git directory, and
-git runs programs that a checkout's configuration names.
+Code and small files are copied, large data is linked, and what earlier runs wrote is left out, as
+are pipes, sockets and devices. No git command is used: worktrees and shared clones would write into
+the checkout's git directory, and git runs programs that a checkout's configuration names. For the
+same reason no copy has a `.git`, which may also be a file or a link that leads elsewhere.
 """
 
 from __future__ import annotations
@@ -66,6 +67,17 @@ class Snapshot(Struct, frozen=True):
         with _says_what_is_full():
             shutil.copytree(self.directory, target, symlinks=True)
 
+    def has_copied(self, folder: Path) -> bool:
+        """Whether a directory was copied: not linked, left out, or outside of the checkout.
+
+        Args:
+            folder: Without links in its path.
+        """
+        if not folder.is_relative_to(self.checkout):
+            return False
+        copied = self.directory / folder.relative_to(self.checkout)
+        return copied.is_dir() and copied.resolve() == copied
+
     def changed_data(self) -> list[str]:
         """The linked files that are not as they were."""
         return [each.path for each in self.linked if _linked(Path(each.path)) != each]
@@ -90,7 +102,7 @@ def working_space() -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield space
     finally:
-        _delete(space)
+        delete(space)
         if lock is not None:
             lock.close()
 
@@ -111,11 +123,7 @@ def take_snapshot(working_directory: Path, space: Path) -> Snapshot:
         (each for each in (started_in, *started_in.parents) if (each / ".git").exists()), started_in
     )
     if checkout in (Path(checkout.anchor), Path.home()):
-        raise UsageError(
-            "is not the directory of a program.",
-            where=str(checkout),
-            hint="Start the command where your program lies.",
-        )
+        raise _no_program(checkout)
     if space.is_relative_to(checkout):
         raise UsageError(
             "lies in the program, whose copies must lie outside of it.",
@@ -124,11 +132,22 @@ def take_snapshot(working_directory: Path, space: Path) -> Snapshot:
         )
     target = space / "snapshot"
     copying = _Copying(checkout, target)
-    with _says_what_is_full():
+    with _says_what_is_full(checkout):
         target.mkdir()
         copying.copy_directory("")
     inside = os.path.relpath(started_in, checkout)
-    return Snapshot(checkout, target, inside, tuple(copying.linked), tuple(copying.left_out))
+    taken = Snapshot(checkout, target, inside, tuple(copying.linked), tuple(copying.left_out))
+    if not taken.has_copied(started_in):
+        raise _no_program(started_in)
+    return taken
+
+
+def _no_program(folder: Path) -> UsageError:
+    return UsageError(
+        "is not the directory of a program.",
+        where=str(folder),
+        hint="Start the command where your program lies.",
+    )
 
 
 class _Copying:
@@ -143,19 +162,28 @@ class _Copying:
         with os.scandir(self._checkout / folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         for entry in entries:
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_symlink():
-                self._copy_link(path)
-            elif entry.is_dir():
-                if entry.name in _LEFT_OUT or Path(entry.path, "pyvenv.cfg").exists():
-                    continue
-                if self._is_data(path):
-                    self._link(path)
-                else:
-                    (self._target / path).mkdir()
-                    self.copy_directory(path)
-            elif entry.is_file():
-                self._copy_file(path, entry.stat().st_size)
+            if entry.name in _LEFT_OUT:
+                continue
+            try:
+                self._copy_entry(entry, f"{folder}/{entry.name}" if folder else entry.name)
+            except FileNotFoundError:
+                # What a program in the checkout renames or deletes meanwhile is none of its code.
+                if os.path.lexists(entry.path):
+                    raise
+
+    def _copy_entry(self, entry: os.DirEntry[str], path: str) -> None:
+        if entry.is_symlink():
+            self._copy_link(path)
+        elif entry.is_dir():
+            if Path(entry.path, "pyvenv.cfg").exists():
+                return
+            if self._is_data(path):
+                self._link(path)
+            else:
+                (self._target / path).mkdir()
+                self.copy_directory(path)
+        elif entry.is_file():
+            self._copy_file(path, entry.stat().st_size)
 
     def _copy_file(self, path: str, size_bytes: int) -> None:
         name = path.rpartition("/")[2].lower()
@@ -177,13 +205,15 @@ class _Copying:
             shutil.copy2(self._checkout / path, self._target / path)
 
     def _copy_link(self, path: str) -> None:
-        """A link within the program stays one; one that leads elsewhere keeps leading there."""
-        target = os.path.realpath(self._checkout / path)
-        if target.startswith(f"{self._checkout}{os.sep}"):
-            inside = os.path.relpath(target, self._checkout)
-            relative = os.path.relpath(inside, os.path.dirname(path) or ".")  # noqa: PTH120
+        """A link within the program stays one; one to what is not copied keeps leading there."""
+        target = Path(os.path.realpath(self._checkout / path))
+        is_copied = target.is_relative_to(self._checkout) and _LEFT_OUT.isdisjoint(
+            target.relative_to(self._checkout).parts
+        )
+        if is_copied:
+            relative = os.path.relpath(target, self._checkout / Path(path).parent)
             (self._target / path).symlink_to(relative)
-        elif os.path.exists(target):  # noqa: PTH110 - a link to nothing is no file
+        elif target.exists():  # a link to nothing is no file
             self._link(path)
 
     def _link(self, path: str) -> None:
@@ -237,10 +267,17 @@ def path_in_copy(snapshot: Snapshot, copy: Path, text: str) -> str:
 
 
 @contextmanager
-def _says_what_is_full() -> Iterator[None]:
+def _says_what_is_full(checkout: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (OSError, shutil.Error) as error:
+        name = str(getattr(error, "filename", None) or "")
+        if isinstance(error, PermissionError) and checkout and name.startswith(str(checkout)):
+            raise PerfAdvisorError(
+                f"cannot be copied: {error.strerror}.",
+                where=name,
+                hint="Make it readable, or move it out of the program.",
+            ) from error
         reason = getattr(error, "strerror", None) or "some files could not be copied"
         free = format_bytes(shutil.disk_usage(tempfile.gettempdir()).free)
         raise PerfAdvisorError(
@@ -255,10 +292,10 @@ def _delete_abandoned() -> None:
         with suppress(OSError), lock.open("rb") as file:
             if lock.stat().st_uid == os.getuid() and not lock.parent.is_symlink():
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _delete(lock.parent)
+                delete(lock.parent)
 
 
-def _delete(directory: Path) -> None:
+def delete(directory: Path) -> None:
     """Delete a directory, also where a program took away the right to."""
 
     def allow_and_retry(function: object, path: str, info: object) -> None:

@@ -50,6 +50,8 @@ def checkout(tmp_path: Path) -> Path:
         "import os; os.mkdir(checkout + '/runs')",
         "import shutil; shutil.rmtree(checkout)",
         "import pathlib; pathlib.Path('link').write_text('x')",
+        "import os; os.link(checkout + '/data.txt', 'copy/x'); open('copy/x', 'w')",
+        "import os; os.symlink('copy', checkout + '/copy')",
     ],
 )
 def test_refuses_changes(checkout: Path, code: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.proof import snapshot as snapshot_module
 from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.runs import Plan, Run
 from tb_perfadvisor.proof.session import Session, Tried, changes_to_try
@@ -163,3 +165,22 @@ def test_patches_that_change_the_same_line_are_not_combined(
     found, session = tried(program, None, patches)
     assert [each.trial.verdict for each in found] == ["faster", "faster"]
     assert not session.fits_together
+
+
+@pytest.mark.parametrize("place", ["..", "images", "linked"])
+def test_patches_apply_to_code_that_is_copied(
+    place: str, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a copy, data is a link to the checkout, which must stay as it is."""
+    monkeypatch.setattr(snapshot_module, "_MANY_FILES", 3)
+    (checkout / "images").mkdir()
+    for number in range(4):
+        (checkout / "images" / f"{number}.png").touch()
+    (checkout / "linked").symlink_to("images")
+    with working_space() as space:
+        runner = cast("Runner", OfCode(take_snapshot(checkout, space)))
+        with pytest.raises(UsageError, match="lies outside of the program"):
+            Session(
+                *(runner, space, checkout / place),
+                budget_s=600.0, checks=(), progress=lambda text: None,
+            )  # fmt: skip
