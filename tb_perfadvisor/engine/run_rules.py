@@ -62,6 +62,8 @@ def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
         is_met = all(why_missing(signals, need) is None for need in of_snapshot)
         if is_met or signals.trace.is_snapshot_only:
             return of_snapshot
+    if rule.needs_on_cpu is not None and why_missing(signals, Need.CPU_PROGRAM) is None:
+        return (*rule.needs_on_cpu, Need.EVENTS)
     if not rule.reads_sums:
         return (*rule.needs, Need.EVENTS)
     if signals.trace.totals is None or rule.needs_of_sums is None:

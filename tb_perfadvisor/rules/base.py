@@ -82,6 +82,8 @@ class Rule(ABC):
     """What it needs of such sums; None if it is the same as `needs`."""
     needs_of_snapshots: ClassVar[tuple[Need, ...] | None] = None
     """What it needs to work from a memory snapshot instead; None if it cannot."""
+    needs_on_cpu: ClassVar[tuple[Need, ...] | None] = None
+    """What it needs of a program that ran on the CPU alone; None if it is the same as `needs`."""
     refines: ClassVar[str | None] = None
     """The id of the general rule whose findings this one explains."""
     is_preview: ClassVar[bool] = True

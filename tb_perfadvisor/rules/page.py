@@ -18,6 +18,8 @@ def rule_page(rule: type[Rule]) -> str:
         facts.append(f"*Refines*: `{rule.refines}`")
     if rule.needs:
         facts.append("*Needs*: " + ", ".join(need.value for need in rule.needs))
+    if rule.needs_on_cpu:
+        facts.append("*On the CPU*: " + ", ".join(need.value for need in rule.needs_on_cpu))
     blocks = [f"# {rule.id}", f"**{rule.title}.** {summary}", " · ".join(facts)]
     blocks += [f"## {heading}\n\n{sections.get(heading, '')}" for heading in SECTIONS]
     limits = rule.limits()

@@ -15,12 +15,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.run_rules import completed, missing_of
+from tb_perfadvisor.engine.run_rules import completed, missing_of, needs_of
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
-from tb_perfadvisor.signals import Need, Options, Signals, reference_worker, why_missing
+from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
 from tb_perfadvisor.signals.workload.parts import INFERENCE_LIBRARIES, SERVERS, Aspect, Part
 from tb_perfadvisor.signals.workload.workload import Fact, Workload, workload
 from tb_perfadvisor.testing.builder import run_of
@@ -154,8 +154,8 @@ def _apply(
 def _why_not_applicable(rule: type[Rule], which: str, run: Run, options: Options | None) -> str:
     """Name the needs that a trace lacks, with the reason for each."""
     signals = reference_worker(run, options)
-    missing = [why_missing(signals, need) for need in rule.needs]
-    lacks = "; ".join(f"Need.{one.need.name}: {one.reason}" for one in missing if one is not None)
+    missing = missing_of(rule, signals)
+    lacks = "; ".join(f"Need.{one.need.name}: {one.reason}" for one in missing)
     return f"{rule.id} does not apply to the {which} trace ({lacks})"
 
 
@@ -309,7 +309,7 @@ def _check_needs(
     options: Options | None,
 ) -> None:
     stated = {Need.LINK_BANDWIDTH, Need.COLLECTIVE_SIZES} if options else set()
-    for need in rule.needs:
+    for need in needs_of(rule, reference_worker(run, options)):
         if need in stated:  # what the user specifies need not be in the trace
             continue
         stripped = [without(trace, need) for trace in run.traces]

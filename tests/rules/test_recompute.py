@@ -6,7 +6,8 @@ from tb_perfadvisor.rules.compute.recompute import Recompute
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.testing.symbols import Symbol
+from tb_perfadvisor.trace import EventKind, Trace
 from tests.support.program_values import SLOW, drawn, program
 
 # Names from HolisticTraceAnalysis' recordings (trace_diff_control, A100).
@@ -334,3 +335,53 @@ def test_at_best_what_fusions_of_the_backward_pass_also_recompute_is_not_needed(
     assert finding.saving.high_ns == 2 * (ms(2) + ms(2))
     assert finding.saving.expected_ns == 2 * ms(2) // 4
     assert finding.summary.startswith("Device work of 2.00 ms of each step (20.0 %)")
+
+
+def on_the_cpu(repeated: str) -> dict[str, Symbol]:
+    """A forward, a repeated and a backward operation of a JAX program on the CPU."""
+    dot = "%dot.3 = f32[256,1024]{1,0} dot(f32[256,512]{1,0} %x, f32[512,1024]{1,0} %w)"
+    paths = {"f": "jit(step)/jvp()/dot_general", "r": repeated, "b": f"{BACKWARD}/transpose"}
+    return {
+        letter: Symbol(EventKind.OPERATOR, f"dot.{letter}", hlo={"text": dot, "path": path})
+        for letter, path in paths.items()
+    }
+
+
+SLOW_ON_THE_CPU = """
+    cell 1ms
+    step |..........|..........|
+    main |.ffrrrbbb.|.ffrrrbbb.|
+"""
+FIXED_ON_THE_CPU = """
+    cell 1ms
+    step |.......|.......|
+    main |.ffbbb.|.ffbbb.|
+"""
+
+
+def test_a_host_has_memory_for_all_activations() -> None:
+    checked = check_rule(
+        Recompute,
+        slow=SLOW_ON_THE_CPU,
+        fixed=FIXED_ON_THE_CPU,
+        saves="3ms",
+        legend=on_the_cpu(PATH),
+        framework="jax",
+        exactly=False,
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # 90 % of 3 ms in each of two steps; half at least, all at most.
+    assert finding.saving.expected_ns == 2 * 2_700_000
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (3_000_000, 6_000_000)
+    assert [remedy.change for remedy in finding.remedies] == ["less-checkpointing"]
+
+
+@pytest.mark.parametrize("path", [BACKWARD, "jit(step)/dot_general"])
+def test_gradients_are_needed_on_the_cpu_too(path: str) -> None:
+    assert find(Recompute, SLOW_ON_THE_CPU, legend=on_the_cpu(path), framework="jax") == ()
+
+
+def test_pytorch_on_the_cpu_does_not_tell_what_is_recomputed() -> None:
+    text = SLOW_ON_THE_CPU.translate(str.maketrans("frb", "OOO"))
+    assert find(Recompute, text) is None

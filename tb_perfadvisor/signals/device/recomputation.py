@@ -89,7 +89,9 @@ def _recomputed_by_xla(signals: Signals) -> Recomputation:
         dtype=bool,
     )
     table = trace.hlo_events
-    rows = np.intersect1d(table.row[is_recomputed[table.op]], signals.device.rows)
+    rows = distinct(table.row[is_recomputed[table.op]])
+    if not signals.device.is_host_only:
+        rows = rows[is_in(rows, signals.device.rows)]
     return _within_window(signals, rows, np.full(len(rows), -1, dtype=np.int32))
 
 
