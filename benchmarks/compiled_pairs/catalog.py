@@ -557,12 +557,6 @@ TUNED_PAIRS = (
         "many-small-kernels",
     ),
     _cause(
-        "mask-as-argument",
-        "unused.mask_as_argument",
-        "a causal mask that is read; fixed: computed by comparison",
-        "masks-from-memory",
-    ),
-    _cause(
         "one-hot-routing",
         "unused.one_hot_routing",
         "tokens go to experts by products with one-hot matrices; fixed: by index",

@@ -143,26 +143,6 @@ def many_updates(role: Role) -> Program:
     return Program(update, ([(small,) * 3] * count, [small] * count))
 
 
-def mask_as_argument(role: Role) -> Program:
-    """A causal mask that is read, or computed by comparison."""
-    batch, heads, length, width = 4, 8, 1024, 64
-
-    def attend(query: Any, key: Any, value: Any, mask: Any = None) -> Any:
-        scores = jnp.einsum("bhqd,bhkd->bhqk", query, key).astype(jnp.float32)
-        if mask is None:
-            places = jnp.arange(length)
-            scores = jnp.where(places[:, None] >= places[None, :], scores, -1e9)
-        else:
-            scores = scores + mask
-        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        return jnp.einsum("bhqk,bhkd->bhqd", weights, value)
-
-    arguments: tuple[Any, ...] = (Array((batch, heads, length, width)),) * 3
-    if role == "slow":
-        arguments += (Array((batch, heads, length, length), jnp.float32),)
-    return Program(attend, arguments, donated=())
-
-
 def one_hot_routing(role: Role) -> Program:
     """Tokens go to experts by products with one-hot matrices, or by index."""
     tokens, features, hidden, experts, chosen = 2048, 512, 2048, 16, 2

@@ -24,7 +24,6 @@ from tb_perfadvisor.units import NS_PER_S
 
 _LANES = 1024
 _FEW_CHANNELS = 16
-_MOST_NAMES = 3
 _USUAL_CLOCK_HZ = 0.94e9
 """Of v4 to v6e; newer chips are faster, so that they need less."""
 _USUAL_SIDE = 128
@@ -146,18 +145,3 @@ def _loading(product: Instruction, flop: float, side: int) -> float:
     terms = flop / 2
     fewest = min(terms / max(shape.elements, 1) for shape in product.operands[:2])
     return max(side / max(fewest, 1.0), 1.0)
-
-
-def described(one: OperationNeeds) -> str:
-    """What an operation computes, by the framework's names for it and the shape of its result."""
-    program = one.running.program
-    names = dict.fromkeys(
-        program.paths[row].rstrip(":").partition("/")[2]
-        for row in one.rows
-        if row in program.paths and program.name_of(row) not in _FREE
-    )
-    line = next((program.lines[row] for row in reversed(one.rows) if row in program.lines), "")
-    results = one.operation.instruction.results
-    shape = f" of {results[0]}" if results else ""
-    what = ", ".join([name for name in names if name][-_MOST_NAMES:]) or one.operation.category
-    return f"{what}{shape}{f' ({line})' if line else ''}"

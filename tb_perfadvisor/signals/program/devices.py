@@ -6,7 +6,7 @@ what was gathered or reduced over all devices. Each device then repeats the same
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -18,17 +18,14 @@ from tb_perfadvisor.signals.program.graph import (
     SAME_ELEMENTS,
     FasterOperation,
     Running,
-    in_proportion,
     mean_ns,
     origin,
     readers,
     running_programs,
     that_touch,
-    total_ns,
 )
 from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.program import Program
 
 _OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collective-permute")
@@ -94,73 +91,6 @@ def without_repetition(signals: Signals) -> list[FasterOperation]:
             now = mean_ns(signals, operation)
             expected = now * (part + 0.1 * (1 - part))
             faster.append(FasterOperation(operation, expected, now * part, now * (1 + part) / 2))
-    return faster
-
-
-class RepeatedUpdates(NamedTuple):
-    """Arguments that every device of a program updates alike."""
-
-    running: Running
-    operations: tuple[XlaOperation, ...]
-    updated_bytes: int
-    """Of the arguments."""
-
-
-@memoized
-def repeated_updates(signals: Signals) -> tuple[RepeatedUpdates, ...]:
-    """What every device updates alike, without any product, by program."""
-    found = []
-    for running in running_programs(signals):
-        program = running.program
-        if program.devices < 2:
-            continue
-        differs = _differs(program)
-        rows_of: dict[str, list[int]] = defaultdict(list)
-        for row in range(len(program)):
-            rows_of[program.kernel_of(row)].append(row)
-        updates = {
-            name: size
-            for name, rows in rows_of.items()
-            if not differs[rows].any()
-            and not any(program.name_of(row) in PRODUCTS for row in rows)
-            and (size := _updated_bytes(program, rows)) >= _LEAST_BYTES
-        }
-        operations = [running.operations[name] for name in updates if name in running.operations]
-        if operations:
-            found.append(RepeatedUpdates(running, tuple(operations), sum(updates.values())))
-    return tuple(found)
-
-
-def _updated_bytes(program: Program, rows: list[int]) -> int:
-    """Bytes of the arguments whose memory some values take that are computed from them."""
-    size, inside = 0, set(rows)
-    read = {of for row in rows for of in program.operands(row)} - inside
-    results = Counter(program.shape_of(row) for row in rows if program.is_result[row])
-    for argument in sorted(read):
-        shape = program.shape_of(argument)
-        if program.is_aliased[argument] and results[shape]:
-            results[shape] -= 1
-            size += shape.padded_bytes
-    return size
-
-
-def with_split_updates(signals: Signals) -> list[FasterOperation]:
-    """The operations of such updates, if each device did its part and then gathered the others'.
-
-    Gradients are reduced and scattered then, and what was updated is gathered: together as many
-    bytes as the all-reduce now. But no other work hides the gathering.
-    """
-    faster = []
-    for found in repeated_updates(signals):
-        gain_ns = total_ns(signals, found.operations) * (1 - 1 / found.running.program.devices)
-        reduces = [
-            o
-            for o in found.running.operations.values()
-            if o.category.startswith("all-reduce") and not o.opcode.endswith("-start")
-        ]
-        reduced_ns = total_ns(signals, reduces)
-        parts = (max(gain_ns - reduced_ns, 0.0), max(gain_ns - reduced_ns / 2, 0.0), gain_ns)
-        faster += in_proportion(signals, found.operations, parts)
     return faster
 
 

@@ -12,15 +12,12 @@ from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.achievable_rate import operation_needs
-from tb_perfadvisor.signals.program.argument_reads import runs_of
 from tb_perfadvisor.signals.program.graph import (
     PRODUCTS,
     SAME_ELEMENTS,
     FasterOperation,
     Running,
-    in_proportion,
     mean_ns,
-    origin,
     running_programs,
 )
 from tb_perfadvisor.signals.program.useful_work import MAPS
@@ -34,7 +31,6 @@ from tb_perfadvisor.units import NS_PER_S
 
 _FOLLOWED = (*SAME_ELEMENTS, *MAPS, "broadcast", "slice")
 _MOST_STEPS = 400
-_LEAST_BYTES = 1 << 20
 
 
 class LoopProduct(NamedTuple):
@@ -147,102 +143,3 @@ def _with_weights_on_chip(
                 now = mean_ns(signals, operation)
                 kept = now - weights.padded_bytes / bytes_per_s * NS_PER_S
                 yield FasterOperation(operation, now, min(max(kept, product_ns), now), now)
-
-
-class SharedWeights(NamedTuple):
-    """Weights by which independent products multiply a few rows each."""
-
-    running: Running
-    weights: int
-    """Their row in the program."""
-    products: tuple[int, ...]
-    """Those of a few rows."""
-    loads: float
-    """How often they are read from the memory."""
-    is_beside_many: bool
-    """Whether another product multiplies them by many rows, which leaves time to read them."""
-
-
-def shared_weights(signals: Signals, most_rows: int) -> tuple[SharedWeights, ...]:
-    """The weights that several independent products read, at least one of them for a few rows.
-
-    Args:
-        signals: The worker's facts.
-        most_rows: Of a product, for which reading the weights is what takes the time.
-    """
-    found = []
-    for running in running_programs(signals):
-        program = running.program
-        readers: dict[int, list[int]] = defaultdict(list)
-        for product in program.rows_of(PRODUCTS):
-            for of in program.operands(product):
-                weights = origin(program, of)
-                is_large = program.shape_of(weights).padded_bytes >= _LEAST_BYTES
-                if is_large and program.argument[weights] >= 0:
-                    readers[weights].append(product)
-        for weights, products in readers.items():
-            small = [p for p in products if _rows(program, p, weights) <= most_rows]
-            is_alone = all(program.runs[product] == 1 for product in products)
-            loads = _loads(program, weights)
-            is_beside = len(small) < len(products)
-            is_shared = bool(small) and len(products) > 1 and is_alone and loads > 1
-            if is_shared and _are_independent(program, products):
-                found.append(SharedWeights(running, weights, tuple(small), loads, is_beside))
-    return tuple(found)
-
-
-def _loads(program: Program, weights: int) -> float:
-    """How often an argument is read from the memory; what is kept on the chip is read once."""
-    whole = max(program.shape_of(weights).elements, 1)
-    parts: dict[str, float] = {}
-    for user in program.users(weights):
-        name = program.name_of(user)
-        is_part = name in ("slice", "slice-start", "dynamic-slice")
-        part = program.shape_of(user).elements / whole if is_part else 1.0
-        kernel = program.kernel_of(user)
-        parts[kernel] = min(parts.get(kernel, 0.0) + part, 1.0)
-    return sum(parts.values())
-
-
-def _rows(program: Program, product: int, weights: int) -> float:
-    """How often a product uses each weight."""
-    parsed = parse_instruction(program.texts.get(product, ""))
-    flop = product_flop(parsed) if parsed is not None else None
-    return (flop or float("inf")) / 2 / max(program.shape_of(weights).elements, 1)
-
-
-def _are_independent(program: Program, products: list[int]) -> bool:
-    """Whether none of some products is computed from another's result."""
-    others = set(products)
-    for product in products:
-        pending, seen = [product], {product}
-        while pending:
-            for user in program.users(pending.pop()):
-                if user in others and user != product:
-                    return False
-                if user not in seen:
-                    seen.add(user)
-                    pending.append(user)
-    return True
-
-
-def reading_once(signals: Signals, most_rows: int) -> list[FasterOperation]:
-    """The products by shared weights, if these were read once."""
-    bytes_per_s = achievable_bandwidth(signals)
-    if bytes_per_s is None:
-        return []
-    faster: dict[int, FasterOperation] = {}
-    by_program: dict[int, list[SharedWeights]] = defaultdict(list)
-    for found in shared_weights(signals, most_rows):
-        by_program[id(found.running)].append(found)
-    for shared in by_program.values():
-        running = shared[0].running
-        size = sum(
-            running.program.shape_of(one.weights).padded_bytes * (one.loads - 1) for one in shared
-        )
-        saved_ns = size * runs_of(signals, running) / bytes_per_s * NS_PER_S
-        operations = running.of(row for one in shared for row in one.products)
-        parts = (0.25 * saved_ns, 0.5 * saved_ns, saved_ns)
-        for one in in_proportion(signals, operations, parts):
-            faster[one.operation.op] = one
-    return list(faster.values())
