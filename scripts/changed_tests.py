@@ -62,8 +62,8 @@ def tests_of(changed: list[str]) -> list[str]:
         path.startswith(("tb_perfadvisor/advice/", "tb_perfadvisor/rules/")) for path in changed
     ):
         chosen.add("tests/promises/test_advice.py")
-    if any(path.startswith("tb_perfadvisor/rules/") for path in changed):
-        chosen.add("tests/promises/test_size_of_rules.py")
+    if any(path.startswith("tb_perfadvisor/") for path in changed):
+        chosen.add("tests/promises/test_budget.py")
     if any(path.endswith(".md") for path in changed):
         chosen.add("tests/promises/test_documents.py")
     return sorted(chosen)

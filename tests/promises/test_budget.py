@@ -1,0 +1,77 @@
+"""The size of the package only goes down, unless what it grows by is worth it.
+
+Lowering a number needs only an edit of it. Raising one needs the reason beside it: what users get
+for the growth, and why nothing else could go instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+import tb_perfadvisor
+from tb_perfadvisor.cli import app
+from tb_perfadvisor.rules.registry import builtin_rules
+
+PACKAGE = Path(tb_perfadvisor.__file__).parent
+
+BUDGET = {
+    "modules": 1040,
+    "rules": 165,
+    "limits that users can set": 279,
+    "options of the command line": 70,
+    "lines of Python and TOML": 136_500,
+}
+SLACK = 0.02
+"""The part of a number by which the package may be smaller, until the number has to be lowered."""
+
+
+def sizes() -> dict[str, int]:
+    """What the package has of each."""
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")]
+    commands = app.commands.values()
+    return {
+        "modules": sum(path.suffix == ".py" for path in files),
+        "rules": len(builtin_rules()),
+        "limits that users can set": sum(len(rule.limits()) for rule in builtin_rules()),
+        "options of the command line": sum(
+            isinstance(parameter, click.Option)
+            for command in commands
+            for parameter in command.params
+        ),
+        "lines of Python and TOML": sum(
+            len(path.read_text(encoding="utf-8").splitlines()) for path in files
+        ),
+    }
+
+
+def faults(sizes: dict[str, int], budget: dict[str, int]) -> list[str]:
+    """What is over its budget, or so far below that the budget no longer holds it."""
+    return [
+        f"{name}: {size:,} of {budget[name]:,}"
+        for name, size in sizes.items()
+        if not (1 - SLACK) * budget[name] <= size <= budget[name]
+    ]
+
+
+def test_the_package_keeps_within_its_budget() -> None:
+    assert faults(sizes(), BUDGET) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(100, []), (98, []), (101, ["rules: 101 of 100"]), (97, ["rules: 97 of 100"])],
+)
+def test_a_budget_can_be_missed_both_ways(size: int, expected: list[str]) -> None:
+    assert faults({"rules": size}, {"rules": 100}) == expected
+
+
+def test_everything_is_counted() -> None:
+    counted = sizes()
+    assert counted.keys() == BUDGET.keys()
+    # The commands have a --format each, the rules a minimum_share.
+    assert counted["options of the command line"] > len(app.commands)
+    assert counted["limits that users can set"] > counted["rules"]
+    assert counted["lines of Python and TOML"] > 50 * counted["modules"]
