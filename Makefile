@@ -2,10 +2,11 @@
 # make quick            under a minute: format, lint, types, contracts, the tests of what changed
 # make rule ID=...      one rule's tests; with a new id and CATEGORY=..., a new rule
 # make test             everything a change must pass
+# make test-browser     all tests in a browser; `make test` runs a few
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
 # make test-versions    the wheel on each Python, from the oldest to the newest requirements
 # make test-corpus      tests on the real profiles in the folder PERFADVISOR_CORPUS
-# make test-map         records which tests run each module, for `make quick`
+# make night            what takes too long for every change; a red night is the first thing to mend
 # make changelog        the changelog's next section; VERSION=... writes it
 #
 # Each target installs what it needs into .venv. You need Python 3.10 or later, and Node for the
@@ -17,12 +18,14 @@ BIN    := $(VENV)/bin
 STATIC := tb_perfadvisor/static
 # One process per processor. A group's tests share a server, so they run in one process.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
+# What every run of the tests leaves to targets of their own.
+ELSEWHERE := not corpus and not frameworks and not nightly
 
 # Tests start many processes: none of them should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick rule test checks lint contracts types changed test-map generated frontend unit \
-        test-frameworks test-versions test-corpus frontend-deps browser-deps frameworks changelog clean
+.PHONY: demo quick rule test checks lint contracts types changed generated frontend unit \
+        test-browser test-frameworks test-versions test-corpus night frontend-deps browser-deps frameworks changelog clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python scripts/demo.py $(PORT)
@@ -40,15 +43,25 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 types frontend
 	@$(MAKE) --no-print-directory generated unit
 
+test-browser: $(VENV)/.dev browser-deps
+	$(PYTEST) -m "browser and $(ELSEWHERE)"
+
 test-frameworks: frameworks
-	$(PYTEST) -m "frameworks and not corpus"
+	$(PYTEST) -m "frameworks and not corpus and not nightly"
 
 # ENVIRONMENTS="oldest engine" runs only these; noxfile.py describes them.
 test-versions: $(VENV)/.dev
 	$(BIN)/python -m nox $(if $(ENVIRONMENTS),--session $(ENVIRONMENTS))
 
 test-corpus: $(VENV)/.dev browser-deps
-	$(PYTEST) -m corpus
+	$(PYTEST) -m "corpus and not nightly"
+
+# Hypothesis draws more examples, and without CI other ones each night. MINUTES of damaged files.
+night: $(VENV)/.dev browser-deps
+	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "(nightly or hypothesis) and not corpus and not frameworks"
+	$(BIN)/python -m tests.fuzz --seed "$$(date +%j)" --minutes $(or $(MINUTES),20)
+	$(BIN)/python -m nox
+	$(BIN)/python -m nox --session unit-oldest
 
 # --- environments -------------------------------------------------------------------------
 
@@ -106,9 +119,6 @@ contracts: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test-map: $(VENV)/.dev
-	$(BIN)/python -m scripts.record_test_map
-
 changed: $(VENV)/.dev
 	$(BIN)/python scripts/changed_tests.py -n logical
 
@@ -129,7 +139,7 @@ frontend: frontend-deps
 	  || { echo "the bundle in $(STATIC) is stale: commit what 'npm run build' wrote"; exit 1; }
 
 unit: $(VENV)/.dev browser-deps
-	$(PYTEST) -m "not corpus and not frameworks"
+	$(PYTEST) -m "(smoke or not browser) and $(ELSEWHERE)"
 
 # --- upkeep ---------------------------------------------------------------------------------
 

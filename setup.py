@@ -45,7 +45,6 @@ EXTRAS = {
     "tpu": ["jax[tpu]>=0.8"],
     "test": [
         "pytest>=8.1",
-        "pytest-cov>=5.0",  # which tests run a module
         "pytest-xdist>=3.5",
         "distributed>=2023.6",
         "hypothesis>=6.100",
@@ -83,7 +82,7 @@ EXTRAS["dev"] = [
 ]
 
 # Only to score the tests by mutants.
-EXTRAS["mutants"] = [*EXTRAS["test"], "cosmic-ray>=8.4"]
+EXTRAS["mutants"] = [*EXTRAS["test"], "cosmic-ray>=8.4", "pytest-cov>=5.0"]
 
 setup(
     name="tb_perfadvisor",

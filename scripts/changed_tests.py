@@ -1,30 +1,32 @@
 """Run the tests of what changed since the branch left main.
 
-A test file belongs to a change if it changed itself, if it is named like the changed module
-(`steps/gaps.py` and `steps/test_gaps.py`), if it was recorded to run most of that module
-(`tests/test_map.json`), or if it imports the module by name. Every changed module gets its best
-recorded file, and more as long as a quick check allows; `make test` runs the rest.
+The nearest test files run: first those that changed themselves or are named like what changed,
+then those with the fewest imports between them and it, those of its own folder first. The property
+tests run, too, whenever the package changed. `make test` runs the rest.
 
     python scripts/changed_tests.py [PYTEST OPTION...]
 """
 
 from __future__ import annotations
 
-import ast
-import json
+import os
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# Most changes have so many near tests that more would take longer than a quick check may.
+MOST_FILES = 40
 # These start browsers, frameworks or clusters, or need the corpus: too slow for a quick check.
-FRAMEWORKS = "tests/frameworks"
-SLOW_FOLDERS = ("tests/browser", "tests/corpus", FRAMEWORKS)
-TEST_MAP = ROOT / "tests" / "test_map.json"
-# What the recorded test files of a change may take together, in one process.
-MOST_SECONDS = 60.0
+FRAMEWORKS = "tests/frameworks/"
+SLOW = ("tests/browser/", "tests/corpus/", FRAMEWORKS, "tests/execution/test_dask_cluster.py")
+PROPERTIES = ("tests/promises/test_budget.py", "tests/promises/test_rules.py", "tests/property/")
+_IMPORT = re.compile(
+    r"^ *(?:from ([\w.]+) import (?:\(([^)]*)\)|([^(\n]+))|import ([\w.]+))", re.MULTILINE
+)
 
 
 def changed_files() -> list[str]:
@@ -41,58 +43,43 @@ def changed_files() -> list[str]:
 def tests_of(changed: list[str]) -> list[str]:
     """The test files to run for some changed files, as paths relative to the root."""
     tests = test_files()
-    modules = [path for path in changed if path.endswith(".py") and path not in tests]
-    ranked = [tests_that_run(module, tests) for module in modules]
-    chosen = {path for path in tests if path in changed and not path.startswith(SLOW_FOLDERS)}
-    chosen |= {files[0] for files in ranked if files}
-    more = dict.fromkeys(test for files in ranked for test in files if test not in chosen)
-    seconds: dict[str, float] = _test_map()["seconds"]
-    left = MOST_SECONDS - sum(seconds.get(test, 1.0) for test in chosen)
-    for test in more:
-        left -= seconds.get(test, 1.0)
-        if left < 0:
-            print("more test files run what changed; `make test` runs them")
-            break
-        chosen.add(test)
-    # What every rule keeps to is tested in one place.
-    if any(path.startswith("tb_perfadvisor/rules/") for path in changed):
-        chosen.add("tests/promises/test_rules.py")
+    near: dict[str, tuple[int, int]] = {path: (0, 0) for path in changed if path in tests}
+    for path in changed:
+        if path.endswith(".py") and path not in tests:
+            for test, distance in distances(path).items():
+                near[test] = min(distance, near.get(test, distance))
+    ranked = sorted((near[test], test) for test in near)
+    quick = [test for _, test in ranked if not test.startswith(SLOW)]
+    chosen = set(quick[:MOST_FILES])
+    if not quick:  # some modules need a framework
+        chosen = {test for where, test in ranked if where == ranked[0][0] and where > (0, 0)}
+    if any(path.startswith("tb_perfadvisor/") for path in changed):
+        chosen |= {test for test in tests if test.startswith(PROPERTIES)}
     # The catalog of advice is no module, and rules name its entries.
     if any(
         path.startswith(("tb_perfadvisor/advice/", "tb_perfadvisor/rules/")) for path in changed
     ):
         chosen.add("tests/promises/test_advice.py")
-    if any(path.startswith("tb_perfadvisor/") for path in changed):
-        chosen.add("tests/promises/test_budget.py")
     if any(path.endswith(".md") for path in changed):
         chosen.add("tests/promises/test_documents.py")
     return sorted(chosen)
 
 
-def tests_that_run(module: str, tests: list[str]) -> list[str]:
-    """Test files that run a module: those named like it, those recorded, those that import it.
-
-    Nothing is recorded of a module that only defines types or values. If no test imports it, tests
-    of what imports it stand in, then tests that need a framework, then tests that mention it.
-    """
-    quick = [test for test in tests if not test.startswith(SLOW_FOLDERS)]
+def distances(module: str) -> dict[str, tuple[int, int]]:
+    """How far the test files are from a module that reach it: by imports, then by folder."""
     stem = Path(module).stem.strip("_").lower()
-    chosen = [test for test in quick if _subject(test) == stem]
-    seen: set[str] = set()
-    modules = {module}
-    while modules:
-        names = {_module(path) for path in modules}
-        recorded = [test for path in modules for test in _test_map()["tests"].get(path, [])]
-        chosen += [test for test in recorded if test in tests]
-        chosen += [test for test in quick if names & _imports(test)]
-        if chosen:
-            return list(dict.fromkeys(chosen))
-        seen |= modules
-        modules = {path for path in _package_files() if names & _imports(path)} - seen
-    needing = [test for test in tests if test.startswith(FRAMEWORKS)]
-    return [test for test in needing if _module(module) in _imports(test)] or [
-        test for test in quick if stem in (ROOT / test).read_text(encoding="utf-8")
-    ]
+    folder = Path("tests", *Path(module).parent.parts[1:])
+    found: dict[str, tuple[int, int]] = {}
+    layer, seen, imports = {module}, {module}, 0
+    while layer:
+        imports += 1
+        layer = {path for each in layer for path in importers()[each]} - seen
+        seen |= layer
+        for test in layer & test_files():
+            shared = Path(os.path.commonpath([folder, Path(test).parent]))
+            found[test] = (imports, len(folder.parts) - len(shared.parts))
+    named = (test for test in test_files() if Path(test).stem.removeprefix("test_") == stem)
+    return found | dict.fromkeys(named, (0, 0))
 
 
 def main() -> int:
@@ -103,7 +90,7 @@ def main() -> int:
         return 0
     print("tests of what changed:", *tests, sep="\n  ", flush=True)
     needs_framework = any(test.startswith(FRAMEWORKS) for test in tests)
-    marked = "not corpus" if needs_framework else "not corpus and not frameworks"
+    marked = "not corpus and not nightly" + (" and not frameworks" if not needs_framework else "")
     options = ["-q", "-m", marked, *sys.argv[1:]]
     return subprocess.call([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT)
 
@@ -115,49 +102,54 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def test_files() -> list[str]:
+@cache
+def test_files() -> frozenset[str]:
     """All test files, relative to the root."""
-    return [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py")]
+    return frozenset(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py"))
 
 
 @cache
-def _package_files() -> list[str]:
-    return [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tb_perfadvisor/**/*.py")]
+def importers() -> dict[str, set[str]]:
+    """The files that import each file."""
+    found = defaultdict(set)
+    for folder in ("tb_perfadvisor", "tests", "scripts", "benchmarks"):
+        for path in ROOT.glob(f"{folder}/**/*.py"):
+            importer = path.relative_to(ROOT).as_posix()
+            for module, name in _imports(importer):
+                found[_definition(module, name)].add(importer)
+    return found
 
 
 @cache
-def _test_map() -> dict[str, Any]:
-    """Test files by module, and how long each takes, as `record_test_map` wrote them."""
-    if not TEST_MAP.exists():
-        return {"seconds": {}, "tests": {}}
-    content: dict[str, Any] = json.loads(TEST_MAP.read_text(encoding="utf-8"))
-    return content
-
-
-def _subject(test: str) -> str:
-    """The name of what a test file is about: `tests/signals/test_steps.py` is about `steps`."""
-    return Path(test).stem.removeprefix("test_")
-
-
-def _module(path: str) -> str:
-    """A file's dotted name, as it is imported."""
-    parts = Path(path).with_suffix("").parts
-    if parts[0] in ("benchmarks", "scripts"):
-        parts = parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def _imports(path: str) -> frozenset[tuple[str, str]]:
+    """The modules that a file imports, each with a name from it, or with none."""
+    found = set()
+    for match in _IMPORT.finditer((ROOT / path).read_text(encoding="utf-8")):
+        module, listed, line, whole = match.groups()
+        names = re.sub(r"#.*", "", listed or line or "").split(",")
+        found |= {(module or whole, name.split(" as ")[0].strip()) for name in names}
+    return frozenset(found)
 
 
 @cache
-def _imports(path: str) -> frozenset[str]:
-    """The dotted names that a file imports."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(names)
+def _definition(module: str, name: str) -> str:
+    """The file that defines a name, also if a package passes it on; empty if it is not ours."""
+    path = _file(f"{module}.{name}") or _file(module)
+    if path.endswith("__init__.py"):
+        for origin, passed in _imports(path):
+            if passed == name and name:
+                return _definition(origin, name)
+    return path
+
+
+@cache
+def _file(module: str) -> str:
+    """The path of a module; empty if it is not ours."""
+    path = module.replace(".", "/")
+    for name in (f"{path}.py", f"{path}/__init__.py", f"benchmarks/{path}.py"):
+        if (ROOT / name).is_file():
+            return name
+    return ""
 
 
 if __name__ == "__main__":

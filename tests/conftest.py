@@ -49,8 +49,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = SHARED & set(getattr(item, "fixturenames", ()))
         for fixture in shared:
             item.add_marker(pytest.mark.xdist_group(fixture))
-        if not shared and item.path.is_relative_to(BROWSER):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.path.is_relative_to(BROWSER):
+            item.add_marker("browser")
+            if not shared:
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.path.is_relative_to(FRAMEWORKS):
             item.add_marker("frameworks")
         if "corpus" in getattr(item, "fixturenames", ()):

@@ -15,8 +15,6 @@ import pytest
 from tests.support.browser import ROOT, Visitor, captures_at, link, report_at, serving, settle
 from tests.support.browser import violations as violations_in
 
-pytestmark = pytest.mark.browser
-
 LOOKS = (("light", 1400), ("dark", 900), ("light", 400))
 RUNS = 1_000
 ONE = "pytorch_input_slow"

@@ -24,8 +24,6 @@ from tests.support.browser import (
 from tests.support.memory_snapshots import Snapshot, frames
 from tests.support.server_trace import Served, server_trace
 
-pytestmark = pytest.mark.browser
-
 # All that is drawn, and what the user typed; not the focus, and not where the pointer is.
 PICTURE = """main => {
   const copy = main.cloneNode(true);

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.browser import Visitor, link, text_of
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.smoke
 
 SLOW, FIXED = "pytorch_input_slow", "pytorch_input_fixed"
 GREEN, RED = "rgb(26, 127, 75)", "rgb(192, 52, 29)"

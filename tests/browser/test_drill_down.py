@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.browser import violations
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.smoke
 
 Opener = Callable[..., Any]
 Reader = Callable[[str], dict[str, Any]]

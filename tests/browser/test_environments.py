@@ -40,8 +40,6 @@ from tests.support.browser import (
     wait_until,
 )
 
-pytestmark = pytest.mark.browser
-
 RUN, OTHER, XPLANE = "pytorch_input_slow", "pytorch_input_fixed", "tensorflow_input_slow"
 FINDING = "loader-in-main-process"
 DENIED_STORAGE = """

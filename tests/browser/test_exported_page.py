@@ -18,8 +18,6 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.report import Report
 
-pytestmark = pytest.mark.browser
-
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 SLOW_INPUT = DEMO_LOGS / "pytorch_input_slow"
 HOSTILE = "</script><script>window.hacked=1</script><!--<script>\u2028<img src=x onerror=hacked=1>"

@@ -20,8 +20,6 @@ from tests.support.browser import (
     violations,
 )
 
-pytestmark = pytest.mark.browser
-
 START = 1_700_000_000
 RUN = "<img src=x onerror=\"top.hacked='run'\">"
 

@@ -32,8 +32,6 @@ from tests.support.event_files import write_scalar
 from tests.support.memory_snapshots import Snapshot, frames
 from tests.support.server_trace import Served, server_trace
 
-pytestmark = pytest.mark.browser
-
 MARK = "<img src=x onerror=\"top.hacked='{place}'\">"
 LINK = "[a](javascript:top.hacked=1)<a href='javascript:top.hacked=1'>b</a>{{{{7*7}}}}"
 END = "</script><script>top.hacked='end'</script><!--\u2028"

@@ -29,8 +29,6 @@ from tests.support.browser import (
     text_of,
 )
 
-pytestmark = pytest.mark.browser
-
 SLOW, FIXED, XPLANE = "pytorch_input_slow", "pytorch_input_fixed", "jax_recompiling"
 RANKS = 40
 FINDING = "loader-in-main-process"

@@ -12,8 +12,6 @@ from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import Visitor, capture_of, link, read, report_at, text_of
 
-pytestmark = pytest.mark.browser
-
 RANKS, LATE = 64, 41
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 # A few screens. Heat maps have two elements per rank; nothing else may grow with the ranks.

@@ -21,8 +21,6 @@ from tests.support.browser import (
 )
 from tests.support.memory_snapshots import Snapshot, frames
 
-pytestmark = pytest.mark.browser
-
 MIB, GIB = 1 << 20, 1 << 30
 BATCH = frames(("/p/model.py", 3, "forward"), ("/p/train.py", 30, "main"))
 KEPT = frames(("/p/train.py", 12, "log"), ("/p/train.py", 31, "main"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.browser import text_of, violations
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.smoke
 
 SENTENCE = "The disk is slow until May."
 

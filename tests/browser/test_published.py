@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.waiting import address_in
 
-pytestmark = pytest.mark.browser
-
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 START_S = 90
 STOCK = """

@@ -18,8 +18,6 @@ import pytest
 
 from tests.support.browser import Visitor, capture_of, link, read, report_at, serving, text_of
 
-pytestmark = pytest.mark.browser
-
 RESNET, MORE_WORKERS, RANKS = "resnet50_num_workers_0", "resnet50_num_workers_4", "ranks"
 # A V100 that loads batches in process, one that uses four workers, and two ranks of 128.
 SOURCES = {

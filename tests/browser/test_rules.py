@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.browser import Visitor, link, settle, text_of
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.smoke
 
 
 def test_table_begins_with_what_was_found_and_rows_open_pages(

@@ -20,8 +20,6 @@ from tests.support.browser import (
     text_of,
 )
 
-pytestmark = pytest.mark.browser
-
 RUNS = 40
 UNASKED = 12
 BAD = "zz_broken"

@@ -21,8 +21,6 @@ from tests.support.browser import (
 )
 from tests.support.server_trace import Served, server_trace
 
-pytestmark = pytest.mark.browser
-
 DECODE = Served(decodes=8)
 MIXED = Served(decodes=8, prefills=1, prompt_tokens=1000, device_us=20_000, replays=False)
 

@@ -10,10 +10,8 @@ import pytest
 
 from tests.support.browser import link
 
-pytestmark = pytest.mark.browser
 
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
 def test_every_capture_shows_its_first_finding(
     browser: Any,
     address: str,

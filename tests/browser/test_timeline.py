@@ -22,8 +22,6 @@ from tests.support.browser import (
 )
 from tests.support.kineto_files import event, to_bytes
 
-pytestmark = pytest.mark.browser
-
 Served = tuple[str, str]
 SLOW = "dataset.py(9): __getitem__"
 RECORDED = "local-torch2.13-cpu/conv_dl0_slow_rich"

@@ -14,8 +14,6 @@ from tb_perfadvisor.trace import EventKind
 from tests.support.browser import Visitor, capture_of, link, report_at, serving, text_of, violations
 from tests.support.event_files import event, framed
 
-pytestmark = pytest.mark.browser
-
 START = 1_700_000_000
 NAME = "w0.1700000001000000000.pt.trace.json"
 

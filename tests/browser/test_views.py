@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.browser import settle
 
-pytestmark = pytest.mark.browser
-
 Reader = Callable[[str], dict[str, Any]]
 Opener = Callable[..., Any]
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.browser import read, text_of, violations
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.smoke
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -1,11 +1,7 @@
-"""As many cases as a minute of processor time allows.
-
-`python -m tests.fuzz` runs many more.
-"""
+"""A few hundred cases. `python -m tests.fuzz` runs many more."""
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
@@ -13,24 +9,20 @@ import pytest
 from tests.fuzz.cases import check, format_of, make_case
 from tests.fuzz.formats import FORMATS
 
+_CASES = 400
 _PARTS = 4
-_PART_S = 15
 _SEED = 1
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_damaged_files(part: int) -> None:
-    number = part
-    end_s = time.process_time() + _PART_S
-    while time.process_time() < end_s:
+    for number in range(part, _CASES, _PARTS):
         chosen = format_of(number)
         try:
             check(chosen, make_case(chosen, _SEED, number), exports=number % 50 < _PARTS)
         except Exception as error:
             repeat = f"python -m tests.fuzz --format {chosen.name} --seed {_SEED} --case {number}"
             raise AssertionError(f"repeat it with: {repeat}") from error
-        number += _PARTS
-    assert number > part
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.engine.run_rules import run_rule
@@ -19,6 +19,7 @@ from tb_perfadvisor.signals import Need, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import join, total_ns
+from tests.support.night import examples
 
 TESTS = Path(__file__).resolve().parents[1] / "rules"
 RULES = all_rules()
@@ -142,7 +143,7 @@ def lane(letters: str, steps: int) -> st.SearchStrategy[str]:
     return st.lists(cells, min_size=steps, max_size=steps).map("|".join)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     main=lane(HOST_CELLS, 3),
     autograd=lane(HOST_CELLS, 3),
@@ -175,7 +176,7 @@ def test_no_rule_fails_on_whatever_is_drawn(
     check_every_rule(run_of(*traces))
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(main=lane("....DdoLSAcpu", 3), core=lane("...XXXYYNI", 3), has_steps=st.booleans())
 def test_no_rule_fails_on_whatever_a_tpu_does(*, main: str, core: str, has_steps: bool) -> None:
     text = f"""

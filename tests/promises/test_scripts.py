@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import changed_tests, demo, record_test_map, rule
+from scripts import changed_tests, demo, rule
 from tb_perfadvisor.rules.base import SECTIONS, Rule
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tb_perfadvisor"
@@ -34,34 +34,29 @@ def test_a_changed_test_runs_itself_unless_it_is_slow() -> None:
 
 
 def test_every_module_has_a_test_that_runs_when_it_changes() -> None:
-    tests = changed_tests.test_files()
-    modules = [
-        path.relative_to(changed_tests.ROOT).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if path.name != "__init__.py"
-    ]
-    assert [path for path in modules if not changed_tests.tests_that_run(path, tests)] == []
-
-
-def test_a_change_runs_its_best_tests_and_more_while_they_are_quick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    best, quick, long = sorted(changed_tests.test_files())[:3]
-    recorded = {
-        "seconds": {best: 50.0, quick: 8.0, long: 9.0},
-        "tests": {"tb_perfadvisor/units.py": [best, quick, long]},
+    modules = {path.relative_to(changed_tests.ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
+    imported, tested = changed_tests.importers(), set(changed_tests.test_files())
+    while layer := {path for path in modules - tested if imported[path] & tested}:
+        tested |= layer
+    # A package may only hold modules; Python itself starts the other two.
+    untested = {path for path in modules - tested if not path.endswith("__init__.py")}
+    assert untested <= {
+        "tb_perfadvisor/__main__.py",
+        "tb_perfadvisor/instrument/site/sitecustomize.py",
     }
-    monkeypatch.setattr(changed_tests, "_test_map", lambda: recorded)
-    monkeypatch.setattr(changed_tests, "_imports", lambda path: frozenset())
-    chosen = changed_tests.tests_of(["tb_perfadvisor/units.py"])
-    assert chosen == sorted({best, quick, "tests/test_units.py"}), "50 + 1 + 8 of 60 seconds"
 
 
-def test_the_recorded_tests_are_those_that_run_most_in_the_least_time() -> None:
-    lines = {"slow.py": {1, 2, 3, 4, 5, 6}, "quick.py": {1, 2, 3, 4}, "other.py": {5, 6}}
-    # 4 lines in 1 s, then 2 in 2 s; the slow file's 6 lines take 11 s.
-    seconds = {"slow.py": 10.0, "quick.py": 0.0, "other.py": 1.0}
-    assert record_test_map.best_tests(lines, seconds) == ["quick.py", "other.py"]
+def test_the_nearest_tests_run_and_those_of_properties() -> None:
+    changed = "tb_perfadvisor/signals/core/attribution.py"
+    near = changed_tests.distances(changed)
+    # Named like it; through `Signals`, and in its folder; through a rule that reads `Signals`.
+    assert near["tests/signals/core/test_attribution.py"] == (0, 0)
+    assert near["tests/signals/core/test_idle_gaps.py"] == (2, 0)
+    assert near["tests/signals/input/test_loader_workers.py"] == (2, 1)
+    chosen = changed_tests.tests_of([changed])
+    assert "tests/signals/core/test_idle_gaps.py" in chosen
+    assert "tests/property/test_two_formats.py" in chosen
+    assert len(chosen) < changed_tests.MOST_FILES + 5
 
 
 def test_a_changed_document_runs_the_tests_of_all_documents() -> None:

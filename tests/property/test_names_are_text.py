@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
@@ -23,6 +23,7 @@ from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Run
+from tests.support.night import examples
 
 PLACE = "PLACEHOLDERNAME"
 PIECES = (
@@ -90,7 +91,7 @@ def structure(markdown: str) -> list[tuple[str, str]]:
 
 
 @given(NAMES)
-@settings(max_examples=150)
+@examples(150)
 def test_names_do_not_change_the_structure_of_markdown(name: str) -> None:
     text = render(named(name), "markdown")
     assert structure(text) == structure(render(named("plain"), "markdown"))
@@ -98,7 +99,7 @@ def test_names_do_not_change_the_structure_of_markdown(name: str) -> None:
 
 
 @given(NAMES)
-@settings(max_examples=100)
+@examples(100)
 def test_names_cannot_send_terminal_escapes(name: str) -> None:
     content = named(name)
     controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -121,7 +122,7 @@ class Tags(HTMLParser):
 
 
 @given(NAMES)
-@settings(max_examples=25)
+@examples(25)
 def test_names_do_not_change_the_elements_of_a_page(name: str) -> None:
     assert Tags(render(named(name), "html")).found == Tags(render(named("x"), "html")).found
 
@@ -138,7 +139,7 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 @given(NAMES)
-@settings(max_examples=100)
+@examples(100)
 def test_sarif_messages_have_no_links_or_placeholders(name: str) -> None:
     run = json.loads(render(named(name), "sarif"))["runs"][0]
     texts_by_key = [*strings(run["results"]), *strings(run["invocations"])]
@@ -155,7 +156,7 @@ def test_sarif_messages_have_no_links_or_placeholders(name: str) -> None:
 
 
 @given(NAMES)
-@settings(max_examples=50)
+@examples(50)
 def test_json_preserves_the_name(name: str) -> None:
     decoded = msgspec.json.decode(render(named(name), "json"), type=Document)
     (report,) = decoded.reports

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
@@ -39,6 +39,7 @@ from tests.support.cuda_executor import (
     shortened,
     without_delays,
 )
+from tests.support.night import examples
 
 ROUNDS = 8
 Steps = Sequence[Sequence[Operation]]
@@ -99,7 +100,7 @@ def programs(
     return steps
 
 
-many = settings(max_examples=25)
+many = examples(25)
 
 
 # The work of both streams ends at the same moment, and the work that waits for both starts with

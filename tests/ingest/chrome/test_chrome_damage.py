@@ -8,13 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace import EventKind
 from tests.support.chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
 from tests.support.mutation import mutated
+from tests.support.night import examples
 
 SOUND = to_bytes(
     [
@@ -107,7 +108,7 @@ def test_stream_number_out_of_range() -> None:
 PIECES = (b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999")
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(mutated(SOUND, *PIECES))
 def test_damage_raises_only_our_errors(data: bytes) -> None:
     with suppress(PerfAdvisorError):
@@ -122,7 +123,7 @@ VALUES = st.recursive(
 KEYS = ["ph", "pid", "tid", "ts", "dur", "name", "args", "cat"]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), max_size=4), VALUES)
 def test_wrong_types_raise_only_our_errors(events: list[dict[str, Any]], value: Any) -> None:
     known = [*HOST, span("a", 1, args={"step_num": value, "hlo_op": value, "long_name": value})]

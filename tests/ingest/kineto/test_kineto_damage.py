@@ -10,7 +10,7 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
@@ -20,6 +20,7 @@ from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
 from tests.support.kineto_files import event, kernel, named, read, to_bytes
 from tests.support.mutation import mutated
+from tests.support.night import examples
 
 SOUND = to_bytes(
     [
@@ -234,7 +235,7 @@ SIGNS = (b'"', b"}", b"]", b"{", b"[", b",", b"\\", b":", b"null", b"-1", b"1e9"
 VALUES = (b'"args": 3', b'"ts": "x"', b'"pid": []', b"9" * 40)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(mutated(SOUND, *SIGNS, *VALUES), st.just(1.0) | st.floats(0, 1), st.booleans())
 def test_any_bytes_raise_only_our_errors(data: bytes, share: float, packed: bool) -> None:
     data = data[: round(len(data) * share)]
@@ -280,7 +281,7 @@ _KEYS = [
 ]
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -369,7 +370,7 @@ def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         read(data + packed.flush())
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(size=st.integers(60, 3000), packed=st.booleans())
 def test_result_does_not_depend_on_the_slice_size(size: int, packed: bool) -> None:
     events = [

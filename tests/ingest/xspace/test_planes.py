@@ -4,11 +4,12 @@ import io
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.xspace.reader import looks_like_xplane, read_xplane
+from tests.support.night import examples
 from tests.support.xspaces import SOURCE, Drawing, Reference, row_of
 
 
@@ -155,7 +156,7 @@ def test_sniffing() -> None:
 DATA = small().bytes()
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(DATA) - 1), st.integers(0, 255)), min_size=1, max_size=12
@@ -176,7 +177,7 @@ def test_mutated_bytes_raise_nothing_but_our_errors(
         assert (trace.events.duration_ns >= 0).all()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_our_errors(data: bytes) -> None:
     looks_like_xplane(data)

@@ -4,7 +4,7 @@ import io
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -16,13 +16,14 @@ from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tests.support.device_xspaces import gpu_xspace, tpu_xspace
+from tests.support.night import examples
 from tests.support.xspaces import SOURCE, Drawing, Reference
 
 DRAWINGS = {"gpu": gpu_xspace().bytes(), "tpu": tpu_xspace().bytes()}
 
 
 @pytest.mark.parametrize("name", sorted(DRAWINGS))
-@settings(max_examples=80)
+@examples(80)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=10
@@ -65,7 +66,7 @@ STATS = (
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     shared=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),
     own=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Attribution, Cause, Signals
@@ -12,6 +12,7 @@ from tb_perfadvisor.signals.core.idle_gaps import LAUNCH_LATENCY_NS
 from tb_perfadvisor.testing import TraceBuilder, draw, kernel, ms, run_of, us
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.intervals import join, total_ns
+from tests.support.night import examples
 
 LEGEND = {
     "8": kernel("q", precision=Precision.BITS_8),
@@ -439,7 +440,7 @@ def lane(letters: str) -> st.SearchStrategy[str]:
     return st.lists(cells, min_size=3, max_size=3).map("|".join)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     main=lane(HOST),
     other=lane(HOST),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
@@ -12,6 +12,7 @@ from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, 
 from tb_perfadvisor.signals.ranks.ranks import reduce_ranks
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
+from tests.support.night import examples
 
 ORIGIN_NS = 1_795_234_145_000_000_000
 
@@ -90,7 +91,7 @@ def test_wall_clocks_are_used_without_collectives() -> None:
     assert not clocks.skew_is_known
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
 def test_clocks_pass_through_overlapping_groups(ahead_ns: list[int]) -> None:
     """Ranks 0-1 and 2-3 share tensor groups, 0-2 and 1-3 data groups, which connects all four."""
