@@ -18,7 +18,7 @@ import msgspec
 
 from tb_perfadvisor.advice.recording import RECORDING
 from tb_perfadvisor.advice.remedy import Remedy, Value
-from tb_perfadvisor.signals.workload.parts import GROUPS, Part
+from tb_perfadvisor.signals.workload.workload import GROUPS, Part
 
 if sys.version_info >= (3, 11):
     import tomllib

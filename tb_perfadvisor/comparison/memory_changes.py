@@ -9,8 +9,8 @@ import msgspec
 from tb_perfadvisor.comparison.line_matches import match_lines, number_of
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.source_lines import LineMemory, by_line
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.snapshots.sites import LineMemory, by_line
 from tb_perfadvisor.units import format_bytes, format_share
 
 MAX_LINES = 500

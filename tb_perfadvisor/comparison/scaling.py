@@ -8,7 +8,7 @@ from tb_perfadvisor.comparison.differences import different_shapes
 from tb_perfadvisor.comparison.run_facts import RunFacts, Setup
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
+from tb_perfadvisor.signals.workload.workload import SPLITS_THE_MODEL
 from tb_perfadvisor.units import format_duration, format_share
 
 _MAX_NAMED = 3

@@ -15,9 +15,8 @@ from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import recorded_span
-from tb_perfadvisor.signals.steps.after_step import after_step
+from tb_perfadvisor.signals.steps.around_steps import after_step
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in

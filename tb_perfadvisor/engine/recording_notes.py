@@ -14,8 +14,7 @@ from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, EVERY_EVENT, U
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.recording.start_up import start_up
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
 from tb_perfadvisor.units import format_duration, format_share

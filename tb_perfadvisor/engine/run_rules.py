@@ -15,8 +15,7 @@ from tb_perfadvisor.rules.evidence.instance import instance_of
 from tb_perfadvisor.rules.evidence.sampled_functions import sampled_functions
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
-from tb_perfadvisor.signals.workload.fit import fitting
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import fitting, workload
 
 
 def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:

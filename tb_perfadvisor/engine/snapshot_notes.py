@@ -8,8 +8,7 @@ from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.evidence.snapshots import holders_in
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
+from tb_perfadvisor.signals.snapshots.course import Course, memory_course
 from tb_perfadvisor.trace.memory_snapshot import Action
 from tb_perfadvisor.units import format_bytes, format_share
 

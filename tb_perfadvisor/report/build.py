@@ -27,10 +27,9 @@ from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_nu
 from tb_perfadvisor.report.views import available_views, make_views
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Signals, ranks_of
-from tb_perfadvisor.signals.efficiency.references import Reference, references
+from tb_perfadvisor.signals.efficiency.utilization import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
-from tb_perfadvisor.signals.workload.parts import Aspect
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import Aspect, workload
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.units import format_duration
 

@@ -16,19 +16,18 @@ from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.device.program_memory import program_memory
-from tb_perfadvisor.signals.efficiency.throughput import throughput
-from tb_perfadvisor.signals.efficiency.utilization import utilization
+from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
 from tb_perfadvisor.signals.host.host_operators import host_operators
-from tb_perfadvisor.signals.ranks.next_doubling import next_doubling
+from tb_perfadvisor.signals.ranks.parallel_dimensions import next_doubling
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
     shows_copies,
     shows_host_events,
     shows_input,
 )
-from tb_perfadvisor.signals.serving.decode_floor import decode_floor
+from tb_perfadvisor.signals.serving.decode import decode_floor
 from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.trace import KernelTotal, Precision
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S

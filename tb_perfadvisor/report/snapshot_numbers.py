@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
-from tb_perfadvisor.signals.snapshots.reservations import reserved
+from tb_perfadvisor.signals.snapshots.course import (
+    exhaustion,
+    memory_course,
+    reserved,
+    snapshot_capacity_bytes,
+)
 from tb_perfadvisor.units import format_bytes
 
 

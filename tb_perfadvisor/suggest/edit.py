@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tb_perfadvisor.advice import Value
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import Part
 from tb_perfadvisor.suggest.code import Code, Node
 
 Values = Mapping[str, Value]

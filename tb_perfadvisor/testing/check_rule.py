@@ -21,8 +21,15 @@ from tb_perfadvisor.engine.savings.simulated import simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
-from tb_perfadvisor.signals.workload.parts import INFERENCE_LIBRARIES, SERVERS, Aspect, Part
-from tb_perfadvisor.signals.workload.workload import Fact, Workload, workload
+from tb_perfadvisor.signals.workload.workload import (
+    INFERENCE_LIBRARIES,
+    SERVERS,
+    Aspect,
+    Fact,
+    Part,
+    Workload,
+    workload,
+)
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.testing.lanes import draw
 from tb_perfadvisor.testing.variants import renamed, shifted, stretched, without

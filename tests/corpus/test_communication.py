@@ -15,9 +15,13 @@ from tb_perfadvisor.contract.model import FindingInfo
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Signals, collectives_of
-from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, quickest_ns, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import (
+    link_of_group,
+    quickest_ns,
+    step_messages,
+    wire_bytes,
+)
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
-from tb_perfadvisor.signals.ranks.step_messages import step_messages
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
 

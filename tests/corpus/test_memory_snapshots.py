@@ -14,10 +14,8 @@ from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.reservations import reserved
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
+from tb_perfadvisor.signals.snapshots.course import Course, memory_course, reserved
+from tb_perfadvisor.signals.snapshots.sites import by_line
 from tb_perfadvisor.trace.memory_snapshot import Action, MemorySnapshot
 
 FILES = (

@@ -12,8 +12,8 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import reference_worker
-from tb_perfadvisor.signals.ranks.dimension_of import Dimension
 from tb_perfadvisor.signals.ranks.parallel_dimensions import (
+    Dimension,
     ParallelDimension,
     ProcessGroup,
     parallel_dimensions,

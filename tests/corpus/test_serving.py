@@ -15,9 +15,8 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.serving.decode_floor import decode_floor
-from tb_perfadvisor.signals.serving.host_phases import Phase, host_phases
-from tb_perfadvisor.signals.serving.server_steps import server_steps
+from tb_perfadvisor.signals.serving.decode import decode_floor
+from tb_perfadvisor.signals.serving.server_steps import Phase, host_phases, server_steps
 from tb_perfadvisor.trace import EventKind
 
 DEEPSEEK = (

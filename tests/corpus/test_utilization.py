@@ -14,8 +14,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.efficiency.throughput import throughput
-from tb_perfadvisor.signals.efficiency.utilization import utilization
+from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
 from tb_perfadvisor.testing import run_of
 from tests.corpus.test_xla_profiles import training
 from tests.corpus.test_xprof_tpu import table

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.signals import reference_worker
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
 

@@ -12,8 +12,7 @@ import pytest
 from tb_perfadvisor import advice, rules
 from tb_perfadvisor.advice import advise, change, change_ids
 from tb_perfadvisor.advice.catalog import tomllib
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
-from tb_perfadvisor.signals.workload.workload import Fact, Workload
+from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
 from tests.support.advice_words import misfits
 
 IMPLIED = {

@@ -249,7 +249,7 @@ def test_other_commands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     place, path = tmp_path / "x", f"./{name}" if name.startswith("-") else name
     (tmp_path / name / "step_1").mkdir(parents=True)
-    *_, following = _summary([{"summary": "2 windows"}], name)
+    *_, following = _summary([{"summary": "2 windows"}], name, has_died=False)
     assert words_in(following.removeprefix("next: "), place) == ["perfadvisor", "analyze", path]
     assert words_in(git_apply(Path(name)), place) == ["git", "-C", path, "apply"]
     open_to_all = tmp_path / name / "open"

@@ -7,9 +7,14 @@ import pytest
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.communication.exposed_communication import OVERLAPPED
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.workload.fit import fitting
-from tb_perfadvisor.signals.workload.parts import SERVERS, TRAINERS, Part
-from tb_perfadvisor.signals.workload.workload import Fact, Workload
+from tb_perfadvisor.signals.workload.workload import (
+    SERVERS,
+    TRAINERS,
+    Fact,
+    Part,
+    Workload,
+    fitting,
+)
 
 SERVED = (Role.TENSOR, Role.PIPELINE, Role.EXPERTS)
 

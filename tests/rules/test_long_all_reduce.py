@@ -8,7 +8,7 @@ from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
+from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective, host, operator
 from tb_perfadvisor.trace import Run, Trace

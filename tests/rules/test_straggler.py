@@ -12,8 +12,7 @@ from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.rules.evidence.lateness_causes import OWN_CORES
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
-from tb_perfadvisor.signals.ranks.excess import excess_by_cause
-from tb_perfadvisor.signals.ranks.stragglers import lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, host, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import EventKind, Run, Trace

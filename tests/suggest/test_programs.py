@@ -22,7 +22,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import Part
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import Suggestion, suggest
 from tests.support.command import SLOW

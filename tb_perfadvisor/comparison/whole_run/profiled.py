@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.comparison.whole_run.wording import sentences_of
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.ingest.profile_tab import is_dated
-from tb_perfadvisor.signals.workload.parts import SPLITS_THE_MODEL
+from tb_perfadvisor.signals.workload.workload import SPLITS_THE_MODEL
 from tb_perfadvisor.training.options import RunOptions
 from tb_perfadvisor.training.regimes import Regime
 from tb_perfadvisor.training.training import Profile, ProfileInRun, Training

@@ -7,12 +7,12 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.serving.decode_floor import DecodeFloor, decode_floor
-from tb_perfadvisor.signals.serving.host_phases import host_phases
+from tb_perfadvisor.signals.serving.decode import DecodeFloor, decode_floor
 from tb_perfadvisor.signals.serving.server_steps import (
     Mask,
     ServerSteps,
     generated_per_s,
+    host_phases,
     kinds_of,
     server_steps,
     tokens_per_s,

@@ -8,13 +8,15 @@ import msgspec
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.memory import sample_maxima
-from tb_perfadvisor.signals.ranks.snapshot_peaks import snapshot_peaks
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
-from tb_perfadvisor.signals.snapshots.growth import growth
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
-from tb_perfadvisor.signals.snapshots.reservations import reserved
-from tb_perfadvisor.signals.snapshots.source_lines import LineMemory, by_line, line_of, shown
+from tb_perfadvisor.signals.ranks.rank_summary import snapshot_peaks
+from tb_perfadvisor.signals.snapshots.course import (
+    Course,
+    exhaustion,
+    memory_course,
+    reserved,
+    snapshot_capacity_bytes,
+)
+from tb_perfadvisor.signals.snapshots.sites import LineMemory, by_line, growth, line_of, shown
 
 MAX_POINTS = 1_000
 MAX_HOLDERS = 50

@@ -16,7 +16,7 @@ from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove, Shorten

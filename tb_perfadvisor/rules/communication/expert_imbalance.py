@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.ranks.expert_load import ExpertLoad, expert_load
+from tb_perfadvisor.signals.ranks.stragglers import ExpertLoad, expert_load
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns
 
 

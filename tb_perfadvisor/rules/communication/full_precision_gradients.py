@@ -14,9 +14,8 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.units import format_share
 

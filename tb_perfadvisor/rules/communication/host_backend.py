@@ -11,8 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals, collectives_of
-from tb_perfadvisor.signals.ranks.collective_costs import wire_bytes
-from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
+from tb_perfadvisor.signals.ranks.collective_costs import link_bandwidth_bytes_per_s, wire_bytes
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
 from tb_perfadvisor.units import NS_PER_S

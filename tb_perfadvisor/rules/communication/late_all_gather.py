@@ -15,8 +15,7 @@ from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, 
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.shard_gathers import began_late, shard_gathers
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import began_late, has_role, shard_gathers
 
 _MOST = 0.5
 """Of the exposed time: what takes most of it decides what helps."""

@@ -14,12 +14,10 @@ from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_ex
 from tb_perfadvisor.rules.finding import Column, Finding
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
-from tb_perfadvisor.signals.ranks.collective_costs import longest_transfer_ns
+from tb_perfadvisor.signals.ranks.collective_costs import launched_ns, longest_transfer_ns, step_at
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.step_messages import launched_ns, step_at
-from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.tables import Int64
 
 _WITH_BUCKETS = (Part.DDP, Part.DEEPSPEED, Part.MEGATRON)

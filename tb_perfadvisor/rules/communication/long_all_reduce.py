@@ -14,8 +14,8 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask
-from tb_perfadvisor.signals.ranks.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.signals.ranks.collective_costs import (
+    all_reduce_sizes,
     hops,
     link_of_group,
     quickest_ns,
@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.ranks.collective_costs import (
     wire_time_ns,
 )
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_rate
 

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, exposed_part
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import total_ns
 

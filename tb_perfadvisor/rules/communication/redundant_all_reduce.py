@@ -13,8 +13,8 @@ from tb_perfadvisor.rules.finding import Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
-from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
+from tb_perfadvisor.signals.steps.step_variation import micro_batches
 from tb_perfadvisor.trace.integer_groups import places_by_value
 
 

@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.ranks.replicated_updates import ReplicatedUpdates, replicated_updates
+from tb_perfadvisor.signals.ranks.exposed_communication import ReplicatedUpdates, replicated_updates
 from tb_perfadvisor.trace.intervals import total_ns
 
 

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, 
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.trace.integer_groups import group_rows, places_by_value
 from tb_perfadvisor.units import format_duration
 

@@ -24,9 +24,14 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.ranks.excess import Excess, excess_by_cause, preempted_more_ns
-from tb_perfadvisor.signals.ranks.expert_load import saved_by_equal_loads_ns
-from tb_perfadvisor.signals.ranks.stragglers import Lateness, lateness
+from tb_perfadvisor.signals.ranks.stragglers import (
+    Excess,
+    Lateness,
+    excess_by_cause,
+    lateness,
+    preempted_more_ns,
+    saved_by_equal_loads_ns,
+)
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 
 

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.serving.captured_sizes import captured_sizes
+from tb_perfadvisor.signals.serving.decode import captured_sizes
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals, clip, intersect, total_ns, union

@@ -12,9 +12,13 @@ from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
-from tb_perfadvisor.signals.ranks.collective_costs import fit_of, slow_messages, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import (
+    fit_of,
+    link_bandwidth_bytes_per_s,
+    slow_messages,
+    wire_bytes,
+)
 from tb_perfadvisor.signals.ranks.exposed_communication import exposed_once_ns, has_all_ranks
-from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.units import format_duration, format_rate, format_share
 
 

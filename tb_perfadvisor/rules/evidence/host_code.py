@@ -11,7 +11,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
 from tb_perfadvisor.signals.host.self_time import SelfTime
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
-from tb_perfadvisor.signals.steps.program_runs import program_runs
+from tb_perfadvisor.signals.steps.around_steps import program_runs
 from tb_perfadvisor.trace.generated_code import is_generated
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join
 

@@ -10,7 +10,7 @@ from tb_perfadvisor.signals import Cause, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
-from tb_perfadvisor.signals.ranks.excess import Excess
+from tb_perfadvisor.signals.ranks.stragglers import Excess
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 

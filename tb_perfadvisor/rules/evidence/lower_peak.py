@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_time
 from tb_perfadvisor.rules.finding import Evidence, MemorySaving, Severity
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
-from tb_perfadvisor.signals.snapshots.memory_course import snapshot_capacity_bytes
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
+from tb_perfadvisor.signals.snapshots.course import Course, exhaustion, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.sites import by_line
 from tb_perfadvisor.units import format_bytes, format_share
 
 _FULL_SHARE = 0.9

@@ -6,8 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.serving.host_phases import phases_within
-from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps
+from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, phases_within
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tb_perfadvisor.rules.finding import Column, Series, Table
 from tb_perfadvisor.signals.core.memory import sample_maxima
 from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.source_lines import EARLIER, LineMemory, by_line
+from tb_perfadvisor.signals.snapshots.sites import EARLIER, LineMemory, by_line
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes, format_share
 

@@ -8,8 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
-from tb_perfadvisor.signals.ranks.excess import excess_by_cause
-from tb_perfadvisor.signals.ranks.stragglers import lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.units import format_duration
 
 

@@ -14,9 +14,8 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals, why_missing
 from tb_perfadvisor.signals.device.caching_allocator import Caching, allocator_use
 from tb_perfadvisor.signals.device.device_work import is_within
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.reservations import churn
-from tb_perfadvisor.signals.snapshots.source_lines import line_of
+from tb_perfadvisor.signals.snapshots.course import churn, memory_course
+from tb_perfadvisor.signals.snapshots.sites import line_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union

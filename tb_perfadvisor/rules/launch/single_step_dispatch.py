@@ -24,9 +24,8 @@ from tb_perfadvisor.signals.host.looped_calls import looped_calls
 from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, stretched_ns
 from tb_perfadvisor.signals.launch.runtime_calls import dispatching
-from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.steps.around_steps import ProgramRuns, program_runs
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,

@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.steps.work_between_steps import (
+from tb_perfadvisor.signals.steps.around_steps import (
     evaluation_between_steps,
     work_between_steps,
 )

@@ -15,8 +15,8 @@ from tb_perfadvisor.rules.evidence.lower_peak import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.snapshots.activations import kept_activations
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.snapshots.held import kept_activations
 from tb_perfadvisor.units import format_bytes
 
 

@@ -13,11 +13,14 @@ from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
 from tb_perfadvisor.rules.finding import Column, Finding, MemorySaving, Series, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.exhaustion import exhaustion
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
-from tb_perfadvisor.signals.snapshots.reservations import reserved as reserved_now
-from tb_perfadvisor.signals.snapshots.reservations import reserved_despite_free_bytes
+from tb_perfadvisor.signals.snapshots.course import (
+    Course,
+    exhaustion,
+    memory_course,
+    reserved_despite_free_bytes,
+    snapshot_capacity_bytes,
+)
+from tb_perfadvisor.signals.snapshots.course import reserved as reserved_now
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 

@@ -20,10 +20,8 @@ from tb_perfadvisor.signals.device.memory_use import (
     leaked_memory,
     memory_use,
 )
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.growth import Growth, growth
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
+from tb_perfadvisor.signals.snapshots.course import Course, memory_course, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.sites import Growth, by_line, growth
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes

@@ -9,7 +9,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.ranks.snapshot_peaks import DevicePeak, snapshot_peaks
+from tb_perfadvisor.signals.ranks.rank_summary import DevicePeak, snapshot_peaks
 from tb_perfadvisor.units import format_bytes, format_share
 
 

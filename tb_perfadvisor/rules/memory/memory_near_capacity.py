@@ -23,8 +23,7 @@ from tb_perfadvisor.signals.device.memory_categories import (
 )
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.signals.device.recomputation import recomputation
-from tb_perfadvisor.signals.snapshots.course import Course
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course, snapshot_capacity_bytes
+from tb_perfadvisor.signals.snapshots.course import Course, memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.units import format_bytes, format_share
 
 _ADVICE = ("activation-checkpointing", "expandable-segments", "less-memory")

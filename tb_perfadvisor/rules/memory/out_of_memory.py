@@ -14,9 +14,8 @@ from tb_perfadvisor.rules.evidence.snapshots import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.snapshots.exhaustion import Exhaustion, exhaustion
-from tb_perfadvisor.signals.snapshots.memory_course import courses
-from tb_perfadvisor.signals.snapshots.source_lines import line_of
+from tb_perfadvisor.signals.snapshots.course import Exhaustion, courses, exhaustion
+from tb_perfadvisor.signals.snapshots.sites import line_of
 from tb_perfadvisor.units import format_bytes
 
 

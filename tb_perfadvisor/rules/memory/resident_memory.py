@@ -14,11 +14,10 @@ from tb_perfadvisor.rules.evidence.lower_peak import (
 )
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
-from tb_perfadvisor.signals.snapshots.state import optimizer_state, resident_memory
-from tb_perfadvisor.signals.workload.parts import SERVERS
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.snapshots.held import optimizer_state, resident_memory
+from tb_perfadvisor.signals.snapshots.sites import by_line
+from tb_perfadvisor.signals.workload.workload import SERVERS, workload
 from tb_perfadvisor.units import format_bytes
 
 

@@ -9,9 +9,8 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_time
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.snapshots.growth import growing_lines, growth
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.signals.snapshots.source_lines import by_line
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.snapshots.sites import by_line, growing_lines, growth
 from tb_perfadvisor.units import format_bytes
 
 

@@ -21,8 +21,7 @@ from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, MEMORY_BOUND
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int64

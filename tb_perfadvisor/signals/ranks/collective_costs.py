@@ -1,19 +1,66 @@
-"""What collectives cost: bytes on the wire, latency and bandwidth."""
+"""What collectives cost: sizes, links, and messages per step.
+
+What a step sends: the collectives that steps launch, wherever they run.
+
+The device may be steps behind the host. A window of the recording then holds collectives of steps
+that were launched before it, of which nothing but the time is known, and the end of the recording
+may lack those that the last step launched. Bytes per step come from whole steps only.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.collectives import Collectives
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.collectives import (
+    Collectives,
+    Mask,
+    collective_rows_of,
+    describe_collectives,
+)
+from tb_perfadvisor.signals.core.steps.launched_work import owner_by_time
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
-from tb_perfadvisor.signals.ranks.ranks import collectives_of
+from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
-from tb_perfadvisor.trace.tables import Float64, Int64
-from tb_perfadvisor.units import NS_PER_S
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.units import NS_PER_S, format_bytes
+
+DEVICES_PER_NODE = 8
+"""The most GPUs that servers commonly hold; a profile may list fewer than the node has."""
+
+
+def link_bandwidth_bytes_per_s(signals: Signals) -> float | None:
+    """Bandwidth of the link that the user names, else of the device's link within the node.
+
+    None where GPUs of several nodes take part: no profile describes the network between them.
+    """
+    if signals.options.link_bandwidth_bytes_per_s is not None:
+        return signals.options.link_bandwidth_bytes_per_s
+    facts = signals.device_facts
+    if facts is None or (facts.kind == "gpu" and _spans_nodes(signals)):
+        return None
+    return facts.link_bandwidth_bytes_per_s
+
+
+def is_within_a_node(signals: Signals) -> bool:
+    """Whether the ranks are GPUs of one node, as far as the profile tells."""
+    facts = signals.device_facts
+    is_given = signals.options.link_bandwidth_bytes_per_s is not None
+    return facts is not None and facts.kind == "gpu" and not is_given and not _spans_nodes(signals)
+
+
+def _spans_nodes(signals: Signals) -> bool:
+    hosts = {source.host for source in signals.run.sources if source.host}
+    ranks = signals.trace.source.world_size or len(signals.run.traces)
+    return len(hosts) > 1 or ranks > max(len(signals.trace.devices), DEVICES_PER_NODE)
+
 
 LATENCY_NS = 30_000
 """Launch and latency of one all-reduce within a node."""
@@ -224,3 +271,138 @@ def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: 
     if slope <= 0:
         return None
     return Fit(operation, max(float(latency), 0.0), NS_PER_S / float(slope))
+
+
+class StepMessages(Struct, frozen=True):
+    """The collectives of one operation that complete steps launched."""
+
+    collectives: Collectives
+    """In order of start. Those that ran outside the used window count as not exposed."""
+    steps: int
+    """Number of complete steps."""
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Sum of their sizes in a step."""
+        return int(self.collectives.size_bytes.sum()) // self.steps
+
+
+@memoized
+def step_messages(signals: Signals, operation: str) -> StepMessages | None:
+    """The collectives of an operation by the steps that launched them.
+
+    A step is complete if all of them have sizes, and if the device events that it launched were
+    recorded. None without a complete step that has such collectives.
+    """
+    trace = signals.trace
+    table, events = trace.collectives, trace.events
+    if trace.totals is not None:
+        return None
+    slots = collective_rows_of(trace, signals.device.index)
+    at = launched_ns(signals, table.row[slots])
+    step = step_at(signals, at)
+    operations = np.array(trace.texts(table.operation[slots]), dtype=object)
+    is_incomplete = ((operations == operation) & (table.size_bytes[slots] < 0)) | (
+        (operations == "unknown") & (events.launched_by[table.row[slots]] < 0) & (at >= 0)
+    )
+    complete = np.ones(signals.steps.count, dtype=bool)
+    complete[step[is_incomplete & (step >= 0)]] = False
+    complete[_lost_launches(signals)] = False
+    keep = (step >= 0) & (operations == operation)
+    keep[keep] = complete[step[keep]]
+    if not keep.any():
+        return None
+    return StepMessages(
+        describe_collectives(
+            trace,
+            slots[keep],
+            signals.attribution.intervals[Cause.COMMUNICATION],
+            ranks_of(signals).transfers_of(signals.worker),
+            trace.source.world_size,
+        ),
+        int(complete.sum()),
+    )
+
+
+def launched_ns(signals: Signals, rows: Int32) -> Int64:
+    """When each collective was launched: -1 if that was not recorded.
+
+    Where no launches are recorded at all, a collective belongs to the step that it runs in.
+    """
+    events = signals.trace.events
+    launch = events.launched_by[rows]
+    by_launch = np.where(launch >= 0, events.start_ns[launch], -1)
+    is_own = (events.kind[rows] == EventKind.HOST_COLLECTIVE) | ~(launch >= 0).any()
+    return np.where(is_own, events.start_ns[rows], by_launch)
+
+
+def step_at(signals: Signals, at_ns: Int64) -> Int64:
+    """The used step of each moment on the host; -1 outside of them."""
+    steps = signals.steps
+    if len(steps) == 0:
+        inside = (at_ns >= steps.window_start_ns) & (at_ns < steps.window_end_ns)
+        return np.where(inside, 0, -1)
+    return owner_by_time(steps.host_start_ns, steps.host_end_ns, at_ns)
+
+
+def _lost_launches(signals: Signals) -> NDArray[np.int64]:
+    """Steps with launches after the last one whose device event was recorded."""
+    events = signals.trace.events
+    linked = distinct(events.launched_by)
+    linked = linked[linked >= 0]
+    if not len(linked):
+        return np.empty(0, dtype=np.int64)
+    launches = signals.trace.rows(EventKind.LAUNCH)
+    last_ns = events.start_ns[linked].max()
+    step = step_at(signals, events.start_ns[launches[events.start_ns[launches] > last_ns]])
+    return distinct(step[step >= 0])
+
+
+_FP32_BYTES = 4
+_HALF_BYTES = 2
+
+
+class AllReduceSizes(NamedTuple):
+    """What is known of the bytes of all-reduces."""
+
+    bytes: Float64
+    """Of each collective of the used window, shape (n,); -1 where unknown."""
+    text: str
+    """The sum per step in words: `22.3 MiB`; empty if no step is known as a whole."""
+    whole: StepMessages | None
+    """The all-reduces of whole steps, where sizes were recorded."""
+
+
+def all_reduce_sizes(signals: Signals, all_reduces: Mask) -> AllReduceSizes:
+    """Recorded sizes; if there are none, the gradients' size, spread over all-reduces by time.
+
+    The gradients' size follows from the user's parameter count, or from what autograd accumulates.
+
+    Args:
+        signals: The worker's facts.
+        all_reduces: Which of its collectives are all-reduces, shape (n,).
+    """
+    collectives, steps = collectives_of(signals), signals.steps.count
+    if collectives.sizes_known:
+        size = np.where(all_reduces, collectives.size_bytes, -1).astype(np.float64)
+        whole = step_messages(signals, "all-reduce")
+        return AllReduceSizes(size, format_bytes(whole.bytes_per_step) if whole else "", whole)
+    parameters, per_step = signals.options.parameters, gradient_bytes(signals)
+    if parameters is not None:
+        per_step = parameters * _item_bytes(signals, all_reduces)
+        text = f"{parameters:,} parameters"
+    elif per_step is not None:
+        text = f"{format_bytes(per_step)} of gradients"
+    else:
+        return AllReduceSizes(np.full(len(collectives), -1.0), "", None)
+    duration = np.where(all_reduces, collectives.duration_ns, 0)
+    share = duration / max(int(duration.sum()), 1)
+    return AllReduceSizes(np.where(all_reduces, per_step * steps * share, -1.0), text, None)
+
+
+def _item_bytes(signals: Signals, all_reduces: Mask) -> int:
+    """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
+    collectives = collectives_of(signals)
+    typed = all_reduces & ~collectives.dtype.is_any_of("")
+    is_half = typed.any() and bool(collectives.is_16_bit[typed].all())
+    return _HALF_BYTES if is_half else _FP32_BYTES

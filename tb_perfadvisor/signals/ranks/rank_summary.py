@@ -1,8 +1,9 @@
-"""Summary of one rank: enough to compare ranks, small enough for thousands of them."""
+"""What the reference worker needs to know of another rank, and the peaks of memory of each."""
 
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
@@ -11,15 +12,51 @@ from tb_perfadvisor.signals.core.device import device_facts
 from tb_perfadvisor.signals.core.devices_in_use import existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.launch.first_calls import first_calls
+from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import collective_roles
-from tb_perfadvisor.signals.ranks.snapshot_peaks import peaks_of
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.snapshots.course import courses
 from tb_perfadvisor.signals.work.products import matrix_flop
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.rank_summary import NO_STEP, RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+class DevicePeak(Struct, frozen=True):
+    """The most memory on one device, as one rank's process sees it."""
+
+    rank: int | None
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@memoized
+def snapshot_peaks(signals: Signals) -> tuple[DevicePeak, ...]:
+    """The peaks of each rank's devices, in order of rank."""
+    run = signals.run
+    if run.summaries:
+        return tuple(
+            DevicePeak(source.rank, *peak)
+            for source, summary in zip(run.sources, run.summaries, strict=True)
+            for peak in summary.snapshot_peaks
+        )
+    return tuple(
+        DevicePeak(trace.source.rank, *peak)
+        for worker, trace in enumerate(run.traces)
+        for peak in peaks_of(signals if worker == signals.worker else Signals(run, worker))
+    )
+
+
+def peaks_of(signals: Signals) -> tuple[tuple[int, int, int], ...]:
+    """Device, peak of allocated and of reserved bytes, for each device of one rank's snapshot."""
+    return tuple(
+        (course.device, course.peak_allocated_bytes, course.peak_reserved_bytes)
+        for course in courses(signals)
+    )
+
 
 CAUSES = tuple(Cause)
 """The rows of `RankSummary.cause_ns`."""

@@ -13,8 +13,7 @@ from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.collectives import Collectives, find_collectives
 from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.clocks import Clocks, align_clocks
-from tb_perfadvisor.signals.ranks.matching import Matched, match_collectives
+from tb_perfadvisor.signals.ranks.matching import Clocks, Matched, align_clocks, match_collectives
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.signals import Options, Signals
 from tb_perfadvisor.trace import Run, Source

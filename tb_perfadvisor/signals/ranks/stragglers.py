@@ -1,8 +1,15 @@
-"""Stragglers: which ranks keep the others waiting in collectives, how long, and why.
+"""Ranks that the others wait for, and why they are late.
+
+Stragglers: which ranks keep the others waiting in collectives, how long, and why.
 
 In a collective that all ranks of its group recorded, a rank's wait is its duration minus the
 shortest one. If late ranks arrived together with the others, a rank would save the wait of the
 median rank, as far as no compute covers it.
+
+All-to-alls to which ranks send unequal amounts, and the waits for the rank that sends most.
+
+A layer of experts sends each token to the rank of its expert, and the result back. What a rank
+sends in the second all-to-all is what it had to compute.
 """
 
 from __future__ import annotations
@@ -11,15 +18,146 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.excess import extra_by_step
+from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.matching import Matched
+from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.intervals import Intervals, last_before, union
 from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+
+MORE_WORK = 1.1
+"""A rank with this many times the others' work has more work. Batches of whole samples may differ
+by one sample, and sequences sorted by length by a few percent."""
+_NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
+"""Causes that make no rank late: they depend on other ranks, or on work queued earlier."""
+
+
+class Excess(Struct, frozen=True):
+    """Time of one cause that a worker spends per step, and what the others spend."""
+
+    cause: Cause
+    own_ns: float
+    """Per step."""
+    others_ns: float
+    """Per step; the median of the workers in time."""
+    even_ns: float
+    """Per step, with an equal share of all ranks' work; `others_ns` if the worker does not have
+    more work, and for causes that are not work."""
+    work: float | None = None
+    """Its work as a multiple of the others', if that makes it compute longer."""
+    same_operators: bool = False
+    """Whether it spends the time on as many operators as the others: each takes longer."""
+
+
+def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
+    """Causes on which a late worker spends more than the median of those in time, largest first.
+
+    Programs that share the cores of one host take turns. A longer compute time then says nothing
+    about a program's own work, unless its shapes show that it has more.
+
+    Args:
+        ranks: All ranks.
+        worker: The late worker.
+        late: All late workers; they are not part of the median.
+    """
+    totals = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
+    steps: Float64 = np.array([summary.step_count for summary in ranks.summaries], dtype=np.float64)
+    per_step = totals / steps[:, None]
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    if len(in_time) == 0:
+        return ()
+    median = np.median(per_step[in_time], axis=0)
+    work, even_share = _work_of(ranks, worker, in_time)
+    ignored: tuple[Cause, ...] = _NOT_OWN
+    if work is None and share_cores(ranks):
+        ignored = (*_NOT_OWN, Cause.HOST_COMPUTE)
+    excesses = []
+    for cause, own_ns, others_ns in zip(
+        CAUSES, per_step[worker].tolist(), median.tolist(), strict=True
+    ):
+        if own_ns <= others_ns or cause in ignored:
+            continue
+        if work is not None and cause in (*COMPUTE, Cause.HOST_COMPUTE):
+            excesses.append(
+                Excess(cause, own_ns, others_ns, max(others_ns, even_share * own_ns), work)
+            )
+        else:
+            same = cause in _OF_OPERATORS and _runs_as_many_operators(ranks, worker, in_time)
+            excesses.append(Excess(cause, own_ns, others_ns, others_ns, same_operators=same))
+    return tuple(sorted(excesses, key=lambda excess: excess.others_ns - excess.own_ns))
+
+
+_OF_OPERATORS = (Cause.FRAMEWORK, Cause.LAUNCHING)
+_AS_MANY = 0.02
+"""Ranks of one program differ by a few operators, such as those of logging."""
+
+
+def _runs_as_many_operators(ranks: Ranks, worker: int, in_time: NDArray[np.int64]) -> bool:
+    """Whether a worker runs as many operators per step as the median of those in time."""
+    count = np.array([s.host_operators / s.step_count for s in ranks.summaries])
+    usual = float(np.median(count[in_time]))
+    return usual > 0 and abs(float(count[worker]) - usual) <= _AS_MANY * usual
+
+
+def preempted_more_ns(ranks: Ranks, worker: int, late: tuple[int, ...]) -> float:
+    """Idle time per step while a late worker's calls lost their core, above the median in time.
+
+    Args:
+        ranks: All ranks.
+        worker: The late worker.
+        late: All late workers; they are not part of the median.
+    """
+    per_step = np.array([s.preempted_ns / s.step_count for s in ranks.summaries])
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    usual_ns = float(np.median(per_step[in_time])) if len(in_time) else 0.0
+    return max(float(per_step[worker]) - usual_ns, 0.0)
+
+
+def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
+    """A worker's work as a multiple of the others', and an equal share as a fraction of its own.
+
+    None if it does not have more work, or if a rank recorded no shapes.
+    """
+    known = [summary.matrix_flop for summary in ranks.summaries if summary.matrix_flop is not None]
+    if len(known) < len(ranks):
+        return None, 1.0
+    flop = np.array(known)
+    work = float(flop[worker] / np.median(flop[in_time]))
+    return (work, float(flop.mean() / flop[worker])) if work >= MORE_WORK else (None, 1.0)
+
+
+def share_cores(ranks: Ranks) -> bool:
+    """Whether all ranks compute on the cores of one host."""
+    hosts = {source.host for source in ranks.sources}
+    return len(hosts) == 1 and all(summary.device_kind is None for summary in ranks.summaries)
+
+
+def extra_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
+    """Time that a worker spends above the median of those in time, in each common step.
+
+    Compute does not count for ranks that share the cores of one host: which of them computes longer
+    changes from step to step.
+    """
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    common = ranks.common_steps()
+    if len(in_time) == 0 or len(common) == 0:
+        return np.empty(0)
+    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if share_cores(ranks) else _NOT_OWN
+    is_counted = [cause not in ignored for cause in CAUSES]
+    spent = np.stack(
+        [
+            summary.cause_ns[is_counted].sum(axis=0)[is_in(ranks.steps_of_worker(at), common)]
+            for at, summary in enumerate(ranks.summaries)
+        ]
+    )
+    return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
+
 
 LATE_SHARE = 0.25
 """A rank is late if it waits less than this share of the median rank's wait."""
@@ -406,3 +544,121 @@ def _possible_stragglers(late_ns: Int64, steps_late: Int64, steps: int) -> tuple
     is_candidate = (late_ns >= limit) & (steps_late >= STEPS_SHARE * steps) & (late_ns > 0)
     worst = np.argsort(-late_ns, kind="stable")
     return tuple(int(worker) for worker in worst if is_candidate[worker])
+
+
+UNEVEN = 1.25
+"""Largest amount over the mean. The loss of routers keeps experts about as even as that, and
+capacity
+factors of 1.25 are common (Fedus et al., "Switch Transformers", section 2.2)."""
+
+
+class ExpertLoad(Struct, frozen=True):
+    """The uneven all-to-alls of the used steps whose last rank had more than its share."""
+
+    collectives: int
+    """Number of uneven all-to-alls."""
+    all_to_alls: int
+    """Number of all-to-alls with known sizes, even or not."""
+    imbalance: float
+    """Largest amount over the mean of a group; the median over the uneven all-to-alls."""
+    sent_bytes: Int64
+    """What each worker sends in the uneven all-to-alls; shape (workers,)."""
+    times_last: Int64
+    """How often each worker arrives last; shape (workers,)."""
+    waiting_ns: Int64
+    """How long each worker waits in them without compute; shape (workers,)."""
+    mean_wait_ns: int
+    """Sum of the mean waits of each group: what equal loads would save."""
+    own_row: Int32
+    """Rows of this worker's trace; shape (n,)."""
+    own_wait_ns: Int64
+    """How long this worker waits in each; 0 where it arrives last; shape (n,)."""
+    own_compute: Intervals
+    """Where this worker arrives last: from the end of the previous collective to its start."""
+
+
+@memoized
+def expert_load(signals: Signals) -> ExpertLoad | None:
+    """How unevenly experts are loaded; None if the loads are even or unknown."""
+    ranks = ranks_of(signals)
+    matched, count = ranks.matched, len(ranks)
+    is_exchange = np.array([stream[1] == "all-to-all" for stream in matched.streams], dtype=bool)
+    if len(matched) == 0 or not is_exchange[matched.stream].any():
+        return None
+    sent = _sent(ranks)
+    members = np.diff(np.append(matched.first, len(sent)))
+    most = np.maximum.reduceat(sent, matched.first)
+    mean = np.add.reduceat(sent, matched.first) / members
+    is_known = np.minimum.reduceat(sent, matched.first) >= 0
+    counted = (
+        is_known & is_exchange[matched.stream] & (steps_of(ranks) != NO_STEP) & matched.is_whole
+    )
+    counted[_for_something_else(signals)] = False
+    # Uneven, and the last rank to arrive has more than its share.
+    uneven = counted & (most >= UNEVEN * mean) & (sent[matched.first] >= UNEVEN * mean)
+    if not uneven.any():
+        return None
+    waits = uncovered_waits(ranks)
+    rows = np.flatnonzero(uneven[matched.collective])
+    rank = matched.rank[rows]
+    of_worker = rows[rank == signals.worker]
+    mean_waits = np.add.reduceat(waits, matched.first) / members
+    own_row = ranks.summaries[signals.worker].collectives.row[matched.position[of_worker]]
+    is_last = is_in(of_worker, matched.first)
+
+    def per_worker(values: Int64) -> Int64:
+        return np.bincount(rank, weights=values, minlength=count).astype(np.int64)
+
+    return ExpertLoad(
+        collectives=int(uneven.sum()),
+        all_to_alls=int(counted.sum()),
+        imbalance=float(np.median(most[uneven] / mean[uneven])),
+        sent_bytes=per_worker(sent[rows]),
+        times_last=np.bincount(matched.last_rank[uneven], minlength=count),
+        waiting_ns=per_worker(waits[rows]),
+        mean_wait_ns=int(mean_waits[uneven].sum()),
+        own_row=own_row,
+        own_wait_ns=np.where(is_last, 0, waits[of_worker]),
+        own_compute=_before(signals, own_row[is_last]),
+    )
+
+
+def saved_by_equal_loads_ns(signals: Signals, delays: Lateness) -> int | None:
+    """What equal loads would save; None if the late ranks are not late for their experts' tokens.
+
+    Tokens have to be processed somewhere: equal loads make the other ranks slower.
+    """
+    load, late = expert_load(signals), list(delays.late)
+    if load is None or 2 * load.times_last[late].sum() < delays.times_late[late].sum():
+        return None
+    return load.mean_wait_ns
+
+
+def _for_something_else(signals: Signals) -> Int32:
+    """Matched collectives of this worker that are not for experts, such as embedding tables."""
+    ranks = ranks_of(signals)
+    matched, roles = ranks.matched, collective_roles(signals)
+    rows = np.flatnonzero(matched.rank == signals.worker)
+    row = ranks.summaries[signals.worker].collectives.row[matched.position[rows]]
+    slot = np.searchsorted(signals.trace.collectives.row, row)
+    others: Int32 = matched.collective[rows][~roles.is_for(Role.EXPERTS, Role.UNKNOWN)[slot]]
+    return others
+
+
+def _sent(ranks: Ranks) -> Int64:
+    """The bytes that the rank of each matched row sends; -1 if unknown."""
+    sent = np.full(len(ranks.matched.rank), -1, dtype=np.int64)
+    for worker, rows in ranks.rows_by_worker():
+        table = ranks.summaries[worker].collectives
+        sent[rows] = table.sent_bytes[ranks.matched.position[rows]]
+    return sent
+
+
+def _before(signals: Signals, rows: Int32) -> Intervals:
+    """From the end of the collective before each row to the start of the row."""
+    events, table = signals.trace.events, signals.trace.collectives
+    ends = np.sort(events.end_ns[table.row])
+    start = events.start_ns[rows]
+    before = last_before(ends, start)
+    begin = np.where(before >= 0, ends[np.maximum(before, 0)], signals.attribution.window_start_ns)
+    return union(begin, start)

@@ -16,7 +16,7 @@ from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import running_programs
-from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
+from tb_perfadvisor.signals.ranks.collective_costs import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
 from tb_perfadvisor.signals.recording.completeness import is_sampled
@@ -29,9 +29,9 @@ from tb_perfadvisor.signals.recording.visibility import (
     shows_work,
 )
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.snapshots.memory_course import courses, snapshot_capacity_bytes
-from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
-from tb_perfadvisor.signals.steps.program_runs import program_runs
+from tb_perfadvisor.signals.snapshots.course import courses, snapshot_capacity_bytes
+from tb_perfadvisor.signals.steps.around_steps import program_runs
+from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts, xla_operations
 from tb_perfadvisor.signals.workload.workload import workload

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals.workload.fit import Fit
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import Workload
+from tb_perfadvisor.signals.workload.workload import Fit, Part, Workload
 
 
 class Hint(Fit, frozen=True):

@@ -15,8 +15,7 @@ from tb_perfadvisor.signals.recording.nsight_hints import (
     NSIGHT_STACKS,
 )
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import Workload
+from tb_perfadvisor.signals.workload.workload import Part, Workload
 
 
 def _set_option(

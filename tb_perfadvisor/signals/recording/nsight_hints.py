@@ -10,7 +10,7 @@ from typing import Final
 
 from tb_perfadvisor.signals.recording.hint import Hint
 from tb_perfadvisor.signals.recording.needs import Need
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import Part
 
 
 def _hint(text: str, *needs: Part) -> Hint:

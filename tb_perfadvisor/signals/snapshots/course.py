@@ -1,4 +1,6 @@
-"""How much memory of a device was allocated and reserved, and by what, over a snapshot's history.
+"""The history of a memory snapshot: what was allocated, at the peak and when memory ran out.
+
+How much memory of a device was allocated and reserved, and by what, over a snapshot's history.
 
 A history of n events has n + 1 states: state 0 is before the first event, state i after event
 i - 1.
@@ -10,6 +12,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.hardware.lookup import named_device
+from tb_perfadvisor.signals.core.device import device_facts
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.memory_snapshot import Action, AllocatorEvents, BlockState, MemorySnapshot
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -175,3 +181,229 @@ def _allocations(snapshot: MemorySnapshot, device: int, rows: Int64) -> tuple[Al
         ),
         int(stays.sum()) == int(is_known.sum()),
     )
+
+
+@memoized
+def courses(signals: Signals) -> tuple[Course, ...]:
+    """The memory of each device in the worker's snapshot; empty without a snapshot."""
+    snapshot = signals.trace.snapshot
+    if snapshot is None:
+        return ()
+    return tuple(follow(snapshot, device) for device in snapshot.devices)
+
+
+@memoized
+def memory_course(signals: Signals) -> Course | None:
+    """The memory of the device with the highest peak; None without a snapshot."""
+    of_devices = courses(signals)
+    return max(of_devices, key=lambda course: course.peak_allocated_bytes, default=None)
+
+
+def snapshot_capacity_bytes(signals: Signals) -> int | None:
+    """The size of that device's memory; None if neither the user nor the profile says."""
+    course = memory_course(signals)
+    if course is None:
+        return None
+    chosen = signals.options.device
+    if chosen is not None:
+        return named_device(chosen).memory_bytes
+    facts = device_facts(signals.trace, course.device) if signals.trace.devices else None
+    return facts.memory_bytes if facts is not None else None
+
+
+_PARTS = 10
+_EMPTY_CACHE = "empty_cache"
+
+
+class Reserved(Struct, frozen=True):
+    """What the allocator holds when the snapshot is taken."""
+
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    """Blocks in use, rounded up as the allocator does."""
+    in_free_segments_bytes: int
+    """Segments that nothing uses: `empty_cache` would give them back."""
+    in_pieces_bytes: int
+    """Free blocks of segments that are in use."""
+    largest_free_bytes: int
+
+
+class Churn(Struct, frozen=True):
+    """Memory that the allocator gave back to the driver and got again."""
+
+    gets: int
+    """How often it got memory after it first gave some back."""
+    returns: int
+    parts: int
+    """In how many tenths of the history it did both."""
+    bytes: int
+    """What it got again."""
+    by_empty_cache: int
+    """How many of the returns `empty_cache` caused, as far as their stacks tell."""
+    stack: int
+    """The most frequent stack of the returns; -1 if unknown."""
+
+
+def reserved(course: Course) -> Reserved:
+    """What the allocator holds when the snapshot is taken."""
+    segments, blocks = course.snapshot.segments, course.snapshot.blocks
+    rows = np.flatnonzero(segments.device == course.device)
+    is_free = blocks.state == BlockState.FREE
+    free = np.bincount(
+        blocks.segment[is_free], weights=blocks.size_bytes[is_free], minlength=len(segments)
+    ).astype(np.int64)[rows]
+    size = segments.size_bytes[rows]
+    is_unused = free >= size
+    of_device = segments.device[blocks.segment] == course.device
+    return Reserved(
+        segments=len(rows),
+        reserved_bytes=int(size.sum()),
+        allocated_bytes=int(
+            blocks.size_bytes[of_device & (blocks.state == BlockState.ALLOCATED)].sum()
+        ),
+        in_free_segments_bytes=int(size[is_unused].sum()),
+        in_pieces_bytes=int(free[~is_unused].sum()),
+        largest_free_bytes=int(blocks.size_bytes[of_device & is_free].max(initial=0)),
+    )
+
+
+def reserved_despite_free_bytes(course: Course) -> int:
+    """How much the allocator got from the driver while more than that was reserved and free."""
+    places = course.places(Action.SEGMENT_ALLOCATE)
+    size = course.snapshot.events.size_bytes[course.rows[places]]
+    free = course.reserved_bytes[places] - course.allocated_bytes[places]
+    return int(size[free > size].sum())
+
+
+def churn(course: Course) -> Churn | None:
+    """What the allocator gave back and got again; None if it did not, or without times."""
+    if not course.has_times:
+        return None
+    returns, gets = course.places(Action.SEGMENT_FREE), course.places(Action.SEGMENT_ALLOCATE)
+    if not len(returns):
+        return None
+    gets = gets[gets > returns[0]]
+    if not len(gets):
+        return None
+    edges = np.linspace(0, int(course.at_ns[-1]) + 1, _PARTS + 1)
+    both = [np.histogram(course.at_ns[places + 1], edges)[0] > 0 for places in (returns, gets)]
+    events, stacks = course.snapshot.events, course.snapshot.stacks
+    stack, count = np.unique(events.stack[course.rows[returns]], return_counts=True)
+    emptied = sum(
+        times
+        for number, times in zip(stack.tolist(), count.tolist(), strict=True)
+        if any(frame.function == _EMPTY_CACHE for frame in stacks.of(number))
+    )
+    return Churn(
+        gets=len(gets),
+        returns=len(returns),
+        parts=int((both[0] & both[1]).sum()),
+        bytes=int(events.size_bytes[course.rows[gets]].sum()),
+        by_empty_cache=emptied,
+        stack=int(stack[np.argmax(count)]),
+    )
+
+
+class Exhaustion(Struct, frozen=True):
+    """An allocation that failed. None is unknown."""
+
+    state: int
+    """The state before it."""
+    count: int
+    """How many failed in the history; this is the last."""
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    driver_free_bytes: int | None
+    """What the driver had left."""
+    largest_free_bytes: int | None
+    """The largest free block of the allocator; None if the snapshot was taken later."""
+    stack: int
+
+    @property
+    def unused_bytes(self) -> int:
+        """What the allocator holds, but nothing uses."""
+        return max(self.reserved_bytes - self.allocated_bytes, 0)
+
+    @property
+    def free_bytes(self) -> int:
+        """What was free in all, in pieces or not."""
+        return self.unused_bytes + (self.driver_free_bytes or 0)
+
+    @property
+    def largest_fit_bytes(self) -> int | None:
+        """The largest request that would have been met; None if unknown."""
+        if self.largest_free_bytes is None or self.driver_free_bytes is None:
+            return None
+        return max(self.largest_free_bytes, self.driver_free_bytes)
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether enough was free, but not in one piece."""
+        return self.free_bytes >= self.requested_bytes
+
+
+def exhaustion(course: Course) -> Exhaustion | None:
+    """The last allocation that failed; None if none did."""
+    places = course.places(Action.OUT_OF_MEMORY)
+    if not len(places):
+        return None
+    place = int(places[-1])
+    row, events = int(course.rows[place]), course.snapshot.events
+    left = int(events.driver_free_bytes[row])
+    return Exhaustion(
+        state=place,
+        count=len(places),
+        requested_bytes=int(events.size_bytes[row]),
+        allocated_bytes=int(course.allocated_bytes[place]),
+        reserved_bytes=int(course.reserved_bytes[place]),
+        driver_free_bytes=left if left >= 0 else None,
+        largest_free_bytes=largest_free_block(course) if _is_last(course, place) else None,
+        stack=int(events.stack[row]),
+    )
+
+
+def largest_free_block(course: Course) -> int:
+    """The largest free block when the snapshot was taken; 0 without one."""
+    snapshot = course.snapshot
+    blocks = snapshot.blocks
+    is_free = blocks.state == BlockState.FREE
+    is_free &= snapshot.segments.device[blocks.segment] == course.device
+    return int(blocks.size_bytes[is_free].max(initial=0))
+
+
+def _is_last(course: Course, place: int) -> bool:
+    """Whether nothing has changed between a failure and the snapshot."""
+    action = course.snapshot.events.action[course.rows[place + 1 :]]
+    return bool(((action == Action.OUT_OF_MEMORY) | (action >= Action.SNAPSHOT)).all())
+
+
+def held_bytes(course: Course, chosen: NDArray[np.bool_]) -> Int64:
+    """What some allocations hold in each state.
+
+    Args:
+        course: Of one device.
+        chosen: Which of the course's allocations, shape (allocations,).
+
+    Returns:
+        Bytes, shape (states,).
+    """
+    some = course.allocations.select(chosen)
+    change = np.zeros(len(course) + 1, dtype=np.int64)
+    np.add.at(change, some.since, some.bytes)
+    np.subtract.at(change, some.until, some.bytes)
+    held: Int64 = np.cumsum(change)[:-1]
+    return held
+
+
+def freed_at_peak(course: Course, removed: Int64) -> int:
+    """By how much the peak falls if so much less is allocated in each state.
+
+    It falls by less than what is removed at the peak if another state is then the fullest.
+
+    Args:
+        course: Of one device.
+        removed: Bytes, shape (states,).
+    """
+    return course.peak_allocated_bytes - int((course.allocated_bytes - removed).max())

@@ -1,4 +1,6 @@
-"""What the call stack of an allocation says about the tensor: which operator made it, and for whom.
+"""Where a snapshot's memory was allocated, and which lines keep it from step to step.
+
+What the call stack of an allocation says about the tensor: which operator made it, and for whom.
 
 Frames of C++ name the operator (`at::_ops::softmax_int::call`) and the node of the backward pass
 (`torch::autograd::generated::BmmBackward0::apply`). Without them, functions of PyTorch's Python
@@ -9,16 +11,18 @@ Python frames alone, what they allocate has no stack.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.origins import is_framework_file
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.snapshots.course import Allocations, Course
-from tb_perfadvisor.signals.snapshots.memory_course import memory_course
-from tb_perfadvisor.trace.memory_snapshot import Frame, MemorySnapshot
+from tb_perfadvisor.signals.snapshots.course import Allocations, Course, memory_course
+from tb_perfadvisor.trace.memory_snapshot import Action, Frame, MemorySnapshot, Stacks
+from tb_perfadvisor.trace.tables import Int64
 
 _OPERATOR = re.compile(r"at::_ops::(\w+?)(?:_(?:Tensor|Scalar|int|dim|out|self)\w*)?::call")
 _NODE = re.compile(r"(?:^|::)(\w+?Backward\d*|AccumulateGrad)(?:_apply_functional|::apply|\()")
@@ -150,3 +154,222 @@ def _is_linear(python: list[Frame]) -> bool:
 
 def _has_optimizer(snapshot: MemorySnapshot) -> bool:
     return any(name.startswith("Optimizer.") for name in snapshot.annotations.names)
+
+
+EARLIER = "allocated before the history, or by an unknown line"
+OUTSIDE_PYTHON = "outside of Python, mostly by the backward pass"
+"""Autograd's threads run no Python, so a history with Python's frames alone has none of theirs."""
+
+_TRAINS = re.compile(r"torch/(?:autograd|optim)/\w+\.py$")
+# What records the stack, and the allocator itself.
+_RECORDER = re.compile(
+    r"torch::unwind|CapturedTraceback|gather_with_cpp|CachingAllocator|^c10::|DeviceCachingAllocator"
+)
+
+
+class LineMemory(Struct, frozen=True):
+    """Memory that one line of the program allocated."""
+
+    line: str | None
+    """`models/net.py:12 forward`; None if unknown."""
+    count: int
+    bytes: int
+    stack: int
+    """The stack with most of it; -1 if unknown."""
+    tensor: str
+    """What most of it is, by the operator or the node of the backward pass that made it: `einsum`,
+    `BmmBackward0`; empty if unknown."""
+
+
+def line_of(frames: tuple[Frame, ...]) -> str | None:
+    """The innermost line of the program on a stack; else of a library; None without frames."""
+    python = [frame for frame in frames if _PYTHON.search(frame.file)]
+    for frame in python:
+        if not is_framework_file(frame.file.replace("\\", "/")):
+            return shown(frame)
+    if python:
+        return shown(python[0])
+    # Of frames of C++, those that name an operator or a node say what the tensor is.
+    tensor = site_of(frames)
+    if tensor.node or tensor.operator:
+        return tensor.node or tensor.operator
+    for frame in frames:
+        if frame.function and not _RECORDER.search(frame.function):
+            return shown(frame)
+    return None
+
+
+def shown(frame: Frame) -> str:
+    """A frame for users. Of its path only the last two parts, so that no directory leaks."""
+    parts = [part for part in frame.file.replace("\\", "/").split("/") if part]
+    if not parts or parts == ["??"]:
+        return frame.function
+    place = "/".join(parts[-2:])
+    return f"{place}:{frame.line} {frame.function}" if frame.line else f"{place} {frame.function}"
+
+
+def by_line(allocations: Allocations, stacks: Stacks) -> tuple[LineMemory, ...]:
+    """Allocations by the program's line, the largest first."""
+    if not len(allocations):
+        return ()
+    # Below the stacks: -1 for unknown ones, and -2 for those that have none though others do.
+    trains = any(_TRAINS.search(frame.file.replace("\\", "/")) for frame in stacks.frames)
+    is_outside = (allocations.stack < 0) & (allocations.since > 0) & trains
+    key = np.where(is_outside, -2, allocations.stack)
+    used, place = np.unique(key, return_inverse=True)
+    size = np.bincount(place.ravel(), weights=allocations.bytes).astype(np.int64)
+    count = np.bincount(place.ravel())
+    lines: dict[str | None, LineMemory] = {}
+    # The largest stack of each line comes first.
+    for at in np.argsort(-size, kind="stable").tolist():
+        stack = int(used[at])
+        frames = stacks.of(stack)
+        line = OUTSIDE_PYTHON if stack == -2 else line_of(frames)
+        known = lines.get(line)
+        tensor = site_of(frames)
+        lines[line] = LineMemory(
+            line,
+            int(count[at]) + (known.count if known else 0),
+            int(size[at]) + (known.bytes if known else 0),
+            known.stack if known else max(stack, -1),
+            known.tensor if known else tensor.node or tensor.operator,
+        )
+    return tuple(sorted(lines.values(), key=lambda held: (-held.bytes, held.line or "")))
+
+
+_FEWEST = 3
+_SLICES = 10
+_STEPS = (
+    re.compile(r"ProfilerStep#\d+$"),
+    re.compile(r"Optimizer\.step#"),
+    re.compile(r"Optimizer\.zero_grad#"),
+)
+"""What begins once in each step, the surest first."""
+_NUMBER = re.compile(r"#\d+$")
+_STEADY_SHARE = 0.5
+"""While a program loads weights, it frees little of what it allocates."""
+
+
+class Growth(Struct, frozen=True):
+    """Memory by step, or by slice of the history; columns of shape (steps,)."""
+
+    source: str
+    """What the steps follow from: the name of an annotation, or equal slices of time."""
+    is_inferred: bool
+    """Whether they are slices."""
+    state: Int64
+    """The state at the end of each step."""
+    allocated_bytes: Int64
+    """At the end of each step; of slices, the least within each."""
+    kept: Allocations
+    """Allocated after the second step and before the last one, and never freed."""
+
+
+def growth(course: Course) -> Growth | None:
+    """Memory by step; None without times, and if neither annotations nor frees tell of steps."""
+    if not course.has_times:
+        return None
+    found = _annotated(course)
+    if found is not None:
+        source, ends = found
+        levels = course.allocated_bytes[ends]
+    else:
+        source = f"{_SLICES} equal slices of time"
+        edges = np.linspace(0, int(course.at_ns[-1]), _SLICES + 1)
+        ends = np.searchsorted(course.at_ns, edges, side="right") - 1
+        if not _turns_over(course, ends):
+            return None
+        levels = np.array(
+            [
+                course.allocated_bytes[begin : end + 1].min()
+                for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+            ]
+        )
+        ends = ends[1:]
+    all_of = course.allocations
+    late = (all_of.since > ends[min(1, len(ends) - 1)]) & (all_of.since <= ends[-2])
+    return Growth(
+        source, found is None, ends, levels, all_of.select(late & (all_of.until >= len(course)))
+    )
+
+
+class GrowingLine(Struct, frozen=True):
+    """A line of the program whose allocations stay, step after step."""
+
+    line: str
+    kept: Allocations
+    """After the second step and before the last one."""
+    steps: int
+    """The steps that it allocates in."""
+
+
+def growing_lines(course: Course, found: Growth) -> tuple[GrowingLine, ...]:
+    """Lines of which nothing is freed that they allocate after the second step; most bytes first.
+
+    They allocate in several steps of both halves of the history, as a cache does that has no limit.
+    """
+    everything = course.allocations
+    begin, end = int(found.state[min(1, len(found.state) - 1)]), int(found.state[-2])
+    late = everything.select((everything.since > begin) & (everything.since <= end))
+    stacks, place = np.unique(late.stack, return_inverse=True)
+    line_of_stack = [line_of(course.snapshot.stacks.of(stack)) or "" for stack in stacks.tolist()]
+    names, line = np.unique(line_of_stack, return_inverse=True)
+    line = line[place] if len(stacks) else line
+    grown = []
+    for number, name in enumerate(names.tolist()):
+        of_line = late.select(line == number)
+        steps = np.unique(np.searchsorted(found.state, of_line.since))
+        half = (begin + end) / 2
+        is_spread = len(steps) >= _FEWEST and bool(
+            (of_line.since <= half).any() and (of_line.since > half).any()
+        )
+        if name and is_spread and bool((of_line.until >= len(course)).all()):
+            grown.append(GrowingLine(name, of_line, len(steps)))
+    return tuple(sorted(grown, key=lambda each: -int(each.kept.bytes.sum())))
+
+
+def _annotated(course: Course) -> tuple[str, Int64] | None:
+    """What begins in each step, and the states in which it begins."""
+    table = course.snapshot.annotations
+    starts: dict[str, list[int]] = defaultdict(list)
+    for name, device, start_ns in zip(
+        table.name.tolist(), table.device.tolist(), table.start_ns.tolist(), strict=True
+    ):
+        if device in (course.device, -1):
+            starts[_NUMBER.sub("#N", table.names[name])].append(start_ns)
+    origin_ns = int(course.snapshot.events.at_ns[course.rows[0]])
+    chosen = next(
+        (
+            name
+            for pattern in _STEPS
+            for name, times in starts.items()
+            if pattern.match(name.replace("#N", "#0")) and len(times) >= _FEWEST
+        ),
+        None,
+    )
+    if chosen is None:
+        return None
+    at = np.array(sorted(starts[chosen])) - origin_ns
+    at = at[(at >= 0) & (at <= course.at_ns[-1])]
+    if len(at) < _FEWEST:
+        return None
+    return chosen.replace("#N", ""), np.searchsorted(course.at_ns, at, side="right") - 1
+
+
+def _turns_over(course: Course, ends: Int64) -> bool:
+    """Whether each slice works like one or more whole steps.
+
+    It frees a good part of what it allocates, and allocates as much as lies between the emptiest
+    and the fullest moment. In a single pass through the layers, slices allocate less.
+    """
+    size = course.snapshot.events.size_bytes[course.rows]
+    totals = []
+    for action in (Action.ALLOCATE, Action.FREE):
+        places = course.places(action)
+        done = np.zeros(len(course), dtype=np.int64)
+        done[places + 1] = size[places]
+        totals.append(np.diff(np.cumsum(done)[ends]))
+    allocated, freed = totals
+    range_bytes = int(np.ptp(course.allocated_bytes))
+    is_whole = (allocated > 0) & (allocated >= range_bytes)
+    return bool(is_whole.all() and (freed >= _STEADY_SHARE * allocated).all())

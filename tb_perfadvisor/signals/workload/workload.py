@@ -1,8 +1,17 @@
-"""What program was profiled: its mode, frameworks, parallelism, input and compilers."""
+"""What program was profiled: mode, framework, parallelism, input and compilers.
+
+Names of events that prove a part of the program.
+
+Sources: the named projects' own code, where the functions, operators and annotations are defined.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -11,11 +20,343 @@ from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.device.copy_streams import larger_copies
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
-from tb_perfadvisor.signals.ranks.shard_gathers import gathered_once
+from tb_perfadvisor.signals.ranks.exposed_communication import gathered_once
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.workload.parts import SERVERS, Aspect, Part
-from tb_perfadvisor.signals.workload.signs import SIGNS, STACK_SIGNS
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.generated_code import GENERATED_FILE, GENERATED_KERNEL
+
+
+class Aspect(Enum):
+    """The question about a program that a part answers."""
+
+    MODE = "mode"
+    FRAMEWORK = "framework"
+    """The framework on top of PyTorch, TensorFlow or JAX."""
+    PARALLELISM = "parallelism"
+    INPUT = "input"
+    COMPILED = "compiled"
+    FEATURE = "feature"
+    HARDWARE = "hardware"
+    RECORDER = "recorder"
+
+
+class Part(Enum):
+    """Something that the trace shows a program to have. Each has a word for users and an aspect."""
+
+    TRAINING = ("training", Aspect.MODE)
+    FORWARD_ONLY = ("forward only", Aspect.MODE)
+    """Inference or evaluation, without a backward pass or an optimizer. Servers have it, too."""
+    SERVER = ("inference server", Aspect.MODE)
+    FRONT_END = ("front end of an inference server", Aspect.MODE)
+    """The process that takes requests and returns tokens; the model runs in others."""
+
+    LIGHTNING = ("Lightning", Aspect.FRAMEWORK)
+    HF_TRAINER = ("Hugging Face Trainer", Aspect.FRAMEWORK)
+    HF_PIPELINE = ("Hugging Face pipeline", Aspect.FRAMEWORK)
+    DIFFUSERS = ("Diffusers", Aspect.FRAMEWORK)
+    TRANSFORMERS = ("Hugging Face Transformers", Aspect.FRAMEWORK)
+    ACCELERATE = ("Accelerate", Aspect.FRAMEWORK)
+    DEEPSPEED = ("DeepSpeed", Aspect.FRAMEWORK)
+    MEGATRON = ("Megatron", Aspect.FRAMEWORK)
+    TORCHTITAN = ("torchtitan", Aspect.FRAMEWORK)
+    TORCHREC = ("TorchRec", Aspect.FRAMEWORK)
+    VLLM = ("vLLM", Aspect.FRAMEWORK)
+    SGLANG = ("SGLang", Aspect.FRAMEWORK)
+    TENSORRT_LLM = ("TensorRT-LLM", Aspect.FRAMEWORK)
+    KERAS = ("Keras", Aspect.FRAMEWORK)
+    FLAX = ("Flax", Aspect.FRAMEWORK)
+
+    DATA_PARALLEL = ("DataParallel", Aspect.PARALLELISM)
+    """`torch.nn.DataParallel`: one process for several devices."""
+    DDP = ("DDP", Aspect.PARALLELISM)
+    FSDP = ("FSDP", Aspect.PARALLELISM)
+    TENSOR_PARALLEL = ("tensor parallel", Aspect.PARALLELISM)
+    PIPELINE_PARALLEL = ("pipeline parallel", Aspect.PARALLELISM)
+    EXPERT_PARALLEL = ("expert parallel", Aspect.PARALLELISM)
+    CONTEXT_PARALLEL = ("context parallel", Aspect.PARALLELISM)
+    SHARDED = ("sharded arrays", Aspect.PARALLELISM)
+    """XLA partitions the program (JAX shardings, TPU pods)."""
+
+    LOADER = ("DataLoader", Aspect.INPUT)
+    LOADER_WORKERS = ("DataLoader with workers", Aspect.INPUT)
+    TFDATA = ("tf.data", Aspect.INPUT)
+    DATA_SERVICE = ("tf.data service", Aspect.INPUT)
+    """Other processes, on any machine, prepare the batches of a tf.data pipeline."""
+    GRAIN = ("Grain", Aspect.INPUT)
+    PYTHON_INPUT = ("Python generator", Aspect.INPUT)
+    INFEED = ("infeed", Aspect.INPUT)
+
+    DEVICE_GRAPHS = ("GPU graphs", Aspect.COMPILED)
+    """The program replays recorded graphs (CUDA or HIP)."""
+    TORCH_COMPILE = ("torch.compile", Aspect.COMPILED)
+    """Or another compiler that traces PyTorch programs, such as that of functorch."""
+    INDUCTOR = ("Inductor", Aspect.COMPILED)
+    """The compiler's usual backend, which generates Triton kernels. Its options are of no use to
+    programs that are compiled by another one."""
+    XLA = ("XLA", Aspect.COMPILED)
+
+    OPTIMIZER = ("optimizer", Aspect.FEATURE)
+    ADAM = ("Adam", Aspect.FEATURE)
+    """`torch.optim.Adam` or `AdamW`."""
+    SGD = ("SGD", Aspect.FEATURE)
+    FOREACH_OPTIMIZER = ("optimizer with a foreach form only", Aspect.FEATURE)
+    """One of PyTorch's optimizers that has no fused form, such as RMSprop."""
+    OWN_OPTIMIZER = ("optimizer that is not PyTorch's", Aspect.FEATURE)
+    FOREACH_UPDATES = ("updates of many parameters at once", Aspect.FEATURE)
+    FUSED_OPTIMIZER = ("fused optimizer", Aspect.FEATURE)
+    GRADIENTS_16_BIT = ("16-bit gradients", Aspect.FEATURE)
+    CHECKPOINTING = ("activation checkpointing", Aspect.FEATURE)
+    GATHERED_ONCE = ("parameters gathered once per step", Aspect.FEATURE)
+    """Sharded parameters stay whole from the forward to the backward pass."""
+    FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
+    PINNED_BATCHES = ("copies from pinned memory", Aspect.FEATURE)
+    """All larger copies to the device come from pinned memory."""
+    COPY_STREAM = ("copies on a stream of their own", Aspect.FEATURE)
+    """All larger copies to the device run on streams without kernels."""
+    CUSTOM_ALL_REDUCE = ("custom all-reduce", Aspect.FEATURE)
+    """All-reduces in one or two steps among the devices of a node, without NCCL."""
+    OVERLAPPED_SCHEDULE = ("overlapped scheduling", Aspect.FEATURE)
+    """A server prepares the next step on the host while the device runs the current one."""
+    STEP_CALLS = ("prof.step()", Aspect.FEATURE)
+    """The profiler marks the steps, because the program tells it."""
+
+    RUN = ("recorded by perfadvisor", Aspect.FEATURE)
+    """`perfadvisor run` or `continuous` recorded it, and chose the profiler's options."""
+
+    NVIDIA = ("NVIDIA", Aspect.HARDWARE)
+    AMD = ("AMD", Aspect.HARDWARE)
+    GPU = ("GPU", Aspect.HARDWARE)
+    TPU = ("TPU", Aspect.HARDWARE)
+    CPU_ONLY = ("CPU", Aspect.HARDWARE)
+    """The program ran on the CPU alone."""
+    SEVERAL_DEVICES = ("several devices", Aspect.HARDWARE)
+    """Several ranks, or one process that uses several devices."""
+
+    NSIGHT = ("Nsight Systems", Aspect.RECORDER)
+    """Recorded by Nsight Systems instead of the framework's own profiler."""
+
+    def __init__(self, label: str, aspect: Aspect) -> None:
+        self.label = label
+        self.aspect = aspect
+
+
+TRAINERS = (
+    Part.LIGHTNING,
+    Part.HF_TRAINER,
+    Part.ACCELERATE,
+    Part.DEEPSPEED,
+    Part.MEGATRON,
+    Part.TORCHTITAN,
+    Part.TORCHREC,
+)
+"""Frameworks that own the training loop: their settings replace code in the loop."""
+SERVERS = (Part.VLLM, Part.SGLANG, Part.TENSORRT_LLM)
+"""Frameworks that own an inference server's loop."""
+INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
+OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
+"""Frameworks that call the model themselves, so that the user's code has no loop to change."""
+GROUPS = MappingProxyType({"trainers": TRAINERS, "servers": SERVERS, "own-the-loop": OWN_THE_LOOP})
+"""Names for several parts at once."""
+
+
+SPLITS_THE_MODEL = frozenset(
+    part.label
+    for part in (
+        Part.TENSOR_PARALLEL,
+        Part.PIPELINE_PARALLEL,
+        Part.EXPERT_PARALLEL,
+        Part.CONTEXT_PARALLEL,
+        Part.SHARDED,
+    )
+)
+"""With these, ranks do not each process samples of their own."""
+
+
+class Sign(Struct, frozen=True):
+    """Events of some kinds whose names match a pattern prove a part."""
+
+    part: Part
+    kinds: tuple[EventKind, ...]
+    pattern: re.Pattern[str]
+    anywhere: bool = False
+    """Whether the pattern may match inside the name, not only at its start."""
+
+    def matches(self, name: str) -> bool:
+        """Whether a name proves the part."""
+        find = self.pattern.search if self.anywhere else self.pattern.match
+        return find(name) is not None
+
+
+_CALLS = (EventKind.OPERATOR, EventKind.ANNOTATION)
+_FRAMES = (EventKind.PYTHON,)
+_KERNELS = (EventKind.KERNEL,)
+
+
+def _calls(part: Part, pattern: str) -> Sign:
+    return Sign(part, _CALLS, re.compile(pattern))
+
+
+def _frames(part: Part, path: str) -> Sign:
+    """A Python frame is `path/to/file.py(line): function`; the path may start anywhere."""
+    return Sign(part, _FRAMES, re.compile(rf"(?:^|/){path}"), anywhere=True)
+
+
+STACK_SIGNS: tuple[Sign, ...] = (
+    _frames(Part.TRAINING, r"torch/(?:optim/\w+|autograd/(?:__init__|graph))\.py"),
+    _frames(Part.OPTIMIZER, r"torch/optim/\w+\.py"),
+)
+"""What call stacks of allocations prove besides."""
+
+SIGNS: tuple[Sign, ...] = (
+    # Frameworks on top: by the files of their code, where stacks were recorded.
+    _frames(Part.VLLM, r"vllm/(?:v1/|worker/|engine/|model_executor/)"),
+    _frames(Part.FRONT_END, r"vllm/v1/engine/async_llm\.py"),
+    _frames(Part.SGLANG, r"sglang/srt/"),
+    _frames(Part.TENSORRT_LLM, r"tensorrt_llm/_torch/"),
+    _frames(
+        Part.LIGHTNING,
+        r"(?:pytorch_lightning|lightning/pytorch|lightning_fabric|lightning/fabric)/",
+    ),
+    _frames(Part.HF_TRAINER, r"transformers/trainer\.py"),
+    _frames(Part.HF_PIPELINE, r"transformers/pipelines/"),
+    _frames(Part.TRANSFORMERS, r"transformers/(?:models|generation|integrations)/"),
+    _frames(Part.DIFFUSERS, r"diffusers/(?:pipelines|models)/"),
+    _frames(Part.ACCELERATE, r"accelerate/accelerator\.py"),
+    _frames(Part.DEEPSPEED, r"deepspeed/runtime/"),
+    _frames(Part.MEGATRON, r"megatron/(?:core|training|legacy)/"),
+    _frames(Part.TORCHTITAN, r"torchtitan/"),
+    _frames(Part.TORCHREC, r"torchrec/"),
+    _frames(Part.KERAS, r"keras/(?:src/)?(?:trainers|engine|backend)/"),
+    _frames(Part.FLAX, r"flax/"),
+    # And by the names of their operators and annotations.
+    _calls(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
+    _calls(
+        Part.SERVER,
+        r"execute_(?:context_)?\d+_context_\d+|(?:prefill|decode)\[bs=\d+(?:/\d+)? tok=\d",
+    ),
+    _calls(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
+    _calls(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
+    _calls(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
+    _calls(Part.DEEPSPEED, r"DeepSpeed(?:Engine|ZeroOptimizer)"),
+    _calls(
+        Part.MEGATRON,
+        r"LinearWithGradAccumulationAndAsyncCommunication|_?VocabParallelCrossEntropy",
+    ),
+    _calls(Part.TORCHREC, r"## (?:wait_)?sparse_data_dist ##|KeyedJaggedTensor"),
+    _calls(
+        Part.KERAS,
+        r"(?:Eager(?:Local)?Execute: )?__inference_(?:multi_step_on_iterator|"
+        r"(?:train|test|predict)_function|one_step_on_(?:data|iterator))"
+        r"|multi_step_on_iterator",
+    ),
+    Sign(Part.KERAS, (EventKind.STEP,), re.compile(r"Profiled batch")),
+    # Parallelism.
+    _calls(Part.DDP, r"DistributedDataParallel\.|torch\.distributed\.ddp\.reducer::"),
+    _frames(Part.DDP, r"torch/nn/parallel/distributed\.py"),
+    _calls(Part.FSDP, r"FullyShardedDataParallel\.|FSDP::|FSDP\w*\."),
+    _frames(Part.FSDP, r"torch/distributed/(?:fsdp|_composable/fsdp)/"),
+    _frames(Part.DATA_PARALLEL, r"torch/nn/parallel/data_parallel\.py"),
+    _calls(Part.DATA_PARALLEL, r"DataParallel\.forward"),
+    _calls(
+        Part.TENSOR_PARALLEL,
+        r"_(?:Reduce|Copy|Gather|Scatter)\w*ModelParallelRegion"
+        r"|_\w+SequenceParallelRegion|_?VocabParallelCrossEntropy",
+    ),
+    _frames(Part.TENSOR_PARALLEL, r"(?:torch/distributed/tensor|megatron/core/tensor_parallel)/"),
+    _frames(
+        Part.PIPELINE_PARALLEL,
+        r"(?:torch/distributed/pipelining|megatron/core/pipeline_parallel|deepspeed/runtime/pipe)/",
+    ),
+    # Input.
+    Sign(Part.LOADER, (EventKind.INPUT_WAIT,), re.compile(r"enumerate\(DataLoader\)|.*DataLoader")),
+    Sign(
+        Part.LOADER_WORKERS,
+        (EventKind.INPUT_WAIT,),
+        re.compile(r".*_MultiProcessingDataLoaderIter"),
+    ),
+    _frames(Part.LOADER, r"torch/utils/data/dataloader\.py"),
+    Sign(
+        Part.TFDATA,
+        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
+        re.compile(r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)"),
+    ),
+    Sign(
+        Part.DATA_SERVICE,
+        (EventKind.INPUT_WORK,),
+        re.compile(r"Iterator::.*::DataService(?:V\d+)?$"),
+    ),
+    # grain/_src/python/dataset/stats.py
+    Sign(
+        Part.GRAIN,
+        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
+        re.compile(r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$"),
+    ),
+    Sign(
+        Part.PYTHON_INPUT,
+        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
+        re.compile(r".*(?:Generator|PyFunc|NumpyFunction)"),
+    ),
+    # What is compiled or recorded already.
+    Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), re.compile(r"(?:cuda|cu|hip)GraphLaunch")),
+    _calls(
+        Part.TORCH_COMPILE,
+        r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
+    ),
+    Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE, anywhere=True),
+    Sign(Part.TORCH_COMPILE, _KERNELS, GENERATED_KERNEL),
+    _calls(Part.INDUCTOR, r"## Call CompiledFxGraph "),
+    Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE, anywhere=True),
+    Sign(Part.INDUCTOR, _KERNELS, GENERATED_KERNEL),
+    Sign(
+        Part.CUSTOM_ALL_REDUCE,
+        (EventKind.KERNEL, EventKind.COLLECTIVE),
+        re.compile(
+            r"cross_device_reduce|(?:one|two)_?shot_?\w*reduce|multimem_all|lamport|quick_?reduce",
+            re.IGNORECASE,
+        ),
+        anywhere=True,
+    ),
+    _frames(
+        Part.OVERLAPPED_SCHEDULE,
+        r"(?:vllm/v1/core/sched/async_scheduler\.py"
+        r"|sglang/srt/managers/(?:scheduler\.py\(\d+\): event_loop_overlap|overlap_utils\.py)"
+        r"|tensorrt_llm/_torch/pyexecutor/py_executor\.py\(\d+\): _executor_loop_overlap)",
+    ),
+    # Training, and how it is done.
+    _calls(
+        Part.TRAINING,
+        r"Optimizer\.(?:step|zero_grad)#|autograd::engine::evaluate_function|\w+Backward\d*$"
+        r"|ResourceApply|ApplyGradient|gradient_tape/"
+        r"|(?:Eager(?:Local)?Execute: )?__inference_train_function",
+    ),
+    _calls(Part.OPTIMIZER, r"Optimizer\.(?:step|zero_grad)#|ResourceApply"),
+    _calls(
+        Part.FUSED_OPTIMIZER,
+        r"aten::_fused_(?:adam|adamw|sgd|adagrad)_|Optimizer\.step#(?:Fused|DeepSpeedCPU)",
+    ),
+    # torch.optim: which optimizers have a fused or a foreach form.
+    _calls(Part.ADAM, r"Optimizer\.step#AdamW?\.step"),
+    _calls(Part.SGD, r"Optimizer\.step#SGD\.step"),
+    _calls(
+        Part.FOREACH_OPTIMIZER,
+        r"Optimizer\.step#(?:Adadelta|Adagrad|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop)\.step",
+    ),
+    # Not those of PyTorch, not those that call others, and not those whose name says that they are
+    # fused or quantized, which have kernels of their own.
+    _calls(
+        Part.OWN_OPTIMIZER,
+        r"Optimizer\.step#(?!(?:AdamW?|SGD|Adadelta|Adafactor|Adagrad|Adamax|ASGD|LBFGS|NAdam|RAdam"
+        r"|RMSprop|Rprop|SparseAdam)\.step|\w*(?:Optimizer|Wrapper)\w*\.step|Fused|\w*8bit)\w+\.step",
+    ),
+    _calls(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
+    _calls(Part.CHECKPOINTING, r"CheckpointFunction"),
+    _frames(Part.CHECKPOINTING, r"torch/utils/checkpoint\.py"),
+    Sign(Part.STEP_CALLS, (EventKind.STEP,), re.compile(r"ProfilerStep#")),
+    # The vendor, by the names of its runtime.
+    Sign(Part.AMD, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), re.compile(r"hip[A-Z]")),
+    Sign(Part.NVIDIA, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), re.compile(r"cu(?:da)?[A-Z]")),
+)
+
 
 UNKNOWN = "unknown"
 _FEWEST_OPERATORS = 20
@@ -231,3 +572,60 @@ def _hardware(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.NVIDIA, known.name or known.evidence
     if known.vendor == "amd":
         yield Part.AMD, known.name or known.evidence
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """Base of advice that fits only some programs.
+
+    Attributes:
+        framework: pytorch, tensorflow or jax; empty if it fits all of them.
+        needs: Parts that the program must be seen to have.
+        unless: Parts that make the advice pointless or wrong.
+        change: The id of the change that it advises, such as `loader-workers`. Of several pieces of
+            advice for the same change, only the first one that fits is shown: list the special ones
+            first. A program of an unknown framework is shown the first one for each framework.
+        sets: What the change sets, if several changes set the same, such as `bucket-size`. They
+            count as one change.
+    """
+
+    framework: str = ""
+    needs: tuple[Part, ...] = ()
+    unless: tuple[Part, ...] = ()
+    change: str = ""
+    sets: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What advice for the same has in common; empty if it stands alone."""
+        return self.sets or self.change
+
+    def fits(self, workload: Workload) -> bool:
+        """Whether the advice fits a program. Advice for every framework fits unknown ones."""
+        is_its_framework = workload.base == "unknown" or self.framework in ("", workload.base)
+        return (
+            is_its_framework
+            and all(workload.has(part) for part in self.needs)
+            and not any(workload.has(part) for part in self.unless)
+        )
+
+
+Advice = TypeVar("Advice", bound=Fit)
+
+
+def fitting(advice: Iterable[Advice], workload: Workload) -> tuple[Advice, ...]:
+    """The advice that fits a program, one piece for each change, in the given order."""
+    chosen: list[Advice] = []
+    for piece in advice:
+        if piece.fits(workload) and not any(_is_instead(one, piece) for one in chosen):
+            chosen.append(piece)
+    return tuple(chosen)
+
+
+def _is_instead(chosen: Fit, piece: Fit) -> bool:
+    """Whether a piece of advice that was chosen takes the place of another one."""
+    is_for_all = "" in (chosen.framework, piece.framework)
+    return (
+        bool(piece.subject)
+        and chosen.subject == piece.subject
+        and (is_for_all or chosen.framework == piece.framework)
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.signals.workload.parts import Part
+from tb_perfadvisor.signals.workload.workload import Part
 from tb_perfadvisor.suggest.arguments import (
     argument,
     integer,

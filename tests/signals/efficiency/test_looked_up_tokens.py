@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
 from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.signals.efficiency.throughput import throughput
+from tb_perfadvisor.signals.efficiency.utilization import throughput
 from tb_perfadvisor.testing import run_of
 from tests.support.hlo_programs import BF16, instruction, shaped
 from tests.support.xspaces import Drawing, Reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.efficiency.references import references
+from tb_perfadvisor.signals.efficiency.utilization import references
 from tb_perfadvisor.testing import TraceBuilder, run_of
 from tb_perfadvisor.trace import KernelFamily
 

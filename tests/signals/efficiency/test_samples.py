@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.efficiency.throughput import samples_per_step
+from tb_perfadvisor.signals.efficiency.utilization import samples_per_step
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import EventKind
 

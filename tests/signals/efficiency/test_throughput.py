@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.signals.efficiency.throughput import Throughput, throughput
+from tb_perfadvisor.signals.efficiency.utilization import Throughput, throughput
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.trace import KernelFamily
 from tests.support.transformer import H100, Drawing, Shape

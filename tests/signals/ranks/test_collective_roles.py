@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
-from tb_perfadvisor.signals.ranks.window_roles import has_role
+from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import Trace
 

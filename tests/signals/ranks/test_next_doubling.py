@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tb_perfadvisor.signals import Options, Signals
-from tb_perfadvisor.signals.ranks.next_doubling import next_doubling
+from tb_perfadvisor.signals.ranks.parallel_dimensions import next_doubling
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.testing.symbols import collective, operator
 from tb_perfadvisor.trace import Run

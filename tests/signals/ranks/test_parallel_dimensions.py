@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.ranks.dimension_of import Dimension, dimension_of_axes
 from tb_perfadvisor.signals.ranks.parallel_dimensions import (
     MAX_UNKNOWN,
+    Dimension,
     ParallelDimension,
     ProcessGroup,
+    dimension_of_axes,
     parallel_dimensions,
 )
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, xla_op

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
-from tb_perfadvisor.signals.ranks.clocks import align_clocks
+from tb_perfadvisor.signals.ranks.matching import align_clocks
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, summarize
 from tb_perfadvisor.signals.ranks.ranks import reduce_ranks
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.ranks.shard_gathers import (
+from tb_perfadvisor.signals.ranks.exposed_communication import (
     ShardGathers,
     began_late,
     gathered_once,
     shard_gathers,
 )
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 
 NODE = "autograd::engine::evaluate_function: AddBackward0"

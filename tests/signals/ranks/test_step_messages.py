@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals, collectives_of
-from tb_perfadvisor.signals.ranks.step_messages import StepMessages, step_messages
+from tb_perfadvisor.signals.ranks.collective_costs import StepMessages, step_messages
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
 MB = 1_000_000

@@ -10,8 +10,7 @@ from tb_perfadvisor.signals import Need
 from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, HINTS, MEMORY, STACKS, hint_for
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS, SKIP_WARM_UP
-from tb_perfadvisor.signals.workload.parts import SERVERS, Part
-from tb_perfadvisor.signals.workload.workload import Fact, Workload
+from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
 
 
 def program(*parts: Part, base: str = "pytorch") -> Workload:

@@ -9,8 +9,7 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.report.views.serving import describe_floor
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.serving.decode_floor import DecodeFloor, decode_floor
-from tb_perfadvisor.signals.serving.key_value_cache import cache_bytes_per_token
+from tb_perfadvisor.signals.serving.decode import DecodeFloor, cache_bytes_per_token, decode_floor
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder
 

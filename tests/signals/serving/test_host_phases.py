@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.serving.host_phases import Phase, host_phases, phase_of
+from tb_perfadvisor.signals.serving.server_steps import Phase, host_phases, phase_of
 from tb_perfadvisor.testing import draw, host, ms, run_of
 from tb_perfadvisor.trace import EventKind
 

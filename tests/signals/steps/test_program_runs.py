@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.steps.program_runs import program_runs
+from tb_perfadvisor.signals.steps.around_steps import program_runs
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.advice import Remedy, advise
-from tb_perfadvisor.signals.workload.fit import fitting
-from tb_perfadvisor.signals.workload.parts import Part
-from tb_perfadvisor.signals.workload.workload import Fact, Workload
+from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload, fitting
 
 PLAIN = Remedy(text="Start workers.", framework="pytorch", change="workers", needs=(Part.LOADER,))
 TRAINER = Remedy(

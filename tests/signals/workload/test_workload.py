@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import reference_worker
-from tb_perfadvisor.signals.workload.parts import Aspect, Part
-from tb_perfadvisor.signals.workload.workload import Workload, workload
+from tb_perfadvisor.signals.workload.workload import Aspect, Part, Workload, workload
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 

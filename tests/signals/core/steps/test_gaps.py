@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Signals, why_missing
-from tb_perfadvisor.signals.steps.work_between_steps import (
+from tb_perfadvisor.signals.steps.around_steps import (
     evaluation_between_steps,
     work_between_steps,
 )
