@@ -520,22 +520,9 @@ TUNED_PAIRS = (
         chips=4,
     ),
     _cause(
-        "all-logits",
-        "unused.all_logits",
-        "words are predicted for all positions; fixed: for those that count",
-        "unused-results",
-        still_true=("unused-results",),  # the layer before is computed for all positions, too
-    ),
-    _cause(
         "sliced-convolution",
         "unused.sliced_convolution",
         "every other result of a convolution is dropped; fixed: never computed",
-        "unused-results",
-    ),
-    _cause(
-        "masked-window",
-        "unused.masked_window",
-        "a window of attention by masking all scores; fixed: by blocks",
         "unused-results",
     ),
     _cause(

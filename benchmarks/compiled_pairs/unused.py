@@ -8,36 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from compiled_pairs.convolutions import convolve
-from compiled_pairs.program import Array, Program, Role, dense, dense_parameters, training
-
-_BATCH, _LENGTH, _FEATURES, _WORDS = 8, 512, 1024, 16_384
-
-
-def _cross_entropy(logits: Any, words: Any) -> Any:
-    logits = logits.astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, words[..., None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
-
-
-def all_logits(role: Role) -> Program:
-    """Words are predicted for all positions, or for those that count."""
-    chosen = _LENGTH // 8
-
-    def loss(parameters: Any, x: Any, places: Any, words: Any) -> Any:
-        x = dense(parameters["layer"], x)
-        if role == "fixed":
-            x = jnp.take_along_axis(x, places[..., None], axis=1)
-        logits = x @ parameters["out"]
-        if role == "slow":
-            logits = jnp.take_along_axis(logits, places[..., None], axis=1)
-        return _cross_entropy(logits, words)
-
-    parameters = {
-        "layer": dense_parameters(_FEATURES, 2 * _FEATURES),
-        "out": Array((_FEATURES, _WORDS)),
-    }
-    words = Array((_BATCH, chosen), jnp.int32)
-    return training(loss, parameters, Array((_BATCH, _LENGTH, _FEATURES)), words, words)
+from compiled_pairs.program import Array, Program, Role
 
 
 def sliced_convolution(role: Role) -> Program:
@@ -52,37 +23,6 @@ def sliced_convolution(role: Role) -> Program:
 
     kernels = [Array((3, 3, 128, 128)), Array((3, 3, 128, 256))]
     return Program(predict, (Array((32, 64, 64, 128)), kernels), donated=())
-
-
-def masked_window(role: Role) -> Program:
-    """A window of attention by masking all scores, or by blocks."""
-    heads, width, length, window = 8, 128, 4096, 256
-
-    def attend(query: Any, key: Any, value: Any) -> Any:
-        if role == "slow":
-            places = jnp.arange(length)
-            distance = places[:, None] - places[None, :]
-            scores = jnp.einsum("hqd,hkd->hqk", query, key).astype(jnp.float32)
-            scores = jnp.where((distance >= 0) & (distance < window), scores, -1e9)
-            weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-            return jnp.einsum("hqk,hkd->hqd", weights, value)
-        blocks = length // window
-        split = [x.reshape(heads, blocks, window, width) for x in (query, key, value)]
-        query, key, value = split
-
-        def with_one_before(x: Any) -> Any:
-            before = jnp.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0), (0, 0)))
-            return jnp.concatenate([before, x], axis=2)
-
-        key, value = with_one_before(key), with_one_before(value)
-        distance = jnp.arange(window)[:, None] + window - jnp.arange(2 * window)[None, :]
-        scores = jnp.einsum("hbqd,hbkd->hbqk", query, key).astype(jnp.float32)
-        scores = jnp.where((distance >= 0) & (distance < window), scores, -1e9)
-        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        mixed = jnp.einsum("hbqk,hbkd->hbqd", weights, value)
-        return mixed.reshape(heads, length, width)
-
-    return Program(attend, (Array((heads, length, width)),) * 3, donated=())
 
 
 def dense_table_update(role: Role) -> Program:

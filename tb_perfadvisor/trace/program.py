@@ -51,15 +51,9 @@ class Program(Struct, frozen=True, dict=True):
     slots: Int32
     """Of each edge: the position among the target's operands. Shape (m,)."""
     texts: dict[int, str]
-    """HLO text of matrix products, convolutions, comparisons and slices, by row."""
+    """HLO text of matrix products, convolutions and comparisons, by row."""
     dimensions: dict[int, tuple[int, ...]]
-    """By row: where an iota counts, the dimensions of a broadcast's operand in its result, and what
-    a reduction sums up."""
-    numbers: dict[int, int]
-    """Constants that are single 32-bit integers, by row."""
-    elements_read: dict[int, tuple[int, ...]]
-    """Of what computes several arrays: the numbers of those that anything reads, by row. Rows of
-    which all may be read are left out."""
+    """The dimensions of a broadcast's operand in its result, by row."""
     groups: dict[int, int]
     """How many devices exchange an array together, by row of each collective."""
     paths: dict[int, str]

@@ -34,9 +34,8 @@ def program(text: str, devices: int = 1) -> Program:
     """A program of one instruction a line; a loop's state may be read before it is computed.
 
     Notes follow `//`: `in NAME` names the fusion that an instruction is in, `result` says that the
-    program returns it, `aliased` that a result takes the memory of an argument, and `parts=4` that
-    an argument is split, `runs=16` that a loop computes a value so often, and `reads=1` that only
-    this one of several results is read.
+    program returns it, `aliased` that a result takes the memory of an argument, `parts=4` that an
+    argument is split, and `runs=16` that a loop computes a value so often.
     """
     rows: dict[str, int] = {}
     opcodes, kernels, shapes, notes, reads = [], [], [], [], []
@@ -78,17 +77,7 @@ def program(text: str, devices: int = 1) -> Program:
         targets=columns[1],
         slots=columns[2],
         texts=texts,
-        dimensions={row: _numbers_of(text) for row, text in texts.items()},
-        numbers={
-            row: int(found[1])
-            for row, text in texts.items()
-            if (found := re.search(r"s32\[\]\S* constant\((-?\d+)\)", text))
-        },
-        elements_read={
-            row: (int(found[1]),)
-            for row, note in enumerate(notes)
-            if (found := re.search(r"reads=(\d+)", note))
-        },
+        dimensions={row: _numbers_of(text) for row, text in texts.items() if " broadcast(" in text},
         groups={row: devices for row, opcode in enumerate(opcodes) if opcode.startswith("all-")},
         paths={},
         lines=dict.fromkeys(range(len(opcodes)), "model.py:37"),
@@ -96,7 +85,7 @@ def program(text: str, devices: int = 1) -> Program:
 
 
 def _numbers_of(text: str) -> tuple[int, ...]:
-    found = re.search(r"(?:iota_dimension=|dimensions=\{)([0-9,]*)", text)
+    found = re.search(r"dimensions=\{([0-9,]*)", text)
     return tuple(map(int, filter(None, found[1].split(",")))) if found else ()
 
 

@@ -8,10 +8,7 @@ from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.faster_operations import FasterOperations
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.graph import FasterOperation
-from tb_perfadvisor.signals.program.useful_work import (
-    partly_used_products,
-    without_unused_parts,
-)
+from tb_perfadvisor.signals.program.useful_work import partly_used_products, without_unused_parts
 from tb_perfadvisor.units import format_share
 
 
@@ -21,28 +18,22 @@ class UnusedResults(FasterOperations):
     What it finds
     -------------
     Matrix products and convolutions whose result is only moved and mapped element by element, until
-    a slice or a gather takes some elements: logits of all positions where few count, or every other
-    result of a convolution. The operations before such a product count as well, if a position's row
-    needs no other row: all layers after the last attention. Scores that a mask hides which depends
-    on positions alone: a window of attention, or a causal mask of 2,048 positions or more. What is
-    multiplied by gates that are zero for most experts. In the backward pass, products with an array
-    of zeros into which a part was filled, a quarter at most if it may be anywhere. Pairs of rows
-    and columns that a gather takes do not count: no product computes them alone. The embedded
-    program shows what becomes of each result.
+    slices take some elements: logits of all positions where the last counts, or every other result
+    of a convolution. The operations before such a product count as well, if a position's row needs
+    no other row: all layers after the last attention. In the backward pass, products with an array
+    that is padded with zeros. The embedded program shows what becomes of each result.
 
     Why it matters
     --------------
-    XLA does not move a gather before a product. The work on the other elements is for nothing.
+    XLA does not move a slice before a product. The work on the other elements is for nothing.
 
     How it is measured
     ------------------
     Operations on the result take the share of their time that the elements which are used have in
     all. Expected is that half as much again remains, because smaller operations are less efficient.
-    Behind a mask, it is twice as much or an eighth of all more, because blocks along it contain
-    some of the rest. High assumes that half of the share remains, because smaller arrays may stay
-    on the chip; low that half of what nobody uses goes. Scores of 64 MiB or more that a mask hides
-    do not fit there, but those of a block do: then high is all but the FLOP of the share, and
-    expected halfway to that.
+    High assumes that half of the share remains, because smaller arrays may stay on the chip; low
+    that half of what nobody uses goes. What a gather takes does not count: to gather before the
+    product can take longer than the product.
 
     When to ignore
     --------------
@@ -54,7 +45,7 @@ class UnusedResults(FasterOperations):
 
     References:
     ----------
-    OpenXLA, "Operation semantics", on Gather and Slice.
+    OpenXLA, "Operation semantics", on Slice and Pad.
     """
 
     id = "unused-results"
@@ -65,7 +56,7 @@ class UnusedResults(FasterOperations):
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     noun = "operation"
-    changes = ("select-first", "stride-of-convolution", "blocks-of-window")
+    changes = ("select-first", "stride-of-convolution")
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
         """The products, and what works on their results."""

@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.graph import (
-    PRODUCTS,
-    SAME_ELEMENTS,
-    origin,
-    running_programs,
-)
+from tb_perfadvisor.signals.program.graph import PRODUCTS, SAME_ELEMENTS, origin, running_programs
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.trace.hlo_text import parse_instruction
@@ -101,50 +96,6 @@ def _contracted(program: Program, product: int) -> float:
     parsed = parse_instruction(program.texts.get(product, ""))
     flop = product_flop(parsed) if parsed is not None else None
     return (flop or 0.0) / 2 / max(program.shape_of(product).elements, 1)
-
-
-def sparse_share(program: Program, multiply: int, value: int) -> float | None:
-    """The share of a value that is multiplied by anything but zero, as by gates of experts.
-
-    Gates are an array of zeros with a few ones for each token, times weights, summed up over the
-    choices: of eight experts, two have a gate that is not zero.
-
-    Args:
-        program: The program.
-        multiply: The row of a product of elements.
-        value: The row of one of its operands.
-
-    Returns:
-        None if the other operand is not known to have zeros.
-    """
-    if program.name_of(multiply) != "multiply":
-        return None
-    others = [of for of in program.operands(multiply) if of != value]
-    if len(others) != 1:
-        return None
-    gate = others[0]
-    for _ in range(_MOST_STEPS):
-        before = program.operands(gate, 0)
-        size = program.shape_of(gate).elements
-        is_moved = program.name_of(gate) in (*_SPREADS, "slice") or (
-            program.name_of(gate) == "reduce"
-            and [program.shape_of(of).elements for of in before] == [size]
-        )
-        if not is_moved or len(before) != 1:
-            break
-        gate = before[0]
-    if program.name_of(gate) != "reduce":
-        return None
-    summed = program.operands(gate, 0)
-    if len(summed) != 1 or not _is_one_hot(program, summed[0], 0):
-        return None
-    dims = program.shape_of(summed[0]).dims
-    kinds = program.shape_of(gate).dims
-    choices = program.shape_of(summed[0]).elements / max(program.shape_of(gate).elements, 1)
-    of_kinds = min((size for size in kinds if size > 1), default=0)
-    if not of_kinds or len(dims) != len(kinds) + 1 or choices >= of_kinds:
-        return None
-    return choices / of_kinds
 
 
 def _is_one_hot(program: Program, row: int, depth: int) -> bool:

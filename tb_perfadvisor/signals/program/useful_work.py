@@ -1,14 +1,13 @@
 """Products whose results are partly thrown away, and products in the costlier order.
 
 The graph of values shows what becomes of a product's result. If all that follows only moves or maps
-elements until a slice or a gather takes some of them, the others were computed for nothing. The
-gradient of such a slice is an array of zeros with some rows filled in, and products with it
-multiply these zeros.
+elements until slices take some of them, the others were computed for nothing. The gradient of such
+a slice is an array that zeros pad, and products with it multiply these zeros. A gather is no slice:
+to gather before a product can take far longer than what it saves.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -23,12 +22,8 @@ from tb_perfadvisor.signals.program.graph import (
     readers,
     running_programs,
 )
-from tb_perfadvisor.signals.program.masks import true_share
-from tb_perfadvisor.signals.program.one_hot import sparse_share
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
-from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_flop
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
 from tb_perfadvisor.trace.program import Program
 
@@ -39,21 +34,10 @@ MAPS = (
     *("select", "sign", "sine", "sqrt", "subtract", "tanh", "xor"),
 )
 """Each element of the result comes from one element of each operand."""
-_TAKES = ("slice", "dynamic-slice", "gather")
+_TAKES = ("slice", "dynamic-slice")
 _LEAST_ELEMENTS = 1 << 16
 _MOST_STEPS = 400
 _MOST_SUMMED = 16
-_MOST_TRUE = 0.34
-"""A causal mask keeps half of the scores. Splitting by blocks computes some of the others, too."""
-_MOST_TRUE_OF_LONG = 0.55
-_LONG = 2048
-"""From this length on, four blocks of a good size leave out enough of what a causal mask hides."""
-_PART_OF_BLOCKS = 0.125
-"""What eight blocks along the diagonal compute of what the mask hides."""
-_LARGE_BYTES = 64 << 20
-"""Scores of this size do not fit on the chip, but those of a block do."""
-_MOST_SCATTERED = 0.25
-"""Of an array into which rows are scattered. Taking the same rows of a factor moves them, too."""
 _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
@@ -118,17 +102,10 @@ def _taken_share(
                 continue
             seen.add(user)
             name = program.name_of(user)
-            masked = true_share(program, user, row) if name == "select" else None
             # In a loop, each trip may take another part.
             times = float(program.runs[user]) / runs
-            if name == "gather" and not _takes_of_one_factor(program, product, user, row):
-                return 1.0, -1
             if name in _TAKES and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements * times, user
-            elif masked is not None and masked <= _most_true(program.shape_of(user)):
-                taken, by = taken + masked * size, user
-            elif (gates := sparse_share(program, user, row)) is not None:
-                taken, by = taken + gates * size, user
             elif name in (*SAME_ELEMENTS, *MAPS, "broadcast") or _is_of_rows(program, user, row):
                 pending.append(user)
             elif name in PRODUCTS and _multiplies_rows(program, user, row):
@@ -139,23 +116,6 @@ def _taken_share(
             else:
                 return 1.0, -1
     return (min(taken / size, 1.0), by) if by >= 0 and taken == taken else (1.0, -1)
-
-
-def _takes_of_one_factor(program: Program, product: int, gather: int, value: int) -> bool:
-    """Whether what a gather leaves out of a product is all of one factor's rows, or columns.
-
-    Of a product of all rows with all columns, no product computes some pairs alone.
-    """
-    kept = Counter(program.shape_of(gather).dims)
-    gone = Counter(program.shape_of(value).dims) - kept
-    factors = [Counter(program.shape_of(of).dims) for of in program.operands(product)]
-    return any(gone <= sizes or prod(gone.elements()) in sizes for sizes in factors)
-
-
-def _most_true(shape: Shape) -> float:
-    """How much of an array a mask may let through, for blocks along it to be worth it."""
-    is_long = sum(dim >= _LONG for dim in shape.dims) > 1
-    return _MOST_TRUE_OF_LONG if is_long else _MOST_TRUE
 
 
 def _is_of_rows(program: Program, user: int, value: int) -> bool:
@@ -215,26 +175,14 @@ def _multiplies_rows(program: Program, product: int, value: int) -> bool:
 
 
 def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int]:
-    """The share of a factor that is not known to be zero, and what fills it in."""
+    """The share of a factor that no padding fills with zeros, and the padding."""
     for factor in program.operands(product, slot):
         row = origin(program, factor)
-        if program.name_of(row) not in ("scatter", "pad"):
-            continue
         size = program.shape_of(row).elements
-        if program.name_of(row) == "pad":
-            inner = program.operands(row, 0)
-            filled = sum(program.shape_of(of).elements for of in inner)
-        else:
-            zeros = [
-                origin(program, of, (*SAME_ELEMENTS, "broadcast"))
-                for of in program.operands(row, 0)
-            ]
-            if not zeros or any(program.name_of(zero) != "constant" for zero in zeros):
-                continue
-            filled = sum(program.shape_of(of).elements for of in program.operands(row, 2))
-        # The other factor's part has to be gathered where it may be anywhere.
-        most = size if program.name_of(row) == "pad" else size * _MOST_SCATTERED
-        if 0 < filled < most and size >= _LEAST_ELEMENTS:
+        if program.name_of(row) != "pad" or size < _LEAST_ELEMENTS:
+            continue
+        filled = sum(program.shape_of(of).elements for of in program.operands(row, 0))
+        if 0 < filled < size:
             return filled / size, row
     return 1.0, -1
 
@@ -243,46 +191,21 @@ def without_unused_parts(signals: Signals) -> list[FasterOperation]:
     """The operations of such products, with what remains of them.
 
     What is between the product and the slice works on the same elements, and shrinks as well.
-    Smaller operations are less efficient, and blocks along a mask also contain some of what it
-    hides. At best, what is left fits into memory on the chip, and takes half of its part.
+    Smaller operations are less efficient. At best, what is left fits into memory on the chip, and
+    takes half of its part.
     """
     shares: dict[int, tuple[FasterOperation, float]] = {}
     for part in partly_used_products(signals):
-        program, running = part.running.program, part.running
-        rows = [part.product, part.by, *_mapped(program, part.product)]
-        is_masked = program.name_of(part.by) == "select"
-        if is_masked:
-            rows += _with_products(program, _mapped(program, part.by))
-        for operation in running.of(rows):
+        rows = [part.product, part.by, *_mapped(part.running.program, part.product)]
+        for operation in part.running.of(rows):
             now = mean_ns(signals, operation)
-            best = now * part.used / 2
             expected = now * min(1.5 * part.used, 1.0)
-            if is_masked:
-                expected = now * min(2 * part.used, part.used + _PART_OF_BLOCKS, 1.0)
-                if program.shape_of(part.product).padded_bytes >= _LARGE_BYTES:
-                    best = min(_flop_ns(signals, program, operation) * part.used, best)
-                    expected = (expected + best) / 2
-            faster = FasterOperation(operation, expected, best, now * (1 + part.used) / 2)
+            worst = now * (1 + part.used) / 2
             known = shares.get(operation.op)
             if known is None or part.used < known[1]:
+                faster = FasterOperation(operation, expected, now * part.used / 2, worst)
                 shares[operation.op] = faster, part.used
     return [faster for faster, _ in shares.values()]
-
-
-def _flop_ns(signals: Signals, program: Program, operation: XlaOperation) -> float:
-    """What the FLOP of an operation's products take; 0 if they are unknown."""
-    flop = 0.0
-    for row in program.rows_of(PRODUCTS):
-        if program.kernel_of(row) == operation.name:
-            product = parse_instruction(program.texts.get(row, ""))
-            flop += (product_flop(product) or 0.0) if product is not None else 0.0
-    return flop_time_ns(signals, flop) or 0.0
-
-
-def _with_products(program: Program, rows: list[int]) -> list[int]:
-    """Values, and the products of which they are a factor."""
-    users = (user for row in rows for user in program.users(row))
-    return [*rows, *(user for user in users if program.name_of(user) in PRODUCTS)]
 
 
 def _mapped(program: Program, product: int) -> list[int]:

@@ -15,7 +15,6 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import (
     instruction_line,
     product_line,
     shape_text,
-    window_text,
 )
 from tb_perfadvisor.ingest.xspace.interpret.hlo.source_lines import source_line
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
@@ -36,11 +35,6 @@ _PASSES_ON: Final = frozenset(
 _SECOND_OF_START: Final = (b"all-gather-start", b"collective-permute-start", b"slice-start")
 """Their result is (what they read, what they write, …); that of copies begins with the latter."""
 _OF_SLICES: Final = b"ConcatBitcast"
-_TEXTS: Final = frozenset(
-    {b"compare", b"slice", b"custom-call", b"all-reduce", b"gather", b"reduce-window"}
-)
-_ALL: Final = -1
-"""Of the elements of a tuple."""
 _PRODUCTS: Final = (b"dot", b"convolution")
 _MOST_DEVICES: Final = 1 << 20
 _REPLICATED: Final = 0
@@ -68,8 +62,6 @@ class _Reader:
         self.runs: dict[int, float] = {self.entry: 1.0}
         self.kernel: dict[int, bytes] = {}
         """The outermost fusion that a computation belongs to, by computation."""
-        self.elements_read: dict[_Key, set[int]] = {}
-        """The elements of several results that anything reads, or `_ALL`."""
         self._follow_calls()
         self._known: dict[tuple[_Key, tuple[int, ...]], tuple[_Key, ...]] = {}
 
@@ -198,7 +190,6 @@ class _Reader:
             for operand in operands[:1]:
                 yield from self.values(operand, path if opcode == b"opt-barrier" else (), depth)
         else:
-            self.elements_read.setdefault(key, set()).add(path[0] if path else _ALL)
             yield key
 
     def _argument(
@@ -227,18 +218,14 @@ class _Reader:
         return shape is not None and int(shape.element_type) == 1 and not shape.dimensions
 
     def text(self, key: _Key, instruction: Any) -> str:
-        """HLO text with the shapes of the operands."""
+        """HLO text of a product or a comparison, with the shapes of the operands."""
         operands = [
             self._by_key.get(_Key(key.computation, int(id_))) for id_ in instruction.operand_ids
         ]
         if instruction.opcode in _PRODUCTS:
             return product_line(instruction, operands)
         line = instruction_line(instruction, operands)
-        if instruction.opcode == b"compare":
-            line += f", direction={decoded(instruction.comparison_direction)}"
-        if instruction.opcode == b"reduce-window":
-            line += window_text(instruction)
-        return line
+        return f"{line}, direction={decoded(instruction.comparison_direction)}"
 
 
 def program_values(module: str, message: Any) -> Program | None:
@@ -305,22 +292,12 @@ def program_values(module: str, message: Any) -> Program | None:
         texts={
             row: reader.text(key, i)
             for row, (key, i) in enumerate(zip(keys, instructions, strict=True))
-            if i.opcode in _TEXTS or i.opcode in _PRODUCTS
+            if i.opcode == b"compare" or i.opcode in _PRODUCTS
         },
         dimensions={
             row: tuple(min(int(dim), _MOST_DEVICES) for dim in i.dimensions)
             for row, i in enumerate(instructions)
-            if i.opcode in (b"iota", b"broadcast", b"reduce")
-        },
-        numbers={
-            row: int(i.literal.s32s[0])
-            for row, i in enumerate(instructions)
-            if i.opcode == b"constant" and len(i.literal.s32s) == 1 and not i.shape.dimensions
-        },
-        elements_read={
-            row_of[key]: tuple(sorted(read))
-            for key, read in reader.elements_read.items()
-            if key in row_of and _ALL not in read
+            if i.opcode == b"broadcast"
         },
         groups=_group_sizes(instructions, _devices(hlo)),
         paths={
