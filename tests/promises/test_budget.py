@@ -22,7 +22,7 @@ BUDGET = {
     "rules": 152,
     "limits that users can set": 264,
     "options of the command line": 70,
-    "lines of Python and TOML": 135_000,
+    "lines of Python and TOML": 135_300,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
