@@ -288,6 +288,7 @@ QUOTED = {"shell_word", "shell_path", "shell_line", "path_word", "git_apply", "j
 HARMLESS = {
     *("module", "extra", "command", "apply", "words", "rule_id", "change", "finding.rule_id"),
     *("sys.executable", "multiplication.kind", "asked", "costs.generation", "paths", "tail"),
+    "jax.__version__",
 }
 
 
