@@ -8,6 +8,7 @@ export const CAUSES: Record<string, { label: string; light: string; dark: string
   "host-compute": {"label": "Operators on the host", "light": "#2e62d2", "dark": "#2595e3"},
   "communication": {"label": "Exposed communication", "light": "#6435a3", "dark": "#975cfd"},
   "copies": {"label": "Exposed copies", "light": "#03655b", "dark": "#5de3bb"},
+  "not-recorded": {"label": "Not recorded", "light": "#202020", "dark": "#f0f0f0"},
   "queued": {"label": "Idle, work queued", "light": "#8a93a2", "dark": "#78808e"},
   "input": {"label": "Waiting for input", "light": "#d22e2e", "dark": "#fe320d"},
   "between-steps": {"label": "Between steps", "light": "#4c2d15", "dark": "#c58173"},

@@ -41,6 +41,7 @@ export interface Report {
   overview: Overview;
   key_numbers: KeyNumber[];
   headline: string;
+  trust?: TrustInfo;
   first: FirstFinding | null;
   findings: FindingInfo[];
   combined_saving: CombinedSaving | null;
@@ -356,6 +357,29 @@ export interface ReferenceInfo {
   text: string;
   source: string;
   url: string;
+}
+/**
+ * How far a report can be trusted.
+ *
+ *     A reason lowers trust only if it changes a figure that is shown, or the order of the first
+ *     findings.
+ */
+export interface TrustInfo {
+  level: "do not act" | "limited" | "solid";
+  reasons: TrustReason[];
+}
+/**
+ * Why a report cannot be trusted in full.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "TrustReason".
+ */
+export interface TrustReason {
+  id: string;
+  level: "do not act" | "limited" | "solid";
+  in_short: string;
+  message: string;
+  remedy: string;
 }
 /**
  * The finding to begin with.
@@ -784,6 +808,9 @@ export interface BriefReport {
   input: string[];
   step: BriefStep;
   headline: string;
+  trust: "do not act" | "limited" | "solid";
+  trust_reasons: string[];
+  steps_left_out: string;
   breakdown: BriefPart[];
   first: string | null;
   findings: BriefFinding[];
@@ -1874,6 +1901,19 @@ export interface UnknownProfile {
   capture_id: string;
   session: string;
   reason: string;
+}
+/**
+ * How far a report can be trusted.
+ *
+ *     A reason lowers trust only if it changes a figure that is shown, or the order of the first
+ *     findings.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "TrustInfo".
+ */
+export interface TrustInfo1 {
+  level: "do not act" | "limited" | "solid";
+  reasons: TrustReason[];
 }
 /**
  * This interface was referenced by `Document`'s JSON-Schema

@@ -37,6 +37,7 @@ from tb_perfadvisor.cli.selection import (
 )
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
+    EXIT_UNDECIDED,
     Output,
     ReportFormat,
     note,
@@ -82,7 +83,10 @@ Examples:
 @click.option("--ignore", multiple=True, help="Skip this rule. Can be repeated.")
 @CONFIG
 @choice_option(
-    Severity, "--fail-on", help="Exit with status 1 if a finding has at least this severity."
+    Severity,
+    "--fail-on",
+    help="Exit with status 1 if a finding has at least this severity; with 3 if a "
+    "recording is none to act on.",
 )
 @click.option(
     "--parameters",
@@ -282,14 +286,23 @@ def _fail_on(lowest: Severity, reports: Iterable[Report]) -> None:
     severities = list(Severity)
     failing = {severity.value for severity in severities[severities.index(lowest) :]}
     count = sum(
-        finding.severity in failing and not is_set_aside(report.findings, place)
+        report.trust.level != "do not act"
+        and finding.severity in failing
+        and not is_set_aside(report.findings, place)
         for report in reports
         for place, finding in enumerate(report.findings)
     )
     if count:
         above = "" if lowest is Severity.HIGH else " or higher"
         note(f"{count} finding{'' if count == 1 else 's'} of {lowest.value}{above} severity.")
+    doubtful = [report for report in reports if report.trust.level == "do not act"]
+    for report in doubtful:
+        reason = report.trust.reasons[0]
+        note(f"{report.run}: cannot be decided, because {reason.in_short}. {reason.remedy}".strip())
+    if count:
         sys.exit(EXIT_FOUND)
+    if doubtful:
+        sys.exit(EXIT_UNDECIDED)
 
 
 def _settings(

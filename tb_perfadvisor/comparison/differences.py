@@ -40,6 +40,9 @@ def differences(base: RunFacts, target: RunFacts) -> list[model.Difference]:
 def incomparable(base: RunFacts, target: RunFacts) -> str | None:
     """Why the ratio of two runs' times means nothing; None if it may mean something."""
     before, after = base.setup, target.setup
+    for side, facts in _sides(base, target):
+        if facts.not_to_act_on:
+            return f"{side} is no recording to act on, because {facts.not_to_act_on}"
     if base.is_synthetic != target.is_synthetic:
         return "one of the profiles is synthetic, the other was recorded"
     if before.framework != after.framework:

@@ -20,8 +20,8 @@ _MOST_STEPS = 40
 
 
 def pace_of(facts: RunFacts) -> Pace | None:
-    """The pace of a recording; None if it has no steps, or not all of its file could be read."""
-    if not facts.step_ns or facts.is_truncated:
+    """The pace of a recording; None if it has no steps, or does not tell how fast they are."""
+    if not facts.step_ns or facts.is_truncated or facts.not_to_act_on:
         return None
     kinds = steps_by_kind(facts)
     typical = sum(len(steps) * float(np.median(steps)) for steps in kinds.values())

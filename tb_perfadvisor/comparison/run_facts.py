@@ -122,6 +122,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_synthetic: bool
     is_truncated: bool
     """Whether a file is truncated."""
+    not_to_act_on: str = ""
+    """Why the recording is none to act on; empty if it is."""
     setup: Setup
     step_source: str
     step_ns: list[int]
@@ -194,6 +196,9 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         session=report.session,
         is_synthetic=report.is_synthetic,
         is_truncated=any(note.id == "truncated-file" for note in report.notes),
+        not_to_act_on=report.trust.reasons[0].in_short
+        if report.trust.level == "do not act"
+        else "",
         setup=_setup(report, signals),
         step_source=report.steps.source,
         step_ns=signals.steps.duration_ns.tolist(),

@@ -28,6 +28,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     saves_share: float | None
     """The share of the step that it is expected to save."""
     severity: model.Severity | None
+    trust: model.TrustLevel = "solid"
 
 
 def run_row(report: model.Report) -> RunRow:
@@ -45,6 +46,7 @@ def run_row(report: model.Report) -> RunRow:
         else None,
         saves_share=finding.saving.share_expected if finding and finding.saving else None,
         severity=finding.severity if finding else None,
+        trust=report.trust.level,
     )
 
 

@@ -49,6 +49,33 @@ class BlindSpot(Struct, frozen=True):
     """Why most of the others could not run."""
 
 
+TrustLevel = Literal["solid", "limited", "do not act"]
+
+
+class TrustReason(Struct, frozen=True):
+    """Why a report is not to be trusted in full."""
+
+    id: str
+    """Of the note that says it."""
+    level: TrustLevel
+    in_short: str
+    """For headlines, after "because": `the file is cut off`."""
+    message: str
+    remedy: str
+    """What to record instead."""
+
+
+class Trust(Struct, frozen=True):
+    """How far a report can be trusted."""
+
+    level: TrustLevel = "solid"
+    reasons: tuple[TrustReason, ...] = ()
+    """The gravest first; empty if the report is solid."""
+
+
+SOLID = Trust()
+
+
 class RankedFinding(Struct, frozen=True):
     """A finding in the ranked list. Times are totals over the used window."""
 
@@ -106,5 +133,6 @@ class Analysis(Struct, frozen=True):
     headline: str
     is_start_up: bool = False
     """Whether the profile shows a program that starts up, in place of one at work."""
+    trust: Trust = SOLID
     blind_spot: BlindSpot | None = None
     """None if enough checks could run."""

@@ -18,6 +18,7 @@ from tb_perfadvisor.engine.run_rules import run_rules
 from tb_perfadvisor.engine.savings.estimates import estimated
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
 from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
+from tb_perfadvisor.engine.trust import abstaining, lost_work_notes, too_little, trust_in
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.host.idle_owners import happening_once
 from tb_perfadvisor.signals.recording.start_up import is_start_up
@@ -45,7 +46,8 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     tell("comparing ranks", 0.0)
     signals = reference_worker(run, config.options)
     tell("checking rules", 0.2)
-    outcomes = run_rules(rules, signals)
+    few = too_little(signals)
+    outcomes = abstaining(run_rules(rules if few is None else (), signals), signals)
     found = [(outcome.rule, finding) for outcome in outcomes for finding in outcome.findings]
     tell("simulating the fixes", 0.8)
     findings, combined = rank(
@@ -60,20 +62,24 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     notes = (
         *run.notes,
         *profile_notes(signals, starts_up=starts_up),
+        *lost_work_notes(signals),
+        *(() if few is None else (few,)),
         *simulation_notes(found, signals),
     )
+    trust = trust_in(notes)
     # Without a window there are no steps to check, and a selection of rules is the user's own.
-    is_whole = bool(signals.attribution.window_ns) and not config.select
+    is_whole = bool(signals.attribution.window_ns) and not config.select and few is None
     unseen = blind_spot(outcomes) if is_whole else None
     return Analysis(
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
         findings=agreeing(findings),
-        first=None if starts_up else first_finding(findings),
+        first=None if trust.level == "do not act" else first_finding(findings),
         combined=combined,
         notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
-        headline=headline(signals, findings, combined, unseen, starts_up=starts_up),
+        headline=headline(signals, findings, combined, unseen, trust, starts_up=starts_up),
         is_start_up=starts_up,
+        trust=trust,
         blind_spot=unseen,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from tb_perfadvisor.engine.analysis import BlindSpot, CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.analysis import SOLID, BlindSpot, CombinedSaving, RankedFinding, Trust
 from tb_perfadvisor.engine.combination import limits_of
 from tb_perfadvisor.rules.evidence.compile_log import log_in_short
 from tb_perfadvisor.rules.evidence.instance import short_annotation
@@ -16,7 +17,7 @@ from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
-from tb_perfadvisor.signals.workload.workload import Part, workload
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
@@ -28,7 +29,7 @@ COUNTED_SHARE = 0.01
 """A change that adds less than a hundredth to the others is not worth counting."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
-_CUT_OFF = "truncated-file"
+_SENTENCE = re.compile(r"(?<=[a-z)])\. (?=[A-Z])")
 _ALL = 0.9995
 """Rounded, this is 100.0 %."""
 _AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}
@@ -40,24 +41,30 @@ def headline(
     findings: Sequence[RankedFinding],
     combined: CombinedSaving | None,
     blind_spot: BlindSpot | None = None,
+    trust: Trust = SOLID,
     *,
     starts_up: bool = False,
 ) -> str:
     """Say what all the advice together would save, or else where the time goes.
 
-    If a file is cut off, that comes first: all else holds for what is left of it.
+    What limits the trust in that comes first. If it should not be acted on, that is all.
 
     Args:
         signals: Of the reference worker.
         findings: The ranked findings.
         combined: What they save together; None when none has a saving.
         blind_spot: Why finding little says little; None if it does not.
+        trust: How far all of that can be trusted.
         starts_up: Whether the profile shows a program that starts up.
     """
     said = _said(signals, findings, combined, blind_spot, starts_up=starts_up)
-    if not any(note.id == _CUT_OFF for note in (*signals.run.notes, *signals.trace.notes)):
+    if not trust.reasons or starts_up or signals.attribution.window_ns == 0:
         return said
-    return f"The file is cut off, so this is about its beginning. {said}"
+    reason = trust.reasons[0]
+    if reason.level == "do not act":
+        remedy = _SENTENCE.split(reason.remedy, maxsplit=1)[0].rstrip(".")
+        return f"Do not act on this recording: {reason.in_short}" + (f". {remedy}" * bool(remedy))
+    return f"{reason.in_short[0].upper()}{reason.in_short[1:]}. {said}"
 
 
 def _said(
@@ -102,10 +109,6 @@ def _said(
             changes = f"Nothing stands out but what costs accuracy. {changes}"
         waits = _launched_work_waits(signals, "it")
         return f"{changes}. {waits}" if waits else changes
-    if signals.device.index is None and workload(signals).has(Part.FRONT_END):
-        return "This is the front end of an inference server: its model runs in other processes"
-    if signals.device.is_missing:
-        return "This profile contains no device events, so the device's time is unknown"
     waits = _launched_work_waits(signals, whole)
     notable = [ranked for ranked in findings if ranked.severity != "low"]
     if notable and (not waits or _may_save(notable[0]) > queued_waits(signals).total_ns):

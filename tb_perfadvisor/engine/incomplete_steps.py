@@ -77,7 +77,7 @@ def _on_pieces(signals: Signals) -> list[Note]:
     return [
         Note(
             "piece-of-a-step",
-            "warning",
+            "error",
             "The step runs no matrix product, although its operators are those of a model that is "
             f"trained ({layer}). The recording holds a piece of a step, so its time and its "
             "findings say little about the program.",

@@ -67,7 +67,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, tuple[Hint, ...]
 
 _FRONT_END = Note(
     "server-front-end",
-    "warning",
+    "error",
     "This is the front end of vLLM, which takes requests and returns tokens. The model runs in "
     "other processes, so this profile says nothing about its speed.",
     "Look at the profiles of the workers (rank0, …), which vLLM writes into the same directory. "

@@ -8,13 +8,18 @@ from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
-from tb_perfadvisor.signals.recording.completeness import compiling, is_sampled, lost_launches
+from tb_perfadvisor.signals.recording.completeness import (
+    compiling,
+    knows_device_time,
+    lost_launches,
+)
 from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, EVERY_EVENT, UNSEEN_INPUT
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.workload.workload import Part, workload
+from tb_perfadvisor.soundness.lost import is_sampled
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
 from tb_perfadvisor.units import format_duration, format_share
@@ -123,8 +128,8 @@ def _on_lost_launches(signals: Signals) -> list[Note]:
             )
         ]
     found = lost_launches(signals)
-    if found.lost <= LOST_SHARE * found.launched:
-        return []
+    if found.lost <= LOST_SHARE * found.launched or not knows_device_time(signals):
+        return []  # the time says more than the number of launches
     share = format_share(found.lost / found.launched)
     if found.are_last:
         return [

@@ -33,6 +33,7 @@ from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name
+from tb_perfadvisor.soundness import examined
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 
@@ -226,7 +227,10 @@ def _by_rank(worker: Worker, recorded: WorkerFiles) -> list[Worker]:
     """The ranks of a file that holds several; only if it is the only one of its capture."""
     if worker.trace is None or not recorded.is_only:
         return [worker]
-    return [Worker(trace.source, None, trace) for trace in split_by_rank(worker.trace)]
+    parts = split_by_rank(worker.trace)
+    if len(parts) > 1:  # what one rank lacks is no matter of another one
+        parts = tuple(examined(part) for part in parts)
+    return [Worker(trace.source, None, trace) for trace in parts]
 
 
 def _traces(
@@ -301,7 +305,7 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
             open_file, root, file, _share_of_bytes(tell, before_bytes, file.size_bytes, total_bytes)
         )
         before_bytes += file.size_bytes
-    trace = read(openers, source)
+    trace = examined(read(openers, source))
     if recorded.snapshot is not None:
         trace = _with_snapshot(trace, root, recorded.snapshot)
     if recorded.rich is not None:

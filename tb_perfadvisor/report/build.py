@@ -14,6 +14,7 @@ from tb_perfadvisor.engine.analysis import (
     Progress,
     RankedFinding,
     RuleOutcome,
+    Trust,
 )
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption, program_name
@@ -70,6 +71,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         overview=overview,
         key_numbers=_key_numbers(signals, overview, steps, source.world_size or len(workers)),
         headline=analysis.headline,
+        trust=_trust(analysis.trust),
         first=_first(analysis),
         findings=[
             _finding(ranked, analysis.findings, signals, signals_of_workers)
@@ -96,6 +98,22 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)
     return report
+
+
+def _trust(trust: Trust) -> model.TrustInfo:
+    return model.TrustInfo(
+        level=trust.level,
+        reasons=[
+            model.TrustReason(
+                id=reason.id,
+                level=reason.level,
+                in_short=reason.in_short,
+                message=reason.message,
+                remedy=reason.remedy,
+            )
+            for reason in trust.reasons
+        ],
+    )
 
 
 def _key_numbers(

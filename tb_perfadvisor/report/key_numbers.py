@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.steps.windows import AGREE_SHARE
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
@@ -144,7 +145,10 @@ def _on_serving(serving: model.ServingInfo | None) -> Iterator[model.KeyNumber]:
 
 def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
     busy = overview.device_busy_share
-    unseen = ["no device events"] if overview.device_compute_share is None else []
+    unseen = []
+    if overview.device_compute_share is None:
+        is_lost = any(part.cause == Cause.NOT_RECORDED.value for part in overview.breakdown)
+        unseen = ["device time not recorded" if is_lost else "no device events"]
     yield _share(
         "device-compute",
         "Device compute",

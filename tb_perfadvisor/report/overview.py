@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.device.program_memory import program_memory
 from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
 from tb_perfadvisor.signals.host.host_operators import host_operators
 from tb_perfadvisor.signals.ranks.parallel_dimensions import next_doubling
+from tb_perfadvisor.signals.recording.completeness import knows_device_time
 from tb_perfadvisor.signals.recording.visibility import (
     shows_communication,
     shows_copies,
@@ -46,6 +47,7 @@ def make_overview(signals: Signals) -> model.Overview:
     """The overview of one worker."""
     attribution, steps = signals.attribution, signals.steps
     on_device = signals.device.index is not None
+    knows_device = on_device and knows_device_time(signals)
     shares = signals.compute_shares
     kernels = signals.kernels if on_device else ()
     kernel_ns = sum(kernel.total_ns for kernel in kernels)
@@ -67,9 +69,9 @@ def make_overview(signals: Signals) -> model.Overview:
             for cause in Cause
             if len(attribution.intervals[cause])
         ],
-        device_compute_share=attribution.share(*COMPUTE) if on_device else None,
-        device_busy_share=attribution.share(*BUSY) if on_device else None,
-        device_busy_share_of_span=_busy_share_of_span(signals) if on_device else None,
+        device_compute_share=attribution.share(*COMPUTE) if knows_device else None,
+        device_busy_share=attribution.share(*BUSY) if knows_device else None,
+        device_busy_share_of_span=_busy_share_of_span(signals) if knows_device else None,
         operators=model.OperatorPlacement(
             device_share_by_time=placement.share_by_time if placement else None,
             device_share_by_count=placement.share_by_count if placement else None,

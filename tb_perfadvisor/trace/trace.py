@@ -20,6 +20,7 @@ from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
+from tb_perfadvisor.trace.soundness import SOUND, Soundness
 from tb_perfadvisor.trace.table_lookup import TableLookup
 from tb_perfadvisor.trace.tables import (
     CapturedTable,
@@ -133,6 +134,8 @@ class Trace(Struct, frozen=True):
     """The memory snapshot of the same process. A trace that has nothing else has no events."""
     facts: Facts = UNKNOWN
     """What the recorder knew of the machine and the program; all unknown of other recorders."""
+    soundness: Soundness = SOUND
+    """What checks against physics found; a trace that was not checked is taken for sound."""
 
     @property
     def is_snapshot_only(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64

@@ -95,20 +95,21 @@ def test_compare_fails_on_a_regression(base: Path, target: Path, limit: int, sta
 
 
 def test_compare_notes_that_a_regression_could_not_be_seen(tmp_path: Path) -> None:
-    events = ["ProfilerStep#1"]
-    steps = [
-        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 10, "dur": 5}
-        for name in (*events, "aten::mm")
+    # Thirty operators of 5 us, end to end.
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10 + 5 * i}
+        | {"dur": 5}
+        for i in range(30)
     ]
     for name in ("a", "b"):
         path = tmp_path / name / "w.pt.trace.json"
         path.parent.mkdir()
-        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps[1:]}), "utf-8")
+        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), "utf-8")
     done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1, status=3)
     assert done.stdout, "the comparison is printed all the same"
     assert done.stderr == (
-        "note: b: cannot tell whether it is slower by more than 1.0%. 5.00 µs recorded instead of "
-        "5.00 µs; without steps, speeds cannot be compared.\n"
+        "note: b: cannot tell whether it is slower by more than 1.0%. 150 µs recorded instead of "
+        "150 µs; without steps, speeds cannot be compared.\n"
     )
 
 

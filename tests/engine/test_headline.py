@@ -127,7 +127,8 @@ def test_the_largest_cause_is_named_by_its_annotation() -> None:
         gpu 7 |K...KKKKKK|
     """
     assert headline_of_run(draw(text, legend=LEGEND)) == (
-        "Compiling: 30.0 % of the 10.0 ms profiled, mostly under forward"
+        "A part of the time is warm-up. Compiling: 30.0 % of the 10.0 ms profiled, mostly under "
+        "forward"
     )
 
 

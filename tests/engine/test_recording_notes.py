@@ -164,7 +164,11 @@ def test_device_events_are_missing(trace: Trace) -> None:
     assert report.workers[0].device is not None
     assert report.workers[0].device.used is None
     assert report.overview.device_busy_share is None
-    assert report.headline.startswith("This profile contains no device events")
+    assert report.trust.level == "do not act"
+    assert report.headline.startswith(
+        "Do not act on this recording: it has no device events, so the device's time is unknown. "
+        "Record with"
+    )
 
 
 def test_the_device_whose_events_are_missing_is_named() -> None:

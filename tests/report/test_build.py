@@ -155,7 +155,10 @@ HEALTHY = """
         (TraceBuilder().build(), "The profile is empty: nothing was recorded"),
         (
             TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
-            "This profile contains no device events, so the device's time is unknown",
+            "Do not act on this recording: it has no device events, so the device's time is "
+            "unknown. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and "
+            "make sure that CUPTI is available (no other profiler attached; driver option "
+            "NVreg_RestrictProfilingToAdminUsers=0)",
         ),
         (draw(ON_THE_CPU), "Nothing stands out: operators run for 100.0 % of each 10.0 ms step"),
         (

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union

@@ -1,5 +1,5 @@
 // What the plugin's routes answer, beside the types that `report.ts` generates.
-import type { FindingInfo, NoteInfo } from "../report";
+import type { FindingInfo, NoteInfo, Report } from "../report";
 
 export type Severity = FindingInfo["severity"];
 
@@ -35,6 +35,8 @@ export interface Capture {
   /** The share of the step that it saves. */
   saves_share: number | null;
   severity: Severity | null;
+  /** How far its report can be trusted; absent before, and in pages of older versions. */
+  trust?: NonNullable<Report["trust"]>["level"] | null;
   /** The run that it is a recording of; absent in exported pages. */
   series?: string;
   /** How often its run was recorded; absent in exported pages. */

@@ -9,7 +9,13 @@ import msgspec
 from tb_perfadvisor.contract.model.checks import BlindSpotInfo, Missing, Outcome, RecordingGap
 from tb_perfadvisor.contract.model.findings import CombinedSaving, FindingInfo, FirstFinding
 from tb_perfadvisor.contract.model.overview import KeyNumber, Overview, StepsInfo
-from tb_perfadvisor.contract.model.profile import NoteInfo, RecordedInfo, Worker, WorkloadInfo
+from tb_perfadvisor.contract.model.profile import (
+    NoteInfo,
+    RecordedInfo,
+    TrustInfo,
+    Worker,
+    WorkloadInfo,
+)
 from tb_perfadvisor.contract.model.whole_run import WholeRunInfo
 
 SCHEMA_VERSION = 1
@@ -37,6 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The most telling numbers of the overview, in the order in which to show them."""
     headline: str
     """What matters most, in one sentence."""
+    trust: TrustInfo = TrustInfo(level="solid", reasons=[])
+    """How far all of this can be trusted."""
     first: FirstFinding | None
     """The top-ranked finding, or one that refines it and saves nearly as much."""
     findings: list[FindingInfo]

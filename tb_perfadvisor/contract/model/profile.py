@@ -70,3 +70,32 @@ class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
     severity: Literal["info", "warning", "error"]
     message: str
     remedy: str
+
+
+TrustLevel = Literal["solid", "limited", "do not act"]
+
+
+class TrustReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a report cannot be trusted in full."""
+
+    id: str
+    """Of the note that says so."""
+    level: TrustLevel
+    in_short: str
+    """Half a sentence, such as `the file is cut off`."""
+    message: str
+    remedy: str
+    """What to record instead; empty if that is not known."""
+
+
+class TrustInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a report can be trusted.
+
+    A reason lowers trust only if it changes a figure that is shown, or the order of the first
+    findings.
+    """
+
+    level: TrustLevel
+    """`limited`: some figures are off or unknown. `do not act`: record again first."""
+    reasons: list[TrustReason]
+    """The gravest first; empty if the report is solid."""

@@ -10,11 +10,13 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.run_row import device_name
 from tb_perfadvisor.plain_text import plain, printable_json, shell_path, shell_word
 from tb_perfadvisor.report.formats.branches import Entry, branches_of
+from tb_perfadvisor.report.formats.wording import steps_left_out
 from tb_perfadvisor.report.places import costliest_place
 from tb_perfadvisor.version import VERSION
 
 MAX_BYTES = 4096
 MAX_FINDINGS = 5
+_MOST_REASONS = 3
 _LEAST_SHARE = 0.005
 """Smaller parts of the step are left out of the breakdown."""
 _ANY_PATH = "PATH"
@@ -99,6 +101,12 @@ class BriefReport(msgspec.Struct, frozen=True, kw_only=True):
     input: list[str]
     step: BriefStep
     headline: str
+    trust: model.TrustLevel
+    """Under `do not act`, record again as `trust_reasons` say before any change."""
+    trust_reasons: list[str]
+    """Why trust is lower, and what to record instead; the gravest first."""
+    steps_left_out: str
+    """Which steps are not used, and why; empty if all are."""
     breakdown: list[BriefPart]
     """The largest first; parts below half a percent are left out."""
     first: str | None
@@ -184,6 +192,7 @@ def make_brief(
     shown = entries[:most_findings]
     if first is not None and first not in shown:
         shown = [*shown[:-1], first]
+    reasons = {reason.id for reason in report.trust.reasons}
     steps = max(report.overview.steps, 1)
     parts = sorted(report.overview.breakdown, key=lambda part: -part.total_ns)
     return BriefReport(
@@ -201,6 +210,12 @@ def make_brief(
             source=_cut(plain(report.steps.source), 60),
         ),
         headline=_cut(plain(report.headline), length),
+        trust=report.trust.level,
+        trust_reasons=[
+            _cut(plain(f"{each.message} {each.remedy}".strip()), min(length, 400))
+            for each in report.trust.reasons[:_MOST_REASONS]
+        ],
+        steps_left_out=_cut(plain(steps_left_out(report)), min(length, 200)),
         breakdown=[
             BriefPart(cause=part.cause, ns=part.total_ns // steps, share=round(part.share, 4))
             for part in parts
@@ -212,7 +227,7 @@ def make_brief(
         warnings=[
             _cut(plain(f"{note.message} {note.remedy}".strip()), min(length, 200))
             for note in report.notes
-            if note.severity != "info"
+            if note.severity != "info" and note.id not in reasons
         ][:3],
         more=command,
     )

@@ -18,6 +18,8 @@ from tb_perfadvisor.report.formats.wording import (
     remaining_notes,
     saving_line,
     source_lines,
+    steps_left_out,
+    trust_lines,
 )
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -62,6 +64,7 @@ def head_blocks(report: model.Report) -> list[str]:
     return [
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
+        *_trust(report),
         *(
             []
             if first is None
@@ -85,6 +88,16 @@ def head_blocks(report: model.Report) -> list[str]:
             else []
         ),
         *_program(report.workload),
+    ]
+
+
+def _trust(report: model.Report) -> list[str]:
+    what, *reasons = trust_lines(report) or [""]
+    left_out = steps_left_out(report)
+    listed = "\n".join(f"- {escape(reason)}" for reason in reasons)
+    return [
+        *([f"**{escape(what)}**\n\n{listed}"] if reasons else []),
+        *([escape(left_out)] if left_out else []),
     ]
 
 

@@ -27,6 +27,8 @@ from tb_perfadvisor.report.formats.wording import (
     remaining_notes,
     saving_line,
     source_lines,
+    steps_left_out,
+    trust_lines,
 )
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
@@ -77,6 +79,7 @@ def _report(report: model.Report) -> RenderableType:
         WrappedText(report_name(report), style="bold cyan"),
         WrappedText(report.headline, style="bold"),
         WrappedText(caption_line(report), style="dim"),
+        *_trust(report),
         *_first(report),
         *_whole_run(report),
     ]
@@ -96,6 +99,17 @@ def _report(report: model.Report) -> RenderableType:
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
         parts.append(WrappedText(plain(text), style=style))
     return Group(*parts)
+
+
+def _trust(report: model.Report) -> list[RenderableType]:
+    lines = [plain(line) for line in trust_lines(report)]
+    style = "bold red" if report.trust.level == "do not act" else "yellow"
+    left_out = steps_left_out(report)
+    return [
+        *(WrappedText(line, style=style) for line in lines[:1]),
+        *(Padding(WrappedText(line, style="yellow"), (0, 0, 0, 2)) for line in lines[1:]),
+        *([WrappedText(plain(left_out), style="dim")] if left_out else []),
+    ]
 
 
 def _nothing_found(report: model.Report) -> WrappedText:

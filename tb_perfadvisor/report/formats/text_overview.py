@@ -18,6 +18,7 @@ from tb_perfadvisor.units import format_duration, format_share
 
 SEVERITY_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
 _NOTHING = "–"
+_TRUST = {"limited": "limited trust", "do not act": "do not act: record again"}
 
 
 def overview_table(reports: list[model.Report]) -> Table:
@@ -34,6 +35,7 @@ def overview_table(reports: list[model.Report]) -> Table:
         row = run_row(report)
         where = [framework_name(row.framework)] if is_mixed else []
         where += [row.device] if row.device else []
+        where += [_TRUST[row.trust]] if row.trust != "solid" else []
         table.add_row(
             Group(
                 WrappedText(Text.assemble((name, "bold"), f"  {plain(', '.join(where))}")),

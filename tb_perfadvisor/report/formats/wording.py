@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
+
+_MOST_STEPS = 12
+"""As many steps as fit into a line."""
 
 
 def format_cell(cell: model.Cell, unit: str) -> str:
@@ -169,7 +174,36 @@ def recordable_checks(report: model.Report) -> set[str]:
     return {rule_id for gap in report.not_checked for rule_id in gap.rule_ids}
 
 
+def trust_lines(report: model.Report) -> list[str]:
+    """How far to trust the report: the level, then each reason; empty if it is solid."""
+    trust = report.trust
+    if trust.level == "solid":
+        return []
+    what = "Do not act on this report" if trust.level == "do not act" else "Limited trust"
+    return [f"{what}:", *(f"{each.message} {each.remedy}".strip() for each in trust.reasons)]
+
+
+def steps_left_out(report: model.Report) -> str:
+    """`Steps left out: 10, 11 (partial: …)`; empty if all are used."""
+    numbers: dict[str, list[int]] = {}
+    for step in report.steps.excluded:
+        numbers.setdefault(step.reason, []).append(step.index)
+    parts = [f"{_listed(steps)} ({reason})" for reason, steps in numbers.items()]
+    return f"Steps left out: {'; '.join(parts)}." if parts else ""
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_MOST_STEPS])
+    more = len(numbers) - _MOST_STEPS
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
 def remaining_notes(report: model.Report) -> list[model.NoteInfo]:
-    """The notes, without those whose remedy stands among what to record."""
+    """The notes, without reasons for trust, and those whose remedy stands among what to record."""
     said = {gap.remedy for gap in report.not_checked}
-    return [note for note in report.notes if not note.remedy or note.remedy not in said]
+    reasons = {reason.message for reason in report.trust.reasons}
+    return [
+        note
+        for note in report.notes
+        if note.message not in reasons and (not note.remedy or note.remedy not in said)
+    ]

@@ -15,9 +15,9 @@ from tb_perfadvisor.rules.evidence.source_lines import lines_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.intervals import minus, total_ns, union
 
 _MAKES = re.compile(r"^EagerExecute: (?:MakeIterator|\w+Dataset(?:V\d+)?)$")

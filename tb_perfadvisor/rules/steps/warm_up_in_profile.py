@@ -12,8 +12,8 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.steps.step_variation import step_variation
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union

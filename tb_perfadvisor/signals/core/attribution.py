@@ -1,7 +1,8 @@
 """Exclusive attribution: every nanosecond of the used window has exactly one cause.
 
-Device time goes first: compute (lowest precision first), then communication, then copies.
-The rest is idle. A gap is *queued* from the moment on at which the device's next work was launched
+Device time goes first: compute (lowest precision first), then communication, then copies. Then
+comes time in which the device worked on what was not recorded (see `soundness`). The rest is idle.
+A gap is *queued* from the moment on at which the device's next work was launched
 (see `idle_gaps`). Before that, its cause is what the launching thread was doing, in the order of
 `Cause`. Without launch records, the step's thread is used.
 
@@ -93,6 +94,8 @@ def attribute(
     parts: dict[Cause, Intervals] = dict.fromkeys(Cause, EMPTY)
     if timeline.index is not None:
         unassigned = _device_time(trace, timeline, precision, single(start, end), parts)
+        parts[Cause.NOT_RECORDED] = intersect(unassigned, trace.soundness.not_recorded)
+        unassigned = minus(unassigned, parts[Cause.NOT_RECORDED])
         idle = device_gaps(trace, timeline, start, end)
         parts[Cause.INPUT] = intersect(unassigned, timeline.waits)
         unassigned = minus(unassigned, parts[Cause.INPUT])

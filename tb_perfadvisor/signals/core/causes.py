@@ -23,6 +23,7 @@ class Cause(Enum):
     HOST_COMPUTE = "host-compute", "Operators on the host", "#2e62d2", "#2595e3"
     COMMUNICATION = "communication", "Exposed communication", "#6435a3", "#975cfd"
     COPIES = "copies", "Exposed copies", "#03655b", "#5de3bb"
+    NOT_RECORDED = "not-recorded", "Not recorded", "#202020", "#f0f0f0"
     QUEUED = "queued", "Idle, work queued", "#8a93a2", "#78808e"
     INPUT = "input", "Waiting for input", "#d22e2e", "#fe320d"
     BETWEEN_STEPS = "between-steps", "Between steps", "#4c2d15", "#c58173"

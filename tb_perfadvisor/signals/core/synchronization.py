@@ -13,24 +13,17 @@ of the device.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
 from tb_perfadvisor.signals.core.steps.jitted_calls import top_level_calls
-from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.soundness.waits import waiting_calls
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# Copies that return only when they are done. Source: CUDA runtime API, "API synchronization
-# behavior"; hipMemcpyWithStream is HIP's synchronous copy on a stream.
-_BLOCKING_COPY = re.compile(
-    r"^(cudaMemcpy|cudaMemcpy2D|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?|hipMemcpy|hipMemcpyWithStream"
-    r"|hipMemcpy(DtoH|HtoD))$"
-)
 _LONGEST_DISPATCH_NS = 2_000_000
 """On the CPU, what the host does for longer than this before it runs the next program is more than
 dispatching, and has another cause."""
@@ -151,31 +144,6 @@ def _last_return(next_launch: Int32, returns: Int64) -> Int64:
     return last[group]
 
 
-def waiting_calls(trace: Trace) -> Int32:
-    """Rows of the calls that return only when the device has finished something, by start.
-
-    A wait inside another one, as in JAX's `np.asarray`, is a part of it.
-
-    Besides synchronizations, these are blocking copies: copies whose call blocks by name, and all
-    copies from the device to pageable memory, even if the call is asynchronous by name. Source:
-    CUDA runtime API, "API synchronization behavior".
-    """
-    launches = trace.rows(EventKind.LAUNCH)
-    names = trace.events.name[launches]
-    blocking = [n for n in distinct(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
-    copies = trace.copies
-    to_host = copies.row[
-        (copies.direction == CopyDirection.DEVICE_TO_HOST) & (copies.pageable == 1)
-    ]
-    to_host = trace.events.launched_by[to_host]
-    parts = (
-        _outermost(trace, trace.rows(EventKind.SYNCHRONIZE)),
-        launches[is_in(names, blocking)],
-        to_host[to_host >= 0],
-    )
-    return distinct(np.concatenate(parts)).astype(np.int32)
-
-
 def operator_wait_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
     """How much of its own time each operator waits for the device, as far as calls show it.
 
@@ -197,12 +165,3 @@ def operator_wait_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> In
     ).astype(np.int64)
     found: Int64 = waited[rows]
     return found
-
-
-def _outermost(trace: Trace, rows: Int32) -> Int32:
-    """The rows that begin after all earlier rows of their thread have ended."""
-    events, keep = trace.events, np.ones(len(rows), dtype=bool)
-    for _, on_track in places_by_value(events.track[rows]):
-        reach = np.maximum.accumulate(events.end_ns[rows[on_track]])
-        keep[on_track[1:]] = events.start_ns[rows[on_track[1:]]] >= reach[:-1]
-    return rows[keep]

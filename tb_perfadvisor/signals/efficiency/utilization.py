@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.recomputation import recomputes
 from tb_perfadvisor.signals.efficiency.product_flop import (
@@ -26,6 +25,7 @@ from tb_perfadvisor.signals.efficiency.product_flop import (
 )
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.useful_share import useful_share
+from tb_perfadvisor.signals.recording.completeness import knows_device_time, not_recorded_share
 from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
@@ -37,6 +37,7 @@ from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
 from tb_perfadvisor.signals.workload.workload import SERVERS, UNKNOWN, Part, workload
 from tb_perfadvisor.trace import EventKind, TrackKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_share
@@ -79,6 +80,12 @@ def utilization(signals: Signals) -> Utilization:
         return Utilization(
             reason="The profile has no events of the device.",
             reason_in_short="no device events",
+        )
+    if not knows_device_time(signals):
+        share = format_share(not_recorded_share(signals))
+        return Utilization(
+            reason=f"What the device did was not recorded for {share} of the time.",
+            reason_in_short="device time not recorded",
         )
     is_xla = len(signals.trace.hlo_events.row) > 0
     flop = xla_flop(signals) if is_xla else operator_flop(signals)

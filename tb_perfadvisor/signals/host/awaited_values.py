@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.tables import Int32, Int64
 

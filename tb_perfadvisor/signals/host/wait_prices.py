@@ -21,11 +21,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.host.awaited_values import awaited_values
 from tb_perfadvisor.signals.host.slow_starts import slow_starts
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (

@@ -11,13 +11,13 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.input.waiting_fetches import (
     fetches_without_workers,
     workers_to_keep_up,
 )
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace.intervals import (
     intersect,
     minus,

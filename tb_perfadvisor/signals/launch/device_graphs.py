@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     Intervals,

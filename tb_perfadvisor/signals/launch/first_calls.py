@@ -11,13 +11,13 @@ from enum import Enum
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.core.steps.first_fetch import fetch_before_work
 from tb_perfadvisor.signals.core.steps.partial_steps import LOADS_CODE
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.event_names import named
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, intersect, last_before, union
 from tb_perfadvisor.trace.tables import Int32
 

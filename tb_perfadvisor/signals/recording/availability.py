@@ -19,7 +19,6 @@ from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.collective_costs import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
-from tb_perfadvisor.signals.recording.completeness import is_sampled
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
 from tb_perfadvisor.signals.recording.visibility import (
@@ -35,6 +34,7 @@ from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts, xla_operations
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.soundness.lost import is_sampled
 from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
 

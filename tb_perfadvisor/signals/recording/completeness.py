@@ -1,25 +1,19 @@
-"""Launches that a recording lost, and compile time in it."""
+"""Launches and device time that a recording lost, and compile time in it."""
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.event_names import named
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.run_lines import recompiled
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.soundness.lost import LAUNCH, is_captured, unanswered_launches
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, contains, total_ns, union
-from tb_perfadvisor.trace.tables import Int32
-
-_KERNEL_LAUNCH = re.compile("LaunchKernel")
-_BEGIN_CAPTURE = re.compile("StreamBeginCapture")
-_END_CAPTURE = re.compile("StreamEndCapture")
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, total_ns, union
 
 MIN_REPEATS = 3
 """With at least three steps, repeated compiling can be told from warm-up."""
@@ -38,14 +32,18 @@ class LostLaunches(Struct, frozen=True):
     """Whether the lost ones are the last of the recording: it ended before the device ran them."""
 
 
-_SAMPLED = 0.02
-"""Complete recordings have 5 % or more of the calls that the runtime numbers."""
+UNKNOWN_SHARE = 0.05
+"""If the device worked for longer on what was not recorded, its figures are off by as much."""
 
 
-def is_sampled(trace: Trace) -> bool:
-    """Whether the file has only a sample of the calls of the device's runtime."""
-    share = trace.source.recorded_calls_share
-    return share is not None and share < _SAMPLED
+def not_recorded_share(signals: Signals) -> float:
+    """Share of the window in which the device worked, or may have, on what was not recorded."""
+    return signals.attribution.share(Cause.NOT_RECORDED) or 0.0
+
+
+def knows_device_time(signals: Signals) -> bool:
+    """Whether what the device did is known for nearly all of the window."""
+    return not_recorded_share(signals) < UNKNOWN_SHARE
 
 
 @memoized
@@ -60,31 +58,16 @@ def lost_launches(signals: Signals) -> LostLaunches:
     events = trace.events
     if signals.device.index is None or trace.totals is not None:
         return LostLaunches()
-    rows = trace.rows(EventKind.LAUNCH)
-    rows = signals.steps.own(rows)
-    rows = rows[named(trace, rows, _KERNEL_LAUNCH)]
+    rows = signals.steps.own(trace.rows(EventKind.LAUNCH))
+    rows = rows[named(trace, rows, LAUNCH)]
     linked = np.flatnonzero(events.launched_by >= 0)
     if len(rows) == 0 or len(linked) == 0:
         return LostLaunches()
-    rows = rows[~_is_captured(trace, rows)]
-    is_seen = np.zeros(len(events), dtype=bool)
-    is_seen[events.launched_by[linked]] = True
-    lost = rows[~is_seen[rows]]
+    rows = rows[~is_captured(trace, rows)]
+    lost = signals.steps.own(unanswered_launches(trace))
     last_seen_ns = int(events.start_ns[events.launched_by[linked[-1]]])
     after = int((events.start_ns[lost] > last_seen_ns).sum())
     return LostLaunches(len(lost), len(rows), len(lost) > 0 and after >= _AT_END * len(lost))
-
-
-def _is_captured(trace: Trace, launches: Int32) -> NDArray[np.bool_]:
-    """Whether launches lie between the start and the end of a capture."""
-    events, calls = trace.events, trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
-    begins = events.start_ns[calls[named(trace, calls, _BEGIN_CAPTURE)]]
-    ends = events.start_ns[calls[named(trace, calls, _END_CAPTURE)]]
-    if len(begins) == 0:
-        return np.zeros(len(launches), dtype=bool)
-    slot = np.searchsorted(ends, begins)
-    closed = np.append(ends, np.iinfo(np.int64).max)[slot]
-    return contains(union(begins, closed), events.start_ns[launches])
 
 
 @memoized

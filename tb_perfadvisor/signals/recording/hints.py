@@ -147,6 +147,18 @@ _WITH_SIZES = (
 )
 _NONE = (hint(""),)
 EVERY_EVENT = (hint("Analyze the file before events were removed from it, or record fewer steps."),)
+LOST_WORK = (
+    Hint(
+        text="Record without GPU graphs (vLLM: enforce_eager=True, SGLang: "
+        "--disable-cuda-graph), or with a newer driver and profiling library, which record the "
+        "kernels of graphs.",
+        needs=(Part.DEVICE_GRAPHS,),
+    ),
+    hint(
+        "Record fewer steps, with fewer options (no stacks, no shapes), so that the profiler's "
+        "buffers do not overflow, and wait for the device before it stops."
+    ),
+)
 _NAME_DEVICE = hint('Name the device, or one with the same rates: --device "H100 SXM5 80GB".')
 UNSEEN_INPUT = (
     Hint(

@@ -8,6 +8,7 @@ import { FindingList } from "../../findings/list";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "../../widgets/notes";
+import { isReason } from "./trust";
 import { WholeRun } from "./whole-run";
 import { Recording } from "../recording";
 import { pageLink } from "../../state/store";
@@ -28,11 +29,11 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
     <>
       <Headline report={report} />
       <WholeRun report={report} captureId={captureId} />
-      <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
+      <Problems notes={report.notes.filter(isReason(report))} />
       {hasTime && <Breakdown report={report} captureId={captureId} />}
       {hasTime && <KeyNumbers report={report} />}
       <FindingList report={report} captureId={captureId} />
-      <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
+      <Notes notes={report.notes.filter((note) => !isReason(report)(note))} />
       <Checks report={report} />
       <Details report={report} />
     </>
@@ -44,13 +45,13 @@ function SnapshotReport({ report, captureId }: Props): JSX.Element {
   return (
     <>
       <Headline report={report} />
-      <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
+      <Problems notes={report.notes.filter(isReason(report))} />
       <KeyNumbers report={report} />
       <p>
         <PageLink to={pageLink("memory")}>Memory over the history, and who holds the peak</PageLink>
       </p>
       <FindingList report={report} captureId={captureId} />
-      <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
+      <Notes notes={report.notes.filter((note) => !isReason(report)(note))} />
       <Checks report={report} />
     </>
   );

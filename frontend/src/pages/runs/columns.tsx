@@ -12,6 +12,7 @@ import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { Prose } from "../../widgets/prose";
 import type { Column } from "../../widgets/sortable-table";
+import { TrustBadge } from "../report/trust";
 import { nameOf, repeatedRuns } from "../capture-name";
 
 const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
@@ -86,13 +87,14 @@ export function columnsOf(
 }
 
 function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeated: boolean; isPinned: boolean }): JSX.Element {
-  const { id, run, session, is_synthetic: isSynthetic, status } = capture;
+  const { id, run, session, is_synthetic: isSynthetic, status, trust } = capture;
   return (
     <span class="run-name">
       <span>
         <PageLink to={captureLink(id)}>
           <Name of={run || "."} />
         </PageLink>
+        {trust && trust !== "solid" && <> <TrustBadge level={trust} /></>}
         {isSynthetic && <> <span class="badge">synthetic</span></>}
         {isRepeated && <span class="muted session">{sessionName(session)}</span>}
       </span>

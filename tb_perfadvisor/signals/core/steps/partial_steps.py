@@ -9,12 +9,14 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps.jitted_calls import is_jitted_call
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
 from tb_perfadvisor.signals.core.steps.windows import Windows
+from tb_perfadvisor.soundness.lost import is_captured
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
@@ -24,6 +26,8 @@ from tb_perfadvisor.units import format_duration, format_share
 LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
 """Calls that load device code, which happens when a kernel is used for the first time."""
 _CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
+LOST_EVENTS = "partial: its device events were not recorded"
+BETWEEN_LOST = "partial: the device events of steps beside it were not recorded"
 EARLIER_WORK = "partial: earlier work, which was not recorded, still ran in it"
 
 _WARM_UP_FACTOR = 2.0
@@ -98,12 +102,9 @@ def whole_steps(
     # Sums don't show whether all their events were recorded.
     if timeline.index is not None and trace.totals is None:
         start_ns, end_ns = windows.host_start_ns, windows.host_end_ns
-        lost = _lost_launches(trace, start_ns, end_ns)
         if not windows.is_linked:
             work_ns = overlap_ns(timeline.busy, start_ns, end_ns)
-        while len(used) > 1 and lost[used.last - 1] > _LOST_LAUNCHES:
-            reason = "partial: its device events were not recorded"
-            used = used.without(markers, end=1, reason=reason)
+        used = _without_lost_events(markers, used, _lost_launches(trace, start_ns, end_ns))
     elif any(note.id == "truncated-file" for note in trace.notes):
         cut = _cut_off(trace, windows.host_start_ns, windows.host_end_ns)
         while len(used) > 1 and cut[used.last - 1]:
@@ -133,6 +134,31 @@ def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:
     return used.without(
         markers, end=used.last - last, reason="partial: the steps before it were not recorded"
     )
+
+
+def _without_lost_events(markers: Markers, used: Used, lost_share: Float64) -> Used:
+    """The longest run of markers whose device events were recorded.
+
+    Steps that lost their events are no whole steps, wherever they lie, and steps on both sides of
+    them don't follow each other. If such runs are short, events are missing everywhere: then only
+    steps at the edges are left out.
+    """
+    is_whole = lost_share[used.slice] <= _LOST_LAUNCHES
+    if is_whole.all() or not is_whole.any():
+        return used
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], is_whole.astype(np.int8), [0]))))
+    starts, ends = edges[::2], edges[1::2]
+    longest = len(starts) - 1 - int((ends - starts)[::-1].argmax())
+    first, last = int(starts[longest]), int(ends[longest])
+    if last - first < min(MIN_REPEATS, int(is_whole.sum())):
+        first, last = int(starts[0]), int(ends[-1])
+    for place in (*range(first - 1, -1, -1), *range(last, len(is_whole))):
+        reason = BETWEEN_LOST if is_whole[place] else LOST_EVENTS
+        used = replace(
+            used,
+            excluded=(*used.excluded, Excluded(int(markers.number[used.first + place]), reason)),
+        )
+    return replace(used, first=used.first + first, last=used.first + last)
 
 
 def _without_fragments(
@@ -196,6 +222,7 @@ def _leave_gaps(markers: Markers) -> bool:
 def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
     """Share of each step's launches without a device event, compared with the best step."""
     launches = trace.rows(EventKind.LAUNCH)
+    launches = launches[~is_captured(trace, launches)]
     has_event = np.zeros(len(trace.events), dtype=bool)
     launched_by = trace.events.launched_by
     has_event[launched_by[launched_by >= 0]] = True

@@ -7,9 +7,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.trace.trace import Trace
 
 
 def named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
