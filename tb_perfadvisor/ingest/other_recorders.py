@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from tb_perfadvisor.ingest.format import Sniffed
 
-_RECORD = "Record the program with torch.profiler, or with TensorFlow's or JAX's profiler."
 _NSYS = "Export it, and analyze the export: `nsys export --type sqlite FILE.nsys-rep`."
 _ROCPROF = (
     "Record the program with torch.profiler, which uses the same AMD libraries, or JAX's profiler."

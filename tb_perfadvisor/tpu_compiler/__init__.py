@@ -12,7 +12,6 @@ from tb_perfadvisor.tpu_compiler.generations import (
     GENERATIONS,
     Generation,
     find_generation,
-    generation_of_device,
 )
 from tb_perfadvisor.tpu_compiler.kernels import Kernel
 
@@ -26,6 +25,5 @@ __all__ = [
     "Source",
     "compile_for_tpu",
     "find_generation",
-    "generation_of_device",
     "tpu_compiler_versions",
 ]

@@ -82,11 +82,3 @@ def find_generation(name: str) -> Generation:
         raise UsageError(
             f"there is no TPU generation called {name!r}.", hint=f"Known: {known}."
         ) from None
-
-
-def generation_of_device(name: str) -> Generation | None:
-    """The generation of a device in the device table; None if the compiler is not asked for it."""
-    for generation in GENERATIONS.values():
-        if generation.spec.name == name:
-            return generation
-    return None

@@ -1,12 +1,10 @@
 """What a change would save: a replay of the dependency graph with the change made."""
 
-from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
 from tb_perfadvisor.whatif.other_ranks import OtherRanks, most_saved_ns, other_ranks
 from tb_perfadvisor.whatif.program import NotReplayable
 from tb_perfadvisor.whatif.simulation import (
     Simulation,
-    critical_path,
     host_decides,
     simulation,
     simulation_for,
@@ -14,16 +12,13 @@ from tb_perfadvisor.whatif.simulation import (
 
 __all__ = [
     "Async",
-    "CriticalPath",
     "Fix",
     "NotReplayable",
     "OtherRanks",
     "Overlap",
-    "PathKind",
     "Remove",
     "Shorten",
     "Simulation",
-    "critical_path",
     "host_decides",
     "most_saved_ns",
     "other_ranks",

@@ -11,7 +11,6 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
-from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, NotReplayable, Program, find_program
@@ -126,13 +125,6 @@ def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | NotReplayable:
     if host_decides(*fixes) and not sees_host(signals):
         return HOST_HIDDEN
     return simulation(signals)
-
-
-@memoized
-def critical_path(signals: Signals) -> CriticalPath | NotReplayable:
-    """The critical path of the used window, or why there is none."""
-    steps = simulation(signals)
-    return steps if isinstance(steps, NotReplayable) else find_critical_path(steps.graph)
 
 
 def _hidden_ns(signals: Signals, program: Program) -> int:

@@ -19,10 +19,6 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns
 from tb_perfadvisor.units import format_bytes
 
 _MOST_DOUBLINGS = 6
-_DOUBLE_THE_BATCH = (
-    "Double the batch as long as the time per sample falls. In training, scale the learning rate "
-    "with it and check that the model still converges."
-)
 
 
 class MemoryHeadroom(Rule):

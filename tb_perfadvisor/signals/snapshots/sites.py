@@ -60,9 +60,6 @@ class Site(Struct, frozen=True):
     """Frames of Python without those that only call modules, the innermost first."""
 
 
-_UNKNOWN = Site("", "", False, False, False, False, ())
-
-
 class Sites(Struct, frozen=True):
     """The sites of a snapshot's stacks."""
 
