@@ -161,19 +161,23 @@ class StackSamples:
             time.sleep(_EVERY_S * chance.uniform(0.5, 1.5))
             now_s = time.monotonic()
             passed_s, before_s = now_s - before_s, now_s
-            if self._is_paused or passed_s > _MOST_S:
-                continue
             with suppress(Exception):
-                place = _place(sys._current_frames().get(main.ident or 0), self.step_path)
-                with self._lock:
-                    if self._number != self._steps:
-                        # What was seen after the last step is no part of the loop.
-                        self._whole.update(self._of_step)
-                        self._of_step.clear()
-                        self._number = self._steps
-                    self._of_step[place] += passed_s  # type: ignore[assignment]
-                    self._spells[place] += place != self._before
-                    self._before = place
+                self.look(sys._current_frames().get(main.ident or 0), passed_s)
+
+    def look(self, frame: FrameType | None, passed_s: float) -> None:
+        """Count the time since the last look for where the main thread is."""
+        if self._is_paused or passed_s > _MOST_S:
+            return
+        place = _place(frame, self.step_path)
+        with self._lock:
+            if self._number != self._steps:
+                # What was seen after the last step is no part of the loop.
+                self._whole.update(self._of_step)
+                self._of_step.clear()
+                self._number = self._steps
+            self._of_step[place] += passed_s  # type: ignore[assignment]
+            self._spells[place] += place != self._before
+            self._before = place
 
 
 def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | None:

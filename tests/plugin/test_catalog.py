@@ -1,7 +1,6 @@
 """Scans of the log directories."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -73,21 +72,19 @@ def test_slow_scan_does_not_block_requests(tmp_path: Path, monkeypatch: pytest.M
 
     def slow(root: str, boundary: str) -> discovery.Listing:
         scans.append(root)
-        gate.wait(30)
+        gate.wait(60)
         return discovery.Listing(root, (), (), 7, True)
 
     monkeypatch.setattr(discovery, "discover", slow)
-    monkeypatch.setattr(catalog, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(catalog, "_PATIENCE_S", 600)
     scanned = Catalog((Root(str(tmp_path), ""),))
-    began = time.monotonic()
     for _ in range(100):
         scanned.refresh()
-        _ = scanned.is_active
-    assert time.monotonic() - began < 0.25
-    assert not scanned.is_active
-    assert scanned.is_scanning
+        assert not scanned.is_active
+    assert scanned.is_scanning  # still at the gate
     # During a slow first scan the tab appears.
-    eventually(lambda: scanned.is_active)
+    monkeypatch.setattr(catalog, "_PATIENCE_S", 0)
+    assert scanned.is_active
     gate.set()
     eventually(lambda: not scanned.is_scanning)
     assert not scanned.is_active

@@ -1,4 +1,4 @@
-"""The tab on log directories in object stores, with the real worker."""
+"""The tab on log directories in object stores, with the real worker in this process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tensorboard.backend import application
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
-from tb_perfadvisor.plugin import catalog
+from tb_perfadvisor.plugin import catalog, results
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
+from tests.support.jobs_here import JobsHere
 from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 from tests.support.waiting import eventually
 
@@ -51,7 +52,8 @@ class Tab:
 
 
 @pytest.fixture
-def open_tab() -> Iterator[Callable[..., Tab]]:
+def open_tab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Tab]]:
+    monkeypatch.setattr(results, "JobQueue", JobsHere)
     tabs: list[Tab] = []
 
     def made(*arguments: str) -> Tab:
@@ -98,10 +100,8 @@ def test_no_request_is_made_before_the_tab_is_opened(
     monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     tab = open_tab(f"{store.scheme}://bucket/runs")
-    began = time.monotonic()
     for _ in range(20):
         assert tab.is_active()
-    assert time.monotonic() - began < 5
     assert store.asked() == []
     tab.scanned()
     asked = store.asked()

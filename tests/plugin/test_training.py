@@ -13,6 +13,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.event_files import runs
 from tb_perfadvisor.plugin import results as results_module
+from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.event_files import write_scalar
@@ -61,6 +62,7 @@ def store_report(tab: Tab, capture_id: str | None = None) -> None:
 
 
 def test_run_is_read_elsewhere_and_shown(tab: Tab, address: str) -> None:
+    tab.plugin.backend.results()._whole_runs = JobQueue(Limits(60, 0))  # a process of its own
     first = tab.get(address)
     assert first.status_code == 202
     assert set(first.json) == {"status", "stage", "progress", "queue_position"}

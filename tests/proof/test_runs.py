@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,10 +88,8 @@ def test_measures_the_steps_that_it_is_told(tmp_path: Path) -> None:
 
 
 def test_a_hang_is_ended(tmp_path: Path) -> None:
-    began_s = time.monotonic()
-    run = measured(tmp_path, "number == 12 and time.sleep(600)", limit_s=3.0)
-    assert run.problem.startswith("it was ended after 3 s")
-    assert time.monotonic() - began_s < 30
+    run = measured(tmp_path, "number == 12 and time.sleep(600)", limit_s=1.0)
+    assert run.problem.startswith("it was ended after 1 s")
 
 
 def test_a_crash_is_told_by_its_last_line(tmp_path: Path) -> None:

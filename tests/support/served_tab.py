@@ -12,10 +12,12 @@ from werkzeug.test import Client, TestResponse
 
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.plugin import backend, catalog
+from tb_perfadvisor.plugin import results as results_module
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 from tb_perfadvisor.plugin.results import Results
 from tests.support.fake_worker import FAKE_WORKER
+from tests.support.jobs_here import JobsHere
 from tests.support.waiting import eventually
 
 Behave = Callable[[str], Path]
@@ -26,7 +28,10 @@ KINETO += '"pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": {"External id": 1}}]}
 
 
 class Tab:
-    """A TensorBoard with our plugin and, unless another is given, the fake worker."""
+    """A TensorBoard with our plugin and, unless another is given, the fake worker.
+
+    Documents, views of whole runs, and without a worker also analyses are made in this process.
+    """
 
     def __init__(
         self,
@@ -38,7 +43,9 @@ class Tab:
         self.logdir = tmp_path / "logs"
         self.logdir.mkdir(exist_ok=True)
         self.cache = ResultCache(tmp_path / "cache")
-        self.queue = JobQueue(Limits(60, 0), worker)
+        monkeypatch.setattr(results_module, "JobQueue", JobsHere)
+        limits = Limits(60, 0)
+        self.queue = JobQueue(limits, worker) if worker else JobsHere(limits)
         results = Results(self.cache, self.queue)
         monkeypatch.setattr(backend, "open_results", lambda: (results, None))
         self.others: dict[str, Any] = {}

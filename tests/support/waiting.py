@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def eventually(claim: Callable[[], bool], within_s: float = 15.0) -> None:
+def eventually(claim: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait until a condition holds that another thread or process causes."""
     deadline = time.monotonic() + within_s
     while not claim():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -61,11 +60,9 @@ class TestAnswers:
 
     def test_what_takes_too_long_is_refused(self, tmp_path: Path) -> None:
         python = answering(tmp_path, VERSIONS, COMPILED, then="time.sleep(60)")
-        started = time.monotonic()
-        program, late = compile_for_tpu(V5E, SHAPES, python=python, time_limit_s=2)
-        assert time.monotonic() - started < 30
+        program, late = compile_for_tpu(V5E, SHAPES, python=python, time_limit_s=1)
         assert isinstance(program, CompiledProgram)
-        assert late == Refused("not compiled within 2 s")
+        assert late == Refused("not compiled within 1 s")
 
     def test_one_that_takes_too_long_does_not_hold_up_the_others(self, tmp_path: Path) -> None:
         # The process hangs on each second program it is asked for.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,13 +21,11 @@ MIB = 2**20
 
 
 @contextmanager
-def bounded(*, seconds: float = 10, mib: float = 64) -> Iterator[None]:
-    """Limit time and memory: far above the need, far below the claims of the file."""
+def bounded(*, mib: float = 64) -> Iterator[None]:
+    """Limit memory: far above the need, far below the claims of the file."""
     tracemalloc.start()
-    begun = time.process_time()
     try:
         yield
-        assert time.process_time() - begun < seconds
         assert tracemalloc.get_traced_memory()[1] < mib * MIB
     finally:
         tracemalloc.stop()
@@ -178,7 +175,7 @@ def test_nested_shapes() -> None:
     ],
 )
 def test_million_empty_fields(line: bytes) -> None:
-    with bounded(seconds=30, mib=300):
+    with bounded(mib=300):
         trace = read(host(line))
     assert set(names(trace)) <= {"work"}
     assert len(trace.events) <= 1
@@ -186,13 +183,13 @@ def test_million_empty_fields(line: bytes) -> None:
 
 def test_a_million_names() -> None:
     tables = b"".join(entry(5, id_, field(2, b"a name of some length")) for id_ in range(2, 10**5))
-    with bounded(seconds=30, mib=100):
+    with bounded(mib=100):
         assert names(read(host(field(4, EVENT), NAMES + tables))) == ["work"]
 
 
 def test_more_lines_than_threads() -> None:
     data = field(1, field(2, b"/host:CPU") + b"\x1a\x02\x08\x01" * 200_000)
-    with bounded(seconds=30), pytest.raises(UnreadableProfileError, match="has 200,000 lines"):
+    with bounded(), pytest.raises(UnreadableProfileError, match="has 200,000 lines"):
         read(data)
 
 
@@ -203,14 +200,14 @@ def test_many_lines_of_one_event(plane: bytes) -> None:
         for number in range(1, 10_001)
     )
     data = field(1, field(2, plane) + lines + NAMES)
-    with bounded(seconds=20, mib=64):  # how time grows: benchmarks/scale_inputs.py
+    with bounded(mib=64):  # how time grows: benchmarks/scale_inputs.py
         trace = read(data)
     assert len(trace.tracks.thread) == 10_000
 
 
 def test_too_many_planes() -> None:
     with (
-        bounded(seconds=30),
+        bounded(),
         pytest.raises(UnreadableProfileError, match="50000 planes"),
     ):
         read(field(1, field(2, b"/host:CPU")) * 50_000)
@@ -218,7 +215,7 @@ def test_too_many_planes() -> None:
 
 def test_many_errors_give_few_notes() -> None:
     errors = b"".join(field(2, f"error {number}".encode()) for number in range(50_000))
-    with bounded(seconds=30):
+    with bounded():
         trace = read(host(field(4, EVENT)) + errors + field(2, b"x" * MIB))
     assert len(trace.notes) == 20
     assert max(len(note.message) for note in trace.notes) < 600
