@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.contract.model import Rejected
@@ -91,6 +92,49 @@ def test_exported_page_works_without_a_server(
         watched.context.close()
     assert watched.errors == []
     assert watched.requests == [file.as_uri()]
+
+
+# Links whose first line is on the screen, where something else would take the click.
+COVERED = """() => [...document.querySelectorAll(".run-name a")].filter((link) => {
+  const { left, top, width, height } = link.getClientRects()[0];
+  const [x, y] = [left + Math.min(width, 8) / 2, top + height / 2];
+  return y > 0 && y < innerHeight && !link.contains(document.elementFromPoint(x, y));
+}).map((link) => link.innerText)"""
+SEEN = """() => [...document.querySelectorAll(".run-name a")].filter((link) => {
+  const { top, bottom } = link.getClientRects()[0];
+  return top > 0 && bottom < innerHeight;
+}).map((link) => link.innerText)"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_run_names_take_clicks_at_every_scroll_position(
+    browser: Any, reports: list[Report], width: int, tmp_path: Path
+) -> None:
+    named = [
+        structs.replace(report, id=f"{report.id}{length}", run="name_of_" * length + report.run)
+        for report in reports
+        for length in (0, 1, 3, 6, 12)
+    ]
+    file = tmp_path / "report.html"
+    file.write_text(render(document(named, []), "html"), encoding="utf-8")
+    watched = Watched(browser, "light")
+    page = watched.page
+    try:
+        page.set_viewport_size({"width": width, "height": 500})
+        page.goto(file.as_uri())
+        page.get_by_role("link", name=named[0].run, exact=True).wait_for()
+        seen: set[str] = set()
+        height = page.evaluate("document.documentElement.scrollHeight")
+        for top in range(0, height, 200):
+            for left in (0, 300):
+                page.evaluate(f"scrollTo(0, {top})")
+                page.locator(".table-scroll").evaluate(f"table => {{ table.scrollLeft = {left} }}")
+                page.wait_for_timeout(100)
+                assert page.evaluate(COVERED) == []
+                seen.update(page.evaluate(SEEN))
+    finally:
+        watched.context.close()
+    assert seen == {report.run for report in named}
 
 
 # The policy of the parent page also applies to a frame. Notebook editors such as VS Code load

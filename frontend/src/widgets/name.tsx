@@ -42,7 +42,7 @@ export function LongName({ name, isWhole = false }: { name: string; isWhole?: bo
   return isWhole ? (
     <Name of={name} />
   ) : (
-    <span class="long-name" title={name} style={roomFor(short)}>
+    <span class="clamped long-name" title={name} style={roomFor(short)}>
       <Name of={short} />
     </span>
   );

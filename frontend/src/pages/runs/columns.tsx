@@ -86,24 +86,30 @@ export function columnsOf(
   return columns.filter(({ key }) => key !== "change" || isCompared);
 }
 
+/** Room for a name, so that the other columns don't squeeze it. Breaks leave lines a tenth short. */
+const roomForTwoLines = (name: string): { minWidth: string } => ({ minWidth: `max(min(16em, 40vw), min(${0.55 * name.length}ch, 40vw))` });
+
 function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeated: boolean; isPinned: boolean }): JSX.Element {
   const { id, run, session, is_synthetic: isSynthetic, status, trust } = capture;
+  const name = run || ".";
   return (
     <span class="run-name">
-      <span>
-        <PageLink to={captureLink(id)}>
-          <Name of={run || "."} />
-        </PageLink>
-        {trust && trust !== "solid" && <> <TrustBadge level={trust} /></>}
-        {isSynthetic && <> <span class="badge">synthetic</span></>}
+      <span style={roomForTwoLines(name)}>
+        <span class="clamped" title={name}>
+          <PageLink to={captureLink(id)}>
+            <Name of={name} />
+          </PageLink>
+        </span>
         {isRepeated && <span class="muted session">{sessionName(session)}</span>}
       </span>
+      {trust && trust !== "solid" && <TrustBadge level={trust} />}
+      {isSynthetic && <span class="badge synthetic">synthetic</span>}
       {status === "done" && (
         <button
           type="button"
           class="icon-button pin"
           aria-pressed={isPinned}
-          aria-label={`Pin ${run || "."} as the baseline`}
+          aria-label={`Pin ${name} as the baseline`}
           title={isPinned ? "The baseline: click to unpin" : "Pin as the baseline that all are compared with"}
           onClick={() => pin(isPinned ? null : id)}
         >
@@ -131,15 +137,15 @@ function Change({ id, mark }: { id: string; mark: Mark | undefined }): JSX.Eleme
 
 function FirstChange({ capture }: { capture: Capture }): JSX.Element {
   const { id, status, first_change: title, headline, finding, failure } = capture;
-  if (status === "failed") return <span class="muted">Failed: {failure}</span>;
+  if (status === "failed") return <span class="muted clamped">Failed: {failure}</span>;
   if (title) {
     return (
-      <PageLink class="quiet-link first-change" title={title} to={{ ...captureLink(id), finding: finding ?? "" }}>
+      <PageLink class="quiet-link clamped first-change" title={title} to={{ ...captureLink(id), finding: finding ?? "" }}>
         <Prose text={title} />
       </PageLink>
     );
   }
-  if (status === "done") return <span class="muted">{headline}</span>;
+  if (status === "done") return <span class="muted clamped">{headline}</span>;
   if (status === "running" || analyzing.value === id) return <span class="muted">Analyzing…</span>;
   if (status === "queued" || waiting.value.includes(id)) return <span class="muted">Waiting</span>;
   return (

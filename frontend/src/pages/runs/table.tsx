@@ -1,13 +1,13 @@
 // The table of runs: only the rows on screen are rendered, of thousands.
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { formatDuration, formatPlural } from "../../format";
+import { type CellValue, formatDuration, formatPlural } from "../../format";
 import { noteOnScreen } from "../../state/analyses";
 import type { Capture, Mark } from "../../state/answers";
 import { sessionName } from "../../text";
 import { Cell } from "../../widgets/cell";
 import { ChevronIcon } from "../../widgets/icons";
-import { Name } from "../../widgets/name";
+import { LongName, Name } from "../../widgets/name";
 import { ScrollBox } from "../../widgets/scroll-box";
 import type { Column } from "../../widgets/sortable-table";
 import { useWindow } from "../../widgets/window-rows";
@@ -94,15 +94,17 @@ function CaptureRow(props: { line: TableLine & { kind: "capture" }; columns: Col
     <tr aria-rowindex={number} class={line.isInGroup ? "in-group" : ""}>
       {columns.map(({ key, unit, value, render }) => (
         <td key={key} class={unit === null ? "text" : "number"}>
-          <Clamped>{render ? render(line.capture) : <Cell value={value(line.capture)} unit={unit ?? ""} />}</Clamped>
+          {render ? render(line.capture) : <PlainCell value={value(line.capture)} unit={unit} />}
         </td>
       ))}
     </tr>
   );
 }
 
-/** At most two lines, as all rows have the same height. */
-const Clamped = ({ children }: { children: ComponentChildren }): JSX.Element => <div class="clamped">{children}</div>;
+/** Text is cut after two lines, as all rows have the same height. */
+function PlainCell({ value, unit }: { value: CellValue; unit: string | null }): JSX.Element {
+  return typeof value === "string" ? <LongName name={value} /> : <Cell value={value} unit={unit ?? ""} />;
+}
 
 interface GroupProps {
   line: TableLine & { kind: "group" };
