@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent
 SUITES = ROOT / "tests" / "versions"
-EXTRAS = ("mcp", "suggest")
+EXTRAS = ("mcp",)
 # The last setuptools with pkg_resources, which TensorBoard needed before 2.21.
 PKG_RESOURCES = "setuptools>=81,<82"
 MAX_ENGINE_BYTES = 130_000_000

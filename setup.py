@@ -20,6 +20,7 @@ ENGINE = [
     "platformdirs>=3.0",
     "click>=8.2",
     "rich>=13.0",
+    "libcst>=1.5",  # patches keep the rest of a file as it is
     "tomli>=2.0; python_version < '3.11'",
 ]
 # The tab.
@@ -38,8 +39,6 @@ EXTRAS = {
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
     "mcp": ["mcp>=2.0"],
-    # Only for patches.
-    "suggest": ["libcst>=1.5"],
     # Only to ask XLA's TPU compiler what shapes cost. JAX names the libtpu that fits: with another,
     # its profiler ends the process.
     "tpu": ["jax[tpu]>=0.8"],
@@ -50,7 +49,6 @@ EXTRAS = {
         "hypothesis>=6.100",
         "playwright>=1.40",
         "axe-playwright-python>=0.1.4",
-        "libcst>=1.5",
         "mcp>=2.0",
         "pyyaml>=6",  # the action is parsed
         "sarif-om>=1.0.4",  # SARIF's object model

@@ -117,7 +117,7 @@ def _tried(recipe: Recipe, given: argparse.Namespace, options: Sequence[str]) ->
     program = [sys.executable, *recipe.command[1:]]
     ours = [sys.executable, "-m", "tb_perfadvisor", "try", "--yes", "--format", "json"]
     done = subprocess.run(
-        [*ours, "--budget", str(given.budget), *options, "--", *program],
+        [*ours, "--budget", f"{given.budget:g}m", *options, "--", *program],
         cwd=recipe.folder(given.clones),
         env=environment(),
         capture_output=True,

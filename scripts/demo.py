@@ -1,4 +1,4 @@
-"""Open TensorBoard on the demo profiles and print the address of the Perf Advisor tab.
+"""Open TensorBoard on the demo profiles, and then print the address of the Perf Advisor tab.
 
 python scripts/demo.py [PORT]
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
 USUAL_PORT = 6006
@@ -28,15 +31,31 @@ def free_port() -> int:
     raise SystemExit("no free port")
 
 
+def has_started(server: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait until a server answers; false if it ends before."""
+    while server.poll() is None:
+        try:
+            urlopen(address, timeout=10).close()
+        except (URLError, OSError):
+            time.sleep(0.1)
+        else:
+            return True
+    return False
+
+
 def main() -> int:
     """Run TensorBoard until it is interrupted."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else free_port()
-    print(f"Perf Advisor: http://localhost:{port}/#perf_advisor", flush=True)
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(DEMO_LOGS)]
-    try:
-        return subprocess.call([*command, "--port", str(port)])
-    except KeyboardInterrupt:
-        return 0
+    with subprocess.Popen([*command, "--port", str(port)]) as server:
+        try:
+            address = f"http://localhost:{port}/"
+            # TensorBoard prints messages and an address of its own before it answers.
+            if has_started(server, address):
+                print(f"Perf Advisor: {address}#perf_advisor", flush=True)
+            return server.wait()
+        except KeyboardInterrupt:
+            return 0
 
 
 if __name__ == "__main__":

@@ -28,8 +28,7 @@ def render() -> str:
     """The text of the file."""
     with patch("setuptools.setup"):
         values = runpy.run_path(str(ROOT / "setup.py"))
-    requirements = [*values["ENGINE"], *values["EXTRAS"]["suggest"]]
-    return _HEADER + "".join(f"{requirement}\n" for requirement in requirements)
+    return _HEADER + "".join(f"{requirement}\n" for requirement in values["ENGINE"])
 
 
 def main() -> None:

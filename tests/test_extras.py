@@ -39,7 +39,7 @@ def test_without_metadata_the_clone_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert install_command("mcp") == "pip install '.[mcp]' in a clone of the repository"
 
 
-@pytest.mark.parametrize("extra", ["dask", "gcs", "mcp", "s3", "suggest", "tpu"])
+@pytest.mark.parametrize("extra", ["dask", "gcs", "mcp", "s3", "tpu"])
 def test_the_extras_of_hints_exist(extra: str) -> None:
     pip, install, *packages = shlex.split(install_command(extra))
     assert (pip, install) == ("pip", "install")

@@ -3,8 +3,8 @@
 #
 #   docs/examples/from-finding-to-fixed.sh pytorch|keras|jax [DIRECTORY]
 #
-# Needs the framework, git, and `pip install '.[suggest]'`. Takes less than two minutes on
-# the CPU. The slow programs are beside this script; each records a profile of itself.
+# Needs this package, the framework and git. Takes less than two minutes on the CPU. The slow
+# programs are beside this script; each records a profile of itself.
 set -euo pipefail
 
 FRAMEWORK=$1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -27,6 +29,23 @@ class NumberRange(click.FloatRange):
         if math.isnan(number):  # lies in every range, as comparisons with it are false
             self.fail(f"{value} is not a number.", param, ctx)
         return number
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A time, such as `90s`, `10m` or `1h`, in seconds. A number without a unit counts minutes."""
+
+    name = "time"
+    _SECONDS = MappingProxyType({"s": 1, "m": 60, "": 60, "h": 3600})
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The seconds that a text means."""
+        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?([smh]?)", value)
+        seconds = float(found[1]) * self._SECONDS[found[2]] if found else 0.0
+        if not seconds:
+            self.fail(f"{value!r} is no time, such as 90s, 10m or 1h.", param, ctx)
+        return seconds
 
 
 class CountRange(click.IntRange):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tb_perfadvisor.cli.terminal import note, show_progress
-from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.plain_text import shell_path
 
 if TYPE_CHECKING:
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Limits
     from tb_perfadvisor.ingest.captures import Capture, Listing
+    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.sources import Repository
 
 
@@ -54,6 +55,41 @@ def listing_of_runs(path: str, run: str | None) -> Listing:
         raise api.nothing_found(path, listing)
     note_incomplete_scan(path, listing)
     return replace(listing, captures=captures)
+
+
+def report_of_last(path: str, listing: Listing) -> Report:
+    """The report of the only capture, or of the last one of a run that was recorded repeatedly."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.engine.report_cache import open_report_cache
+    from tb_perfadvisor.ingest.recordings import is_rich, order_of, series_of
+    from tb_perfadvisor.report.report import Report
+
+    settings = Config()
+    captures = listing.captures
+    if len(captures) > 1 and len({series_of(capture) for capture in captures}) == 1:
+        # A rich one slows the program, so times are taken from others.
+        last = max(captures, key=lambda capture: (not is_rich(capture), *order_of(capture)))
+        note(f"of {len(captures)} recordings, the patches are for the last: {last.run}.")
+        captures = (last,)
+    if len(captures) > 1:
+        names = ", ".join(dict.fromkeys(capture.run or "." for capture in captures[:5]))
+        raise UsageError(
+            f"contains {len(captures)} captures ({names}).",
+            where=path,
+            hint="Name one of them, or a session or file of it.",
+        )
+    with show_progress("reading", 1) as progress:
+        (result,) = api.analyze_captures(
+            listing,
+            captures,
+            settings,
+            progress.describe,
+            report_cache=open_report_cache(Report, settings, note),
+        )
+    if not isinstance(result, Report):
+        raise PerfAdvisorError(result.reason, where=result.path)
+    return result
 
 
 def inputs_of(

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tb_perfadvisor.cli.help import PATH, RUN, Argument, Command, choice_option
-from tb_perfadvisor.cli.selection import git_apply, inputs_of, listing_of_runs
-from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
-from tb_perfadvisor.errors import PerfAdvisorError, UsageError
-from tb_perfadvisor.extras import install_command
+from tb_perfadvisor.cli.selection import git_apply, inputs_of, listing_of_runs, report_of_last
+from tb_perfadvisor.cli.terminal import TextOrJson, note, printing
+from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain, printable_json
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.captures import Listing
-    from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.suggest import Suggestion
 
 _EXAMPLES = """\
@@ -58,22 +55,13 @@ def suggest(
     """Print patches for findings that have a mechanical fix; `git apply` takes them."""
     from tb_perfadvisor.rules.registry import find_rule
     from tb_perfadvisor.sources import Repository
+    from tb_perfadvisor.suggest import suggest as suggestions_for
 
     for rule_id in rule:
         find_rule(rule_id)
     repository = Repository(repo)
-    try:
-        from tb_perfadvisor.suggest import suggest as suggestions_for
-    except ImportError as error:
-        if error.name is not None and not error.name.startswith("libcst"):
-            raise
-        raise UsageError(
-            "needs libcst, which is not installed.",
-            where="suggest",
-            hint=f"Install it with `{install_command('suggest')}`.",
-        ) from error
     listing = listing_of_runs(path, run)
-    suggestions = suggestions_for(_report(path, listing), repository, rule)
+    suggestions = suggestions_for(report_of_last(path, listing), repository, rule)
     if not repository.is_complete:
         note(f"{repo} was not fully listed. Name a directory with fewer files.")
     if not suggestions:
@@ -100,41 +88,6 @@ def _keep_bytes() -> None:
     """Write UTF-8 with Unix line ends to a file or a pipe on every system, as patches need."""
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-
-
-def _report(path: str, listing: Listing) -> Report:
-    """The report of the only capture, or of the last one of a run that was recorded repeatedly."""
-    from tb_perfadvisor import api
-    from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.engine.report_cache import open_report_cache
-    from tb_perfadvisor.ingest.recordings import is_rich, order_of, series_of
-    from tb_perfadvisor.report.report import Report
-
-    settings = Config()
-    captures = listing.captures
-    if len(captures) > 1 and len({series_of(capture) for capture in captures}) == 1:
-        # A rich one slows the program, so times are taken from others.
-        last = max(captures, key=lambda capture: (not is_rich(capture), *order_of(capture)))
-        note(f"of {len(captures)} recordings, the patches are for the last: {last.run}.")
-        captures = (last,)
-    if len(captures) > 1:
-        names = ", ".join(dict.fromkeys(capture.run or "." for capture in captures[:5]))
-        raise UsageError(
-            f"contains {len(captures)} captures ({names}).",
-            where=path,
-            hint="Name one of them, or a session or file of it.",
-        )
-    with show_progress("reading", 1) as progress:
-        (result,) = api.analyze_captures(
-            listing,
-            captures,
-            settings,
-            progress.describe,
-            report_cache=open_report_cache(Report, settings, note),
-        )
-    if not isinstance(result, Report):
-        raise PerfAdvisorError(result.reason, where=result.path)
-    return result
 
 
 def _text(suggestion: Suggestion) -> str:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from tb_perfadvisor.cli.help import PATH, Argument, Command, NumberRange, choice_option
-from tb_perfadvisor.cli.selection import git_apply
+from tb_perfadvisor.cli.help import PATH, Argument, Command, Duration, choice_option
+from tb_perfadvisor.cli.selection import git_apply, listing_of_runs, report_of_last
 from tb_perfadvisor.cli.terminal import TextOrJson, note, printing, show_progress
-from tb_perfadvisor.errors import PerfAdvisorError, UsageError
-from tb_perfadvisor.extras import install_command
+from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import plain, plain_lines, printable_json, shell_line
 
 if TYPE_CHECKING:
@@ -75,12 +74,11 @@ class _CommandWithProgram(Command):
 )
 @click.option(
     "--budget",
-    "budget_minutes",
-    type=NumberRange(min=0, min_open=True),
-    default=10.0,
+    "budget_s",
+    type=Duration(),
+    default="10m",
     show_default=True,
-    metavar="MINUTES",
-    help="The most time for each change.",
+    help="The most time for each change: seconds, minutes or hours, such as 90s, 10m or 1h.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask before the program is run several times.")
 @choice_option(TextOrJson, "--format", "-f", default=TextOrJson.TEXT, help="Output format.")
@@ -97,7 +95,7 @@ def try_changes(
     patch: tuple[Path, ...],
     repo: Path,
     check: tuple[str, ...],
-    budget_minutes: float,
+    budget_s: float,
     yes: bool,
     format: TextOrJson,
     logdir: Path | None,
@@ -112,11 +110,11 @@ def try_changes(
         raise UsageError("the program to run is missing.", hint=_HINT)
     if sys.platform == "win32":
         raise UsageError("needs Linux or macOS.", where="try", hint="On Windows, use WSL.")
-    _need_libcst()
-    _ask(command, budget_minutes, is_agreed=yes)
+    _ask(command, budget_s, is_agreed=yes)
     # The report of a recording that exists is made first: it may say that there is nothing to try.
     report = None if path is None else _report_of(path)
     from tb_perfadvisor.proof import ledger
+    from tb_perfadvisor.proof.candidates import started_with
     from tb_perfadvisor.proof.entries import proof_of
     from tb_perfadvisor.proof.machine import this_machine
     from tb_perfadvisor.proof.runner import Runner
@@ -135,11 +133,11 @@ def try_changes(
         for name in snapshot.left_out:
             note(f"{plain(name)} is too large to copy, and was left out.")
         runner = Runner(snapshot, space, command, here)
-        session = Session(
-            runner, space, repo, budget_s=60 * budget_minutes, checks=check, progress=progress
-        )
+        session = Session(runner, space, repo, budget_s=budget_s, checks=check, progress=progress)
         if report is None and (change or not patch):
             report = session.record(lambda made: _report_of(str(made)), keep=logdir)
+        if report is not None:
+            report = started_with(command, here, repo, report)
         candidates = changes_to_try(report if change or not patch else None, repo, change, patch)
         for tried in session.try_all(candidates, report):
             machine = this_machine(tried.trial.accelerator)
@@ -159,24 +157,12 @@ def try_changes(
             sys.stdout.write(_as_json(done) + "\n")
 
 
-def _need_libcst() -> None:
-    try:
-        import tb_perfadvisor.suggest  # noqa: F401 - the packages of an extra
-    except ImportError as error:
-        if error.name is not None and not error.name.startswith("libcst"):
-            raise
-        raise UsageError(
-            "needs libcst, which is not installed.",
-            where="try",
-            hint=f"Install it with `{install_command('suggest')}`.",
-        ) from error
-
-
-def _ask(command: Sequence[str], budget_minutes: float, *, is_agreed: bool) -> None:
+def _ask(command: Sequence[str], budget_s: float, *, is_agreed: bool) -> None:
     """Say what will run, and ask whether it may."""
+    budget = f"{budget_s:g} seconds" if budget_s < 120 else f"{budget_s / 60:g} minutes"
     note(
-        f"this runs a copy of `{shell_line(command)}` many times, for up to {budget_minutes:g} "
-        "minutes per change. Absolute paths and networks that the program uses are not contained."
+        f"this runs a copy of `{shell_line(command)}` many times, for up to {budget} "
+        "per change. Absolute paths and networks that the program uses are not contained."
     )
     if is_agreed:
         return
@@ -188,20 +174,7 @@ def _ask(command: Sequence[str], budget_minutes: float, *, is_agreed: bool) -> N
 
 def _report_of(path: str) -> Report:
     """The report of a recording; of the last one if a run was recorded several times."""
-    from tb_perfadvisor import api
-    from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.ingest.discovery import discover
-    from tb_perfadvisor.report.report import Report as ReportType
-
-    listing = discover(path)
-    if not listing.captures:
-        raise api.nothing_found(path, listing)
-    last = max(listing.captures, key=lambda capture: (capture.run, capture.session))
-    for result in api.analyze_captures(listing, [last], Config(), lambda stage, share: None):
-        if isinstance(result, ReportType):
-            return result
-        raise PerfAdvisorError(result.reason, where=result.path)
-    raise api.nothing_found(path, listing)
+    return report_of_last(path, listing_of_runs(path, None))
 
 
 @contextmanager
@@ -229,7 +202,7 @@ def _print(tried: Tried, repo: Path) -> None:
 
     lines = [plain(verdict_line(tried.candidate, tried.trial))]
     lines += [f"  {plain(what)}" for what in tried.candidate.what]
-    lines += [f"  {plain(line)}" for line in detail_lines(tried.trial)]
+    lines += [f"  {plain(line)}" for line in detail_lines(tried.candidate, tried.trial)]
     if tried.trial.verdict == "faster":
         lines += [f"  to make the change: {git_apply(repo)} <<'END_OF_PATCH'"]
         lines += [plain_lines(tried.candidate.patch.rstrip("\n")), "END_OF_PATCH"]

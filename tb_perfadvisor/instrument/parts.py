@@ -34,11 +34,15 @@ class _Part:
     def living(self) -> Any:
         return self._part() if self._part is not None else None
 
-    def made(self) -> Made | None:
+    def describe(self) -> None:
+        """Note the facts, if the part still exists."""
         part = self.living
         if part is not None:
             with suppress(Exception):
                 self._facts = _plain(self._describe(part))
+
+    def made(self) -> Made:
+        self.describe()
         made = self._made
         return Made(made.what, made.name, made.path, made.line, made.function, self._facts)
 
@@ -53,8 +57,7 @@ class Parts:
 
     def all(self) -> tuple[Made, ...]:
         """Every part, with what is known of it now."""
-        found = (part.made() for parts in self._parts.values() for part in parts)
-        return tuple(made for made in found if made is not None)
+        return tuple(part.made() for parts in self._parts.values() for part in parts)
 
     def living(self, what: What) -> list[Any]:
         """The objects of one kind that exist."""
@@ -63,7 +66,7 @@ class Parts:
 
     def add(
         self, what: What, part: Any, frame: FrameType | None, describe: Describe = lambda part: {}
-    ) -> None:
+    ) -> _Part | None:
         """The program makes a part.
 
         Args:
@@ -74,8 +77,11 @@ class Parts:
         """
         known = self._parts.setdefault(what, [])
         caller = next(user_frames(frame), None)
-        if caller is not None and len(known) < _MOST:
-            known.append(_Part(_made(what, type(part).__name__, caller), part, describe))
+        if caller is None or len(known) >= _MOST:
+            return None
+        added = _Part(_made(what, type(part).__name__, caller), part, describe)
+        known.append(added)
+        return added
 
     def add_step(self, name: str, frame: FrameType | None) -> None:
         """A step ends in a call on this stack; its loop is remembered once."""
@@ -121,7 +127,10 @@ def watch_loaders(parts: Parts, loaders: Any) -> None:
     def remember(loader: Any, *arguments: Any, **keywords: Any) -> None:
         initialize(loader, *arguments, **keywords)
         with suppress(Exception):
-            parts.add("loader", loader, sys._getframe(1), _of_loader)
+            part = parts.add("loader", loader, sys._getframe(1), _of_loader)
+            if part is not None:
+                # Iterators don't keep their loader, which may be gone when a capture is written.
+                part.describe()
 
     loaders.__init__ = remember
 
@@ -177,7 +186,7 @@ def _of_loader(loader: Any) -> dict[str, Any]:
 
 def _bytes_in_memory(dataset: Any) -> int | None:
     """The size of the arrays that a dataset holds itself; None if it holds none."""
-    held = [*vars(dataset).values()]
+    held = [*getattr(dataset, "__dict__", {}).values()]
     held += [each for value in held if isinstance(value, list | tuple) for each in value[:_MOST]]
     sizes = [getattr(each, "nbytes", None) for each in held]
     return sum(size for size in sizes if isinstance(size, int)) or None

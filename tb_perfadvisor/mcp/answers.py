@@ -223,13 +223,11 @@ class Answers:
         return report, entries[number]
 
     def _patch(self, report: Report, entry: Entry) -> Suggestion | None:
-        """The patch for a finding; None without a repository or libcst."""
+        """The patch for a finding; None without a repository."""
         if self._repository is None:
             return None
-        try:
-            from tb_perfadvisor.suggest import suggest
-        except ImportError:
-            return None
+        from tb_perfadvisor.suggest import suggest
+
         suggestions = suggest(report, Repository(self._repository))
         return next(each for each in suggestions if each.number == entry.number)
 

@@ -15,6 +15,7 @@ from tb_perfadvisor.advice import change_ids
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.proof.shares import Prediction
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources.repository import Repository
 from tb_perfadvisor.suggest import suggest
 
@@ -46,6 +47,31 @@ class Candidate(Struct, frozen=True):
     """Why results may differ a little; empty if they must be equal."""
     finding: model.FindingInfo | None
     """With the one remedy that it carries out; None for a patch of the user."""
+
+
+def started_with(
+    command: Sequence[str], started_in: Path, repository: Path, report: Report
+) -> Report:
+    """The report, with the script of a command as that of the program.
+
+    Args:
+        command: What starts the program: `python train.py`, `torchrun train.py`,
+            `python -m app.train`.
+        started_in: Where.
+        repository: The directory of the program's code.
+        report: Of a recording, which may name another script, or none.
+    """
+    for before, word in zip(("", *command), command, strict=False):
+        files = [word] if word.endswith(".py") else []
+        if before == "-m":
+            module = word.replace(".", "/")
+            files = [f"{module}.py", f"{module}/__main__.py"]
+        for file in files:
+            path = (started_in / file).resolve()
+            if path.is_file() and path.is_relative_to(repository.resolve()):
+                script = path.relative_to(repository.resolve()).as_posix()
+                return replace(report, workload=replace(report.workload, script=script))
+    return report
 
 
 def candidates_of(

@@ -22,6 +22,12 @@ _MEAN_WITHIN: Final = 0.01
 _CLOSE_WITHIN: Final = 0.05
 """Within which a change that may cost accuracy, or draws other random numbers, is close."""
 _TIMES_NOISE: Final = 3.0
+_FEWEST_NOISY: Final = 3
+"""Runs of an original without seeds that tell how much it differs by chance."""
+_SEED_IT: Final = (
+    "give each random generator of the program a seed, such as numpy.random.default_rng(0), "
+    "and try again"
+)
 _COUNTER_NAMES: Final = {
     "optimizer_steps": "optimizer steps",
     "backward_passes": "backward passes",
@@ -39,6 +45,8 @@ class Results(Struct, frozen=True):
     agreement: Agreement
     text: str
     """In words: `losses equal`."""
+    advice: str = ""
+    """What to do so that they can be compared; empty for nothing."""
 
 
 def skipped_work(base: Run, target: Run) -> str | None:
@@ -133,46 +141,103 @@ def _slack(rows: Sequence[Counters], name: str) -> float:
 
 
 def compare_results(bases: Sequence[Run], targets: Sequence[Run], may_differ: str) -> Results:
-    """Compare what versions computed, against the noise between runs of the original.
+    """Compare what versions computed, unless two runs of the original already differ.
 
     Args:
         bases: Two runs of the original, or more.
         targets: Runs of the changed program.
         may_differ: Why small differences are expected of this change; empty if they are not.
     """
-    worst, where, has_any = 0.0, "", False
-    for name in bases[0].series:
-        noise = _noise([run.series.get(name, ()) for run in bases])
-        for target in targets:
-            values = target.series.get(name, ())
-            if values and bases[0].series[name]:
-                has_any = True
-                excess, said = _excess(name, bases[0].series[name], values, noise)
-                if excess > worst:
-                    worst, where = excess, said
-    for name, tensor in bases[0].tensors.items():
-        has_any = True
-        noises = [_distance(tensor, run.tensors.get(name)) for run in bases[1:]]
-        for target in targets:
-            distance = _distance(tensor, target.tensors.get(name))
-            if distance > max(_EQUAL_WITHIN, _TIMES_NOISE * max(noises, default=0.0)):
-                excess = distance / _CLOSE_WITHIN
-                if excess > worst:
-                    worst, where = excess, f"tensor {name}: differs by {percent(distance)}"
-    if not has_any:
+    compared = [
+        *(
+            _compare_series(name, _series(bases, name), _series(targets, name))
+            for name in bases[0].series
+        ),
+        *(
+            _compare_tensors(name, [run.tensors.get(name) for run in bases], targets)
+            for name in bases[0].tensors
+        ),
+    ]
+    known = [each for each in compared if each is not None]
+    what = "tensors" if bases[0].tensors else "losses"
+    if not known:
         return Results("not checked", "no results to compare")
-    if not worst:
-        what = "tensors" if bases[0].tensors else "losses"
-        return Results("equal", f"{what} equal")
-    if may_differ and worst <= 1:
-        return Results("close", f"{where} ({may_differ})")
-    return Results("different", where)
+    worst = max(known, key=lambda each: each.excess)
+    if worst.excess:
+        is_close = may_differ and worst.excess <= 1
+        noise = "" if worst.noise is None else f"; {_unseeded(worst.noise)} with the change"
+        if is_close:
+            return Results("close", f"{worst.text}{noise} ({may_differ})")
+        return Results("different", f"{worst.text}{noise}")
+    noises = [each.noise for each in known if each.noise is not None]
+    if noises:
+        return Results("not checked", f"{what} not compared: {_unseeded(max(noises))}", _SEED_IT)
+    return Results("equal", f"{what} equal")
 
 
-def _noise(runs: Sequence[Sequence[float | None]]) -> float:
-    """The largest difference between runs of the original, relative to the values."""
-    pairs = [(_difference(runs[0], run)) for run in runs[1:]]
-    return max((max(pair) for pair in pairs), default=0.0)
+class _Compared(Struct, frozen=True):
+    """How one series or tensor of the versions compares."""
+
+    excess: float = 0.0
+    """How far it lies outside of what is equal, as a multiple of what is close; 0 inside."""
+    text: str = ""
+    noise: float | None = None
+    """How far runs of one version differ, if by more than what is equal."""
+
+
+def _unseeded(noise: float) -> str:
+    by = f"by {percent(noise)}" if isfinite(noise) else "by a value that is no number"
+    return f"unseeded noise, {by} between two runs of the same version"
+
+
+def _series(runs: Sequence[Run], name: str) -> list[Sequence[float | None]]:
+    return [values for run in runs if (values := run.series.get(name, ()))]
+
+
+def _compare_series(
+    name: str, bases: Sequence[Sequence[float | None]], targets: Sequence[Sequence[float | None]]
+) -> _Compared | None:
+    """Compare a series; None if one of the versions has none."""
+    if not bases or not targets:
+        return None
+    noise = _noise_of_series(bases)
+    if noise is not None:
+        # Chance may bring two runs close together, but seldom three.
+        nearest = min(max(_difference(base, target)) for base in bases for target in targets)
+        is_beyond = len(bases) >= _FEWEST_NOISY and nearest > _TIMES_NOISE * noise
+        if not isfinite(nearest) and isfinite(noise):
+            return _Compared(float("inf"), f"{name}: no number")
+        if is_beyond:
+            return _Compared(float("inf"), f"{name}: differs by {percent(nearest)}", noise)
+        return _Compared(noise=noise)
+    allowed = _TIMES_NOISE * max((max(_difference(bases[0], run)) for run in bases[1:]), default=0)
+    excess, text = max(_excess(name, bases[0], target, allowed) for target in targets)
+    return _Compared(excess, text, _noise_of_series(targets) if excess else None)
+
+
+def _noise_of_series(runs: Sequence[Sequence[float | None]]) -> float | None:
+    """By how much runs of one version differ, if by more than what is equal."""
+    differences = [_difference(runs[0], run) for run in runs[1:]]
+    if all(first <= _EQUAL_WITHIN and mean <= _MEAN_WITHIN for first, mean in differences):
+        return None
+    return max(max(each) for each in differences)
+
+
+def _compare_tensors(
+    name: str, bases: Sequence[Float64 | None], targets: Sequence[Run]
+) -> _Compared:
+    first = bases[0]
+    assert first is not None
+    noise = max((_distance(first, other) for other in bases[1:]), default=0.0)
+    distances = [_distance(first, run.tensors.get(name)) for run in targets]
+    if noise > _EQUAL_WITHIN:
+        is_beyond = len(bases) >= _FEWEST_NOISY and min(distances) > _TIMES_NOISE * noise
+        if not is_beyond and isfinite(max(distances)):
+            return _Compared(noise=noise)
+    worst = max(distances)
+    if worst <= max(_EQUAL_WITHIN, _TIMES_NOISE * noise):
+        return _Compared()
+    return _Compared(worst / _CLOSE_WITHIN, f"tensor {name}: differs by {percent(worst)}")
 
 
 def _difference(
@@ -200,11 +265,10 @@ def _difference(
 
 
 def _excess(
-    name: str, base: Sequence[float | None], target: Sequence[float | None], noise: float
+    name: str, base: Sequence[float | None], target: Sequence[float | None], allowed: float
 ) -> tuple[float, str]:
     """How far a series lies outside of what is equal, as a multiple of what is close; 0 inside."""
     first, mean = _difference(base, target)
-    allowed = _TIMES_NOISE * noise
     if first <= max(_EQUAL_WITHIN, allowed) and mean <= max(_MEAN_WITHIN, allowed):
         return 0.0, ""
     largest = max(first, mean)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tb_perfadvisor.proof.candidates import Candidate
 from tb_perfadvisor.proof.shares import (
     MARGIN,
-    Prediction,
     effect_text,
     percent,
     span,
@@ -21,17 +20,7 @@ _MOST_SHOWN = 10.0
 
 def verdict_line(candidate: Candidate, trial: Trial) -> str:
     """What a change brought, in one line."""
-    parts = [f"{candidate.name}: {_verdict(trial)}"]
-    if candidate.predicted is not None:
-        parts.append(predicted_text(candidate.predicted))
-    if trial.verdict not in ("refused", "failed"):
-        parts.append(trial.results.text)
-    return ", ".join(parts)
-
-
-def predicted_text(predicted: Prediction) -> str:
-    """`predicted 12-21 %`."""
-    return f"predicted {span(predicted.low, predicted.high)}"
+    return f"{candidate.name}: {_verdict(trial)}"
 
 
 def _verdict(trial: Trial) -> str:
@@ -47,9 +36,16 @@ def _verdict(trial: Trial) -> str:
     return effect_text(effect) if effect is not None else trial.verdict
 
 
-def detail_lines(trial: Trial) -> list[str]:
-    """What the verdict rests on."""
+def detail_lines(candidate: Candidate, trial: Trial) -> list[str]:
+    """What was predicted, and what the verdict rests on."""
     lines = []
+    if candidate.predicted is not None:
+        saved = span(candidate.predicted.low, candidate.predicted.high)
+        lines.append(f"predicted: steps take {saved} less time")
+    if trial.verdict not in ("refused", "failed"):
+        lines.append(f"results: {trial.results.text}")
+    if trial.results.advice:
+        lines.append(f"to compare them: {trial.results.advice}")
     if trial.base_step_ns is not None and trial.step_ns is not None:
         lines.append(
             f"step {format_duration(trial.base_step_ns)} → {format_duration(trial.step_ns)}, "

@@ -65,6 +65,11 @@ class Repository:
         longest = max(lengths, default=0)
         return [path for path, length in zip(named, lengths, strict=True) if length == longest]
 
+    def ending_with(self, tail: str) -> list[str]:
+        """The files whose paths end with these parts, such as `models/net.py`."""
+        named = self._by_name.get(tail.rpartition("/")[2], [])
+        return [path for path in named if path == tail or path.endswith(f"/{tail}")]
+
     def text(self, path: str) -> str | None:
         """The text of one of `files`; None if it cannot be read, or is no text."""
         if path not in self._texts:

@@ -1,4 +1,4 @@
-"""Patches for findings whose fix is mechanical. Needs the extra `suggest` (libcst)."""
+"""Patches for findings whose fix is mechanical."""
 
 from tb_perfadvisor.suggest.suggestions import Suggestion, suggest
 

@@ -13,7 +13,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 Node = Any
-"""A node of libcst. Its types are not installed everywhere that this package is checked."""
+"""A node of libcst. Which fields it has is known only after a look at its class."""
 
 
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -67,16 +67,16 @@ class Code:
         for node in self.nodes:
             if isinstance(node, cst.Import):
                 for alias in node.names:
-                    dotted = dotted_name(alias.name)
-                    if alias.asname is not None:
-                        names[alias.asname.name.value] = dotted
+                    package = alias.evaluated_name.partition(".")[0]
+                    if alias.evaluated_alias is not None:
+                        names[alias.evaluated_alias] = alias.evaluated_name
                     else:
-                        names[dotted.partition(".")[0]] = dotted.partition(".")[0]
+                        names[package] = package
             elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
                 origin = dotted_name(node.module) if node.module is not None else ""
                 for alias in node.names:
-                    name = alias.asname.name.value if alias.asname else alias.name.value
-                    names[name] = f"{origin}.{alias.name.value}"
+                    name = alias.evaluated_alias or alias.evaluated_name
+                    names[name] = f"{origin}.{alias.evaluated_name}"
         return names
 
     def has_global(self, module: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,6 +13,7 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
+from tb_perfadvisor.sources.program import files_of_program
 from tb_perfadvisor.sources.repository import Repository
 from tb_perfadvisor.suggest.code import Code, is_python
 from tb_perfadvisor.suggest.edit import Edit, Fix
@@ -41,7 +41,6 @@ MAX_PLACES = 5
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
 _TRAINING = re.compile(r"train", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
-_SCRIPT = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 
 Outcome = Literal["patch", "same", "unsure", "none"]
@@ -82,7 +81,13 @@ class _Texts:
 
     def __init__(self, repository: Repository, script: str | None) -> None:
         self.repository = repository
-        self._scripts = repository.candidates(script) if script is not None else []
+        self.script = script
+        self.program = frozenset[str]()
+        """The files of the profiled program; empty if its script is unknown."""
+        if script is not None:
+            is_there = script in repository.files
+            scripts = [script] if is_there else repository.candidates(script)
+            self.program = files_of_program(repository, scripts)
         self._changed: dict[str, str] = {}
         self._parsed: dict[str, tuple[str, Code | None]] = {}
 
@@ -107,27 +112,21 @@ class _Texts:
         return known[1]
 
     def mentioning(self, words: Sequence[str]) -> Iterator[Code]:
-        """The files of the profiled program that contain one of some words.
-
-        If its script is known, other scripts that no file imports are other programs.
-        """
+        """The files that contain one of some words."""
         for path in self.repository.files:
             text = self.text(path)
             if text is None or not any(word in text for word in words):
-                continue
-            if self._scripts and path not in self._scripts and self._is_program(path, text):
                 continue
             code = self.code(path)
             if code is not None:
                 yield code
 
-    def _is_program(self, path: str, text: str) -> bool:
-        if not _SCRIPT.search(text):
-            return False
-        name = re.escape(PurePosixPath(path).stem)
-        imported = re.compile(rf"^\s*(from|import)\b[^#\n]*\b{name}\b", re.MULTILINE)
-        others = (self.text(other) or "" for other in self.repository.files if other != path)
-        return not any(imported.search(other) for other in others)
+    def file_of(self, place: model.Place) -> str | None:
+        """The file that a place means; one of the program, if several have its name."""
+        named = [path for path in self.repository.candidates(place.file) if path in self.program]
+        if len(named) == 1:
+            return named[0]
+        return place.source.path if place.source is not None else None
 
 
 def suggest(
@@ -166,7 +165,7 @@ def _suggestion(
                 earlier.append(seen[fix.id])
                 continue
             found = list(_changes(fix, remedy, texts, parts))
-            chosen, why = _choose(found, places)
+            chosen, why = _choose(found, places, texts)
             if isinstance(chosen, _Found):
                 code = chosen.code
                 text = code.with_changes(chosen.change.replacements)
@@ -239,14 +238,25 @@ def _changes(fix: Fix, remedy: model.Remedy, texts: _Texts, parts: set[str]) -> 
 
 
 def _choose(
-    found: list[_Found], places: Sequence[model.Place]
+    found: list[_Found], places: Sequence[model.Place], texts: _Texts
 ) -> tuple[_Found | list[_Found] | None, str]:
     """The one change that is surely meant; or those that may be, and why it is not sure."""
     if not found:
         return None, ""
-    near = [each for each in found if any(_is_near(each, place) for place in places)]
-    exact = [each for each in near if any(_is_at(each, place) for place in places)]
-    same = [each for each in found if any(_is_in_file(each, place) for place in places)]
+    if texts.program:
+        others, found = found, [each for each in found if each.code.path in texts.program]
+        if not found:
+            return others, f"the profiled program, {texts.script}, does not import this code"
+    named_lines = [(texts.file_of(place), place.line) for place in places]
+    same, near, exact = [], [], []
+    for each in found:
+        lines = [line for file, line in named_lines if file == each.code.path]
+        if lines:
+            same.append(each)
+        if any(_is_near(each, line) for line in lines):
+            near.append(each)
+        if any(_is_at(each, line) for line in lines):
+            exact.append(each)
     candidates = exact or near or same or found
     if len(candidates) > 1:
         # A loader or a pipeline for training is what a recorded training step reads.
@@ -265,7 +275,8 @@ def _choose(
     if len(candidates) > 1:
         return candidates, f"{len(candidates)} places match"
     (only,) = candidates
-    if not same and (_TEST_FILE.search(only.code.path) or _NOT_TRAINING.search(_name(only))):
+    is_of_test = not texts.program and _TEST_FILE.search(only.code.path)
+    if not same and (is_of_test or _NOT_TRAINING.search(_name(only))):
         return [only], "the only place that matches seems to be of a test or an evaluation"
     if only.change.unsure:
         return [only], only.change.unsure
@@ -277,24 +288,17 @@ def _name(found: _Found) -> str:
     return found.code.target(found.change.node)
 
 
-def _is_in_file(found: _Found, place: model.Place) -> bool:
-    return place.source is not None and place.source.path == found.code.path
-
-
-def _is_near(found: _Found, place: model.Place) -> bool:
-    """Whether a change is in the function that a place names."""
-    if not _is_in_file(found, place):
-        return False
+def _is_near(found: _Found, line: int) -> bool:
+    """Whether a change is in the function around a line."""
     function = found.code.function_around(found.change.node)
     if function is None:
-        return found.code.line(found.change.node) == place.line
-    return found.code.line(function) <= place.line <= found.code.last_line(function)
+        return found.code.line(found.change.node) == line
+    return found.code.line(function) <= line <= found.code.last_line(function)
 
 
-def _is_at(found: _Found, place: model.Place) -> bool:
-    """Whether a change is on the line that a place names, such as that of a loader."""
-    code = found.code
-    return code.line(found.change.node) <= place.line <= code.last_line(found.change.node)
+def _is_at(found: _Found, line: int) -> bool:
+    """Whether a change is on a line, such as that of a loader."""
+    return found.code.line(found.change.node) <= line <= found.code.last_line(found.change.node)
 
 
 def _unified_diff(path: str, before: str, after: str) -> str:

@@ -229,7 +229,7 @@ def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path)
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "% faster (" in done.stdout, done.stdout
-    assert ", predicted " in done.stdout
+    assert "predicted: steps take " in done.stdout
     assert "git apply <<'END_OF_PATCH'" in done.stdout
     assert "+++ b/train.py" in done.stdout
     assert state(checkout) == before

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import suggest
 from tests.support.command import ROOT, SLOW, run
@@ -32,21 +33,44 @@ def test_several_places_are_shown_and_not_changed(tmp_path: Path) -> None:
     assert suggestion.patch == ""
 
 
-def test_other_programs_of_the_repository_are_not_meant(tmp_path: Path) -> None:
-    main = "\n\nif __name__ == '__main__':\n    print(loader)\n"
+def _started(script: str) -> Report:
     report = report_with("loader-workers")
-    started = replace(report, workload=replace(report.workload, script="train.py"))
-    (tmp_path / "train.py").write_text("from data import loader\n" + main, encoding="utf-8")
-    (tmp_path / "other.py").write_text(LOADER + "loader = DataLoader(a)\n" + main, encoding="utf-8")
-    (suggestion,) = suggest(started, Repository(tmp_path))
-    assert suggestion.outcome == "none"
-    # What the program imports may have lines for being started alone.
-    (tmp_path / "data.py").write_text(LOADER + "loader = DataLoader(b)\n" + main, encoding="utf-8")
-    (suggestion,) = suggest(started, Repository(tmp_path))
-    assert [change.partition(":")[0] for change in suggestion.changes] == ["data.py"]
-    # Without a known script, both may be meant.
+    return replace(report, workload=replace(report.workload, script=script))
+
+
+def test_only_what_the_recorded_script_imports_is_meant(tmp_path: Path) -> None:
+    report = _started("train.py")
+    (tmp_path / "train.py").write_text("from data import loader\n", encoding="utf-8")
+    (tmp_path / "other.py").write_text(LOADER + "loader = DataLoader(a)\n", encoding="utf-8")
     (suggestion,) = suggest(report, Repository(tmp_path))
+    assert suggestion.outcome == "unsure"
+    assert suggestion.reason == "the profiled program, train.py, does not import this code"
+    assert suggestion.places == ["other.py:4"]
+    (tmp_path / "data.py").write_text(LOADER + "loader = DataLoader(b)\n", encoding="utf-8")
+    (suggestion,) = suggest(report, Repository(tmp_path))
+    assert suggestion.changes == ["data.py:4: num_workers=4, persistent_workers=True"]
+    # Without a known script, both may be meant.
+    (suggestion,) = suggest(report_with("loader-workers"), Repository(tmp_path))
     assert suggestion.reason == "2 places match"
+
+
+def test_the_recorded_script_and_line_decide_between_files_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for path in ("train.py", "old/train.py"):
+        (tmp_path / path).write_text(TWO, encoding="utf-8")
+    report = _started("train.py")
+    place = model.Place(file="train.py", line=8, function="second")
+    finding = replace(report.findings[0], places=[place])
+    (suggestion,) = suggest(replace(report, findings=[finding]), Repository(tmp_path))
+    assert suggestion.changes == ["train.py:8: num_workers=4, persistent_workers=True"]
+
+
+def test_a_script_in_a_directory_of_tests_may_be_the_program(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    script = tmp_path / "tests" / "speed.py"
+    script.write_text(LOADER + "loader = DataLoader(a)\n", encoding="utf-8")
+    (suggestion,) = suggest(_started("tests/speed.py"), Repository(tmp_path))
+    assert suggestion.outcome == "patch"
 
 
 @pytest.mark.parametrize("code", ["[" * 5000, "(" * 5000 + ")" * 5000, "first = ", "\0"])

@@ -67,7 +67,7 @@ def loop_body(code: Code, tape: Node, decorator: str) -> Edit | None:
 def _function(
     name: str, decorator: str, given: Iterable[str], results: Sequence[str], moved: list[Node]
 ) -> Node:
-    head = cst.parse_statement(f"@{decorator}\ndef {name}({', '.join(given)}):\n    pass\n")
+    head: Node = cst.parse_statement(f"@{decorator}\ndef {name}({', '.join(given)}):\n    pass\n")
     lines = [moved[0].with_changes(leading_lines=[]), *moved[1:]]
     if results:
         lines.append(cst.parse_statement(f"return {', '.join(results)}\n"))

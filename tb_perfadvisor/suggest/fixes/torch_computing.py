@@ -76,7 +76,7 @@ def _autocast(code: Code, values: Values) -> Iterator[Edit]:
             yield Edit(call, unsure=f"NumPy, which reads `{read}`, has no bfloat16")
         else:
             device = values.get("device", "cuda")
-            cast = cst.parse_statement(
+            cast: Node = cst.parse_statement(
                 f'with torch.autocast("{device}", dtype=torch.bfloat16):\n    pass\n'
             )
             lines = [forward[0].with_changes(leading_lines=[]), *forward[1:]]
