@@ -116,7 +116,6 @@ def try_changes(
     from tb_perfadvisor.proof import ledger
     from tb_perfadvisor.proof.candidates import started_with
     from tb_perfadvisor.proof.entries import proof_of
-    from tb_perfadvisor.proof.machine import this_machine
     from tb_perfadvisor.proof.runner import Runner
     from tb_perfadvisor.proof.session import Session, changes_to_try
     from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
@@ -140,7 +139,7 @@ def try_changes(
             report = started_with(command, here, repo, report)
         candidates = changes_to_try(report if change or not patch else None, repo, change, patch)
         for tried in session.try_all(candidates, report):
-            machine = this_machine(tried.trial.accelerator)
+            machine = ledger.this_machine(tried.trial.accelerator)
             proof = proof_of(tried.candidate, tried.trial, report, machine, int(time.time()))
             ledger.append([proof], ledger.ledger_file())
             done.append((tried, proof))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.proof.candidates import Candidate
-from tb_perfadvisor.proof.ledger import PATCH, Proof, digest_of
-from tb_perfadvisor.proof.machine import Machine
+from tb_perfadvisor.proof.ledger import PATCH, Machine, Proof, digest_of
 from tb_perfadvisor.proof.trial import Trial
 from tb_perfadvisor.version import VERSION
 

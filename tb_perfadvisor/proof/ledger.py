@@ -6,6 +6,8 @@ the name of a patch of the user is not written either.
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +17,7 @@ import msgspec
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.proof.machine import Machine
+from tb_perfadvisor.machine.this_machine import memory_bytes, open_cores, processor_name
 from tb_perfadvisor.proof.shares import Effect, Prediction, Verdict
 from tb_perfadvisor.user_data import append_lines, data_file, read_lines
 
@@ -23,6 +25,17 @@ FILE: Final = "proofs.jsonl"
 FORMAT: Final = 1
 PATCH: Final = "patch"
 """What the ledger calls a patch of the user."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What the ledger says of a machine: enough to tell whether two are alike, no name."""
+
+    system: str
+    processor: str
+    cores: int
+    memory_gib: float | None
+    accelerator: str
+    """As the program's framework names it; empty for none."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,6 +62,18 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     load_by_others: float | None = None
     machine: Machine
     versions: Mapping[str, str] = {}
+
+
+def this_machine(accelerator: str) -> Machine:
+    """The machine that this process runs on."""
+    size_bytes = memory_bytes()
+    return Machine(
+        f"{platform.system()} {platform.machine()}",
+        processor_name(),
+        len(open_cores()) or os.cpu_count() or 1,
+        None if size_bytes is None else round(size_bytes / (1 << 30), 1),
+        accelerator,
+    )
 
 
 def ledger_file() -> Path:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.proof.attach import with_proofs
 from tb_perfadvisor.proof.ledger import (
+    Machine,
     Proof,
     append,
     digest_of,
@@ -23,7 +24,6 @@ from tb_perfadvisor.proof.ledger import (
     read,
 )
 from tb_perfadvisor.proof.ledger_table import markdown_table, summary
-from tb_perfadvisor.proof.machine import Machine
 from tb_perfadvisor.proof.shares import Effect, Prediction, effect_text
 from tb_perfadvisor.report.formats.brief import make_brief
 from tb_perfadvisor.report.formats.render import document
