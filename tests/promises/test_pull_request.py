@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from string import Template
 
 import pytest
 
-from tests.support.command import HEALTHY, ROOT, SLOW
+from scripts import pull_request
+from tests.support.command import HEALTHY, ROOT, SLOW, run
 from tests.support.comment_server import Server, serving
 
 ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
@@ -26,27 +31,57 @@ def step() -> str:
     return " ".join(match[1].split())
 
 
-def run_step(directory: Path, server: Server, kind: str, **inputs: str) -> tuple[int, str]:
-    runner = server.variables(kind, directory)
-    values = {
+def variables(directory: Path, server: Server, kind: str, **inputs: str) -> dict[str, str]:
+    """The step's environment."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GITHUB_", "CI_", "GITLAB_"))
+    }
+    given = {
         "PROFILE": str(SLOW), "BASE": "", "REPO": ".", "SARIF": "perf.sarif", "FAIL_ON": "",
         "FAIL_ON_REGRESSION": "", "UNDECIDED": "fail", "COMMENT": "true",
         "GITHUB_TOKEN": "secret", "GITHUB_ACTION_PATH": str(ROOT),
         **inputs,
     }  # fmt: skip
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("GITHUB_", "CI_", "GITLAB_"))
-    }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", step()],
-        cwd=directory, capture_output=True, text=True, check=False, timeout=120,
-        env={**environment, **runner, **values, "PATH": path, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    return {**inherited, **server.variables(kind, directory), **given}
+
+
+def run_step(directory: Path, server: Server, kind: str, **inputs: str) -> tuple[int, str]:
+    """Run the step's script in this process, with the arguments that the shell would give it."""
+    environment = variables(directory, server, kind, **inputs)
+    python, script, *words = shlex.split(step())
+    assert (python, Template(script).substitute(environment)) == ("python", str(SCRIPT))
+
+    def run_here(arguments: list[str]) -> tuple[int, str]:
+        done = run(*arguments, status=None)
+        return int(done.returncode or 0), done.stdout
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as shown,
+        redirect_stderr(io.StringIO()),
+    ):
+        patch.chdir(directory)
+        patch.setattr(os, "environ", environment)
+        patch.setattr(pull_request, "_run", run_here)
+        status = pull_request.main([Template(word).substitute(environment) for word in words])
+    return status, shown.getvalue()
+
+
+def test_the_step_runs_in_a_shell(tmp_path: Path) -> None:
+    with serving() as server:
+        environment = variables(tmp_path, server, "github", FAIL_ON="medium")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", step()],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            env={**environment, "PATH": path, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
     assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout
+    assert done.returncode == 1
+    assert done.stdout.startswith(MARK)
+    assert len(server.comments) == 2
 
 
 @pytest.mark.parametrize("kind", ["github", "gitlab"])
