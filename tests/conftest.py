@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.command import run
 from tests.support.corpus_traces import CORPUS
+from tests.support.night import examples
 from tests.support.object_stores import (
     GCS_ENVIRONMENT,
     S3_ENVIRONMENT,
@@ -24,7 +25,9 @@ FRAMEWORKS = Path(__file__).parent / "frameworks"
 SHARED = {"address", "server", "built", "corpus_reports"}
 
 # On a busy machine an example may take long and still hold.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 # For `scripts.mutants`: the same examples each time, and no search for a small one that fails.
 settings.register_profile(

@@ -91,7 +91,7 @@ def structure(markdown: str) -> list[tuple[str, str]]:
 
 
 @given(NAMES)
-@examples(150)
+@examples(30)
 def test_names_do_not_change_the_structure_of_markdown(name: str) -> None:
     text = render(named(name), "markdown")
     assert structure(text) == structure(render(named("plain"), "markdown"))
@@ -99,7 +99,7 @@ def test_names_do_not_change_the_structure_of_markdown(name: str) -> None:
 
 
 @given(NAMES)
-@examples(100)
+@examples(25)
 def test_names_cannot_send_terminal_escapes(name: str) -> None:
     content = named(name)
     controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -139,7 +139,7 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 @given(NAMES)
-@examples(100)
+@examples(25)
 def test_sarif_messages_have_no_links_or_placeholders(name: str) -> None:
     run = json.loads(render(named(name), "sarif"))["runs"][0]
     texts_by_key = [*strings(run["results"]), *strings(run["invocations"])]

@@ -108,7 +108,7 @@ def test_stream_number_out_of_range() -> None:
 PIECES = (b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999")
 
 
-@examples(100)
+@examples(25)
 @given(mutated(SOUND, *PIECES))
 def test_damage_raises_only_our_errors(data: bytes) -> None:
     with suppress(PerfAdvisorError):
@@ -123,7 +123,7 @@ VALUES = st.recursive(
 KEYS = ["ph", "pid", "tid", "ts", "dur", "name", "args", "cat"]
 
 
-@examples(100)
+@examples(25)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), max_size=4), VALUES)
 def test_wrong_types_raise_only_our_errors(events: list[dict[str, Any]], value: Any) -> None:
     known = [*HOST, span("a", 1, args={"step_num": value, "hlo_op": value, "long_name": value})]

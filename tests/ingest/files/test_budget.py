@@ -12,14 +12,21 @@ import pytest
 from tb_perfadvisor.api import describe_runs
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.files import budget as budget_module
 from tb_perfadvisor.ingest.files.budget import BYTES_PER_BYTE, FREE_BYTES, ITEM_BYTES, Budget
 from tb_perfadvisor.ingest.load import load_capture
 from tests.support.xspaces import field
 
-SIZE = 5_000_000
+SIZE = 100_000
 SESSION = "plugins/profile/2026_01_01_00_00_00"
 STEP = b'{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":1,"ts":1,"dur":9}'
 PICKLE = b"\x80\x04}(\x8c\rdevice_traces]\x8c\x08segments]"
+
+
+@pytest.fixture
+def little_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fiftieth of the real limit, since files here are that much smaller than large ones."""
+    monkeypatch.setattr(budget_module, "FREE_BYTES", FREE_BYTES // 50)
 
 
 def filled(text: bytes) -> bytes:
@@ -76,6 +83,7 @@ def read(root: Path) -> None:
         load_capture(listing, capture)
 
 
+@pytest.mark.usefixtures("little_is_free")
 @pytest.mark.parametrize("name", DENSE)
 def test_a_dense_file_is_refused(name: str, tmp_path: Path) -> None:
     path, data = DENSE[name]
@@ -85,14 +93,15 @@ def test_a_dense_file_is_refused(name: str, tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.usefixtures("little_is_free")
 def test_many_tags_are_refused(tmp_path: Path) -> None:
     def record(first: int) -> bytes:
-        tags = range(first, first + 3_000)
+        tags = range(first, first + 300)
         values = b"".join(field(1, field(1, b"%x" % tag) + b"\x15\0\0\x80?") for tag in tags)
         event = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x01" + field(5, values)
         return struct.pack("<QI", len(event), 0) + event + bytes(4)
 
-    records = b"".join(record(3_000 * number) for number in range(100))
+    records = b"".join(record(300 * number) for number in range(30))
     (tmp_path / "events.out.tfevents.1700000000.host").write_bytes(records)
     with pytest.raises(UnreadableProfileError, match="values, which no recording does"):
         list(describe_runs(tmp_path))

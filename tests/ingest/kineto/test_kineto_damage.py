@@ -232,7 +232,7 @@ SIGNS = (b'"', b"}", b"]", b"{", b"[", b",", b"\\", b":", b"null", b"-1", b"1e9"
 VALUES = (b'"args": 3', b'"ts": "x"', b'"pid": []', b"9" * 40)
 
 
-@examples(120)
+@examples(30)
 @given(mutated(SOUND, *SIGNS, *VALUES), st.just(1.0) | st.floats(0, 1), st.booleans())
 def test_any_bytes_raise_only_our_errors(data: bytes, share: float, packed: bool) -> None:
     data = data[: round(len(data) * share)]
@@ -278,7 +278,7 @@ _KEYS = [
 ]
 
 
-@examples(120)
+@examples(30)
 @given(
     st.lists(
         st.fixed_dictionaries(

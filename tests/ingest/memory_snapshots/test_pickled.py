@@ -218,16 +218,17 @@ def test_texts_of_a_megabyte_and_more_are_refused() -> None:
         load(pickle.dumps(content))
 
 
-def test_a_file_longer_than_the_buffer_is_read_whole() -> None:
+def test_a_file_longer_than_the_buffer_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickled, "_READ_BYTES", 1 << 16)
     made = Snapshot()
     segment = made.segment(20 * MIB)
-    for number in range(60_000):
+    for number in range(2_000):
         made.allocate(segment, 512 + number, STACK).free(segment, 512 + number, STACK)
     data = made.pickled()
-    assert len(data) > 8 * MIB  # the buffer has 4 MiB
+    assert len(data) > 2 << 16
     snapshot = read(data).snapshot
     assert snapshot is not None
-    # A segment, and three entries for each of the 60,000.
-    assert len(snapshot.events) == 180_001
-    assert int(snapshot.events.size_bytes[-1]) == 512 + 59_999
+    # A segment, and three entries for each of the 2,000.
+    assert len(snapshot.events) == 6_001
+    assert int(snapshot.events.size_bytes[-1]) == 512 + 1_999
     assert len(snapshot.stacks) == 1

@@ -156,7 +156,7 @@ def test_sniffing() -> None:
 DATA = small().bytes()
 
 
-@examples(120)
+@examples(30)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(DATA) - 1), st.integers(0, 255)), min_size=1, max_size=12
@@ -177,7 +177,7 @@ def test_mutated_bytes_raise_nothing_but_our_errors(
         assert (trace.events.duration_ns >= 0).all()
 
 
-@examples(200)
+@examples(50)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_our_errors(data: bytes) -> None:
     looks_like_xplane(data)

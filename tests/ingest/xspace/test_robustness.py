@@ -23,7 +23,7 @@ DRAWINGS = {"gpu": gpu_xspace().bytes(), "tpu": tpu_xspace().bytes()}
 
 
 @pytest.mark.parametrize("name", sorted(DRAWINGS))
-@examples(80)
+@examples(20)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=10
@@ -66,7 +66,7 @@ STATS = (
 )
 
 
-@examples(80)
+@examples(20)
 @given(
     shared=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),
     own=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),
