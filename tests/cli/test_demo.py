@@ -15,6 +15,8 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.ingest.discovery import discover
+from tests.support.command import error, run
 from tests.support.waiting import address_in
 
 START_S = 90
@@ -40,6 +42,33 @@ def check_described(logdir: Path) -> None:
     assert len(list(LegacyEventFileLoader(str(events)).Load())) == 1 + 601 + 6
 
 
+PROFILES = [
+    "synthetic_gpu_allreduce_8rank",
+    "synthetic_gpu_allreduce_8rank_fixed",
+    "synthetic_tpu_padded",
+    "synthetic_tpu_padded_fixed",
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="replaces the process")
+def test_the_profiles_are_written_and_tensorboard_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_over(path: str, command: list[str]) -> None:
+        assert command[1:] == [
+            *("-m", "tensorboard.main", "--logdir", str(tmp_path / "demo")),
+            *("--host", "127.0.0.1", "--port", "0"),
+        ]
+        sys.exit(0)
+
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "execv", take_over)
+    run("demo", "--port", "0")
+    check_described(tmp_path / "demo")
+    assert [capture.run for capture in discover(tmp_path / "demo").captures] == PROFILES
+
+
+@pytest.mark.nightly
 def test_the_tab_lists_slow_and_fixed_synthetic_profiles(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with log.open("w") as stream:
@@ -67,21 +96,10 @@ def test_the_tab_lists_slow_and_fixed_synthetic_profiles(tmp_path: Path) -> None
         "synthetic_gpu_allreduce_8rank_fixed",
     }
     check_described(tmp_path / "cache" / "demo")
-    assert sorted(runs) == [
-        "synthetic_gpu_allreduce_8rank",
-        "synthetic_gpu_allreduce_8rank_fixed",
-        "synthetic_tpu_padded",
-        "synthetic_tpu_padded_fixed",
-    ]
+    assert sorted(runs) == PROFILES
 
 
-def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", "demo"],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(tmp_path / "file")},
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "PERFADVISOR_CACHE_DIR" in done.stderr
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "file"))
+    assert "PERFADVISOR_CACHE_DIR" in error("demo")

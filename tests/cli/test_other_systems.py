@@ -51,20 +51,29 @@ def python(program: str, *arguments: str, cache: Path) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("command", ["analyze", "doctor", "publish"])
-def test_commands_need_nothing_of_linux(tmp_path: Path, command: str) -> None:
-    (tmp_path / "logs").symlink_to(DEMO / "synthetic_gpu_allreduce_8rank")
-    target = tmp_path / "logs" if command != "publish" else tmp_path
-    if command == "publish":
-        target = tmp_path / "copy"
-        target.mkdir()
-        (path, *_) = SLOW.glob("*.pt.trace.json*")
-        (target / path.name).write_bytes(path.read_bytes())
-    done = python(
-        "from tb_perfadvisor.cli import main; main()", command, str(target), cache=tmp_path / "c"
-    )
+# Several commands, one after the other.
+COMMANDS = """
+from tb_perfadvisor.cli import main
+paths = sys.argv[1:]
+for command, path in zip(("analyze", "doctor", "publish"), paths):
+    sys.argv[1:] = [command, path]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, (command, ended.code)
+"""
+
+
+def test_commands_need_nothing_of_linux(tmp_path: Path) -> None:
+    ranks, copy = DEMO / "synthetic_gpu_allreduce_8rank", tmp_path / "copy"
+    copy.mkdir()
+    (path, *_) = SLOW.glob("*.pt.trace.json*")
+    (copy / path.name).write_bytes(path.read_bytes())
+    paths = [str(ranks), str(copy), str(copy)]
+    done = python(COMMANDS, *paths, cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert "synthetic_gpu_allreduce_8rank" in done.stdout
+    assert list((copy / "perf_advisor").iterdir())
 
 
 def test_a_job_of_the_tab_needs_nothing_of_linux(tmp_path: Path) -> None:

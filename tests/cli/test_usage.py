@@ -15,6 +15,9 @@ from tb_perfadvisor.cli.help import CountRange, NumberRange
 from tb_perfadvisor.version import VERSION
 from tests.support.command import HEALTHY, SLOW, error, run
 
+# Each starts a process, and others do what is most likely to break.
+AT_NIGHT = pytest.mark.nightly
+
 
 def test_usage_errors_end_in_one_line() -> None:
     assert "Missing argument" in error("analyze")
@@ -89,12 +92,11 @@ def test_every_command_and_option_has_help() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["analyze", str(SLOW)],
-        ["analyze", str(SLOW), "--format", "json"],
-        ["compare", str(SLOW), str(HEALTHY)],
-        ["rules"],
+        pytest.param(["analyze", str(SLOW)], id="text"),
+        pytest.param(["analyze", str(SLOW), "--format", "json"], id="json"),
+        pytest.param(["compare", str(SLOW), str(HEALTHY)], id="compare", marks=AT_NIGHT),
+        pytest.param(["rules"], id="rules", marks=AT_NIGHT),
     ],
-    ids=["text", "json", "compare", "rules"],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
 def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
@@ -112,7 +114,7 @@ def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("format", ["text", pytest.param("json", marks=AT_NIGHT)])
 def test_a_full_disk_is_reported(format: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -59,6 +59,7 @@ def test_the_source_distribution_holds_documents_and_the_source_of_the_bundle(bu
     assert not any(name.startswith("frontend/node_modules") for name in names)
 
 
+@pytest.mark.nightly  # noxfile.py installs the wheel that is built from it
 def test_the_source_distribution_installs(built: Path, tmp_path: Path) -> None:
     (source,) = built.glob("*.tar.gz")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
