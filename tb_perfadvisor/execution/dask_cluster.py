@@ -30,6 +30,7 @@ def open_cluster(address: str) -> Iterator[Executor]:
     """
     try:
         from distributed import Client
+        from distributed.comm import resolve_address
     except ImportError as error:
         raise UsageError(
             "reading through a Dask cluster needs the package distributed.",
@@ -37,8 +38,9 @@ def open_cluster(address: str) -> Iterator[Executor]:
             hint=f"Install it with `{install_command('dask')}`.",
         ) from error
     try:
+        resolve_address(address)  # a client with another text waits half a minute before it ends
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, Warning) as error:  # ucx:// is a FutureWarning
         raise UsageError(
             f"no Dask scheduler answers at {address}.",
             where="--scheduler",

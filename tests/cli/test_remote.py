@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.extras import install_command
+from tb_perfadvisor.plain_text import printable_name
 from tests.support.command import DEMO, ROOT, error, run
 from tests.support.object_stores import Cut, ObjectStore, gcs_error, s3_error
 
@@ -98,6 +99,54 @@ def test_a_changed_object_is_analyzed_again(store: ObjectStore) -> None:
     assert list(reports(url).values()) == [[*FOUND]]
     store.put("bucket", key, fixed.read_bytes())
     assert list(reports(url).values()) == [[]]
+
+
+# Terminals obey the first, file systems the second, S3's client a third for an object's version.
+KEYS = (
+    "run\x1b[2J\x9b31m\u202e",
+    "a//b",
+    "%2e%2e%00",
+    "run[*?]",
+    "$(x) '\"`y`",
+    "<script>",
+    "run#x?y=z+w",
+    "a::b",
+    " run ",
+    "nul\0",
+)
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gcs"])
+def test_keys_of_any_kind_are_read_and_shown(scheme: str, request: pytest.FixtureRequest) -> None:
+    store: ObjectStore = request.getfixturevalue(scheme)
+    (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
+    for key in KEYS:
+        store.put("bucket", f"logs/{key}/{trace.name}", trace.read_bytes())
+    url = f"{store.scheme}://bucket/logs"
+    found = reports(url)
+    assert set(found) == {printable_name(key) for key in KEYS}
+    assert all(rules == [*FOUND] for rules in found.values())
+    for arguments in (["analyze", url], ["analyze", url, "-f", "markdown"], ["doctor", url]):
+        done = run(*arguments)
+        assert not CONTROLS.search(done.stdout + done.stderr)
+        assert "run" in done.stdout
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gcs"])
+def test_urls_of_any_kind_are_shown(scheme: str, request: pytest.FixtureRequest) -> None:
+    store: ObjectStore = request.getfixturevalue(scheme)
+    store.put("bucket", "a.json", b"{}")
+    for name in (
+        "bucket/no\x1b[2J\u202e",
+        "no\x1b[2J\x9b/logs",
+        "\0",
+        "bucket/../up",
+        "bucket/%00",
+    ):
+        line = error("analyze", f"{store.scheme}://{name}")
+        assert not CONTROLS.search(line)
+        assert "bug" not in line
 
 
 def test_missing_objects(store: ObjectStore) -> None:

@@ -11,13 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("distributed", reason="the extra dask is not installed")
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.execution.dask_cluster import open_cluster
+
+distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 EIGHT = ROOT / "demo_logs" / "synthetic_gpu_allreduce_8rank"
@@ -136,6 +139,38 @@ def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert any(message.startswith(f"{broken.name} was left out: ") for message in messages), (
         messages
     )
+
+
+def test_names_of_any_kind_reach_the_workers(tmp_path: Path) -> None:
+    escapes = "\x1b]0;title\x07\x9b31m\u202e"
+    runs = [f"run{escapes}", os.fsdecode(b"bad\xff\xfe"), "two\nlines;$(x)"]
+    for run in runs:
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        for rank in (0, 1):
+            (trace,) = EIGHT.glob(f"rank{rank}.*")
+            shutil.copy(trace, tmp_path / "runs" / run / trace.name.replace("rank", f"{run}rank"))
+    with scheduler() as address, worker(address, tmp_path / "a"):
+        document, said = analyzed(tmp_path / "runs", "--scheduler", address)
+    assert (said, document["rejected"]) == ("", [])
+    assert {report["run"]: len(report["workers"]) for report in document["reports"]} == {
+        r"run\x1b]0;title\x07\x9b31m\u202e": 2,
+        r"bad\xff\xfe": 2,
+        r"two\nlines;$(x)": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "tcp://[::1", "nosuch://x", "ucx://x:1", "\x1b[2J:1", "two\nlines", ""]
+)
+def test_what_is_no_address_opens_no_client(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Such a client waits half a minute at the end of the process, and prints a traceback.
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("a client"))
+    with (
+        pytest.raises(UsageError, match="no Dask scheduler answers"),
+        pytest.warns(FutureWarning) if address.startswith("ucx") else nullcontext(),
+        open_cluster(address),
+    ):
+        pass
 
 
 def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path) -> None:
