@@ -13,7 +13,7 @@ from tb_perfadvisor.plain_text import plain, plain_lines
 # What the system lacks or forbids is no bug.
 _ENVIRONMENT = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOSPC),
-    *(errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.ESTALE),
+    *(errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.ESTALE),
 )
 # The innermost frames identify a bug, and do not depend on the caller.
 _FRAMES = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -34,10 +35,16 @@ def append_lines(lines: bytes, file: Path) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # One write to the end of a file: two commands at a time do not mix their lines.
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, lines)
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes:
+                os.lseek(descriptor, size_bytes - 1, os.SEEK_SET)
+                if os.read(descriptor, 1) != b"\n":  # a full disk cut off the last line
+                    lines = b"\n" + lines
+            # One write to the end of a file: two commands at a time do not mix their lines.
+            if os.write(descriptor, lines) < len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
     except OSError as error:

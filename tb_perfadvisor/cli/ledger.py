@@ -71,6 +71,12 @@ def _print(proofs: list[Proof]) -> None:
 
     table = Table("when", *COLUMNS, box=None, header_style="bold")
     for proof in proofs:
-        when = datetime.fromtimestamp(proof.tried_unix_s, timezone.utc).strftime("%Y-%m-%d")
-        table.add_row(when, *(Text(plain(cell)) for cell in row(proof)))
+        table.add_row(_day(proof.tried_unix_s), *(Text(plain(cell)) for cell in row(proof)))
     terminal().print(table)
+
+
+def _day(unix_s: int) -> str:
+    try:
+        return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d")
+    except (OverflowError, ValueError, OSError):  # a clock was wrong, or the file is not ours
+        return "unknown"

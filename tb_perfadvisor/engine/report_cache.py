@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -46,7 +45,8 @@ class ReportCache(Generic[T]):
             return None
         try:
             return msgspec.json.decode(content, type=self._kind)
-        except msgspec.MsgspecError:
+        except msgspec.MsgspecError:  # otherwise it would stay, and be made again each time
+            self._cache.remove(self._key(root, capture))
             return None
 
     def write(self, root: str, capture: Capture, result: T, notes: Iterable[Note]) -> None:
@@ -60,10 +60,7 @@ class ReportCache(Generic[T]):
         """
         if any(note.id in _NOT_CACHED for note in notes):
             return
-        with suppress(OSError):
-            staged = self._cache.stage()
-            (staged / self._name).write_bytes(msgspec.json.encode(result))
-            self._cache.commit(staged, self._key(root, capture))
+        self._cache.store(self._key(root, capture), self._name, msgspec.json.encode(result))
 
     def _key(self, root: str, capture: Capture) -> str:
         return capture_key(root, capture, self._settings)

@@ -110,12 +110,20 @@ class ResultCache(BoundedDirectory):
         super().__init__(directory, max_bytes=max_bytes)
 
     def commit(self, staged: Path, key: str) -> None:
-        """Store a staged directory as the result of a key, with a manifest of its files."""
-        manifest = {
-            path.name: [path.stat().st_size, _checksum(path.read_bytes())]
-            for path in sorted(staged.iterdir())
-        }
-        (staged / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        """Store a staged directory as the result of a key, with a manifest of its files.
+
+        Raises:
+            OSError: If the disk is full; then the directory is deleted.
+        """
+        try:
+            manifest = {
+                path.name: [path.stat().st_size, _checksum(path.read_bytes())]
+                for path in sorted(staged.iterdir())
+            }
+            (staged / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        except OSError:
+            self.discard(staged)
+            raise
         super().commit(staged, key)
 
     def read(self, key: str, name: str) -> bytes | None:

@@ -139,9 +139,9 @@ def is_within(proof: Proof) -> bool | None:
 
 
 def latest(proofs: Sequence[Proof]) -> dict[tuple[str, str], Proof]:
-    """The last verdict on each change of each recording."""
+    """The last verdict on each change of each recording; the clock may have been set back since."""
     return {
         (proof.recording, proof.change): proof
-        for proof in sorted(proofs, key=lambda proof: proof.tried_unix_s)
+        for proof in proofs
         if proof.recording and proof.verdict not in ("undecided", "failed")
     }

@@ -128,7 +128,8 @@ def _replace(filesystem: Any, directory: str, content: bytes) -> None:
         paths = []
     names = [str(path).rpartition("/")[2] for path in paths]
     ours = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    seconds = [int(text) for name in ours if (text := name[len(_PREFIX) : -len(_SUFFIX)]).isdigit()]
+    times = [name[len(_PREFIX) : -len(_SUFFIX)] for name in ours]
+    seconds = [int(text) for text in times if text.isdecimal()]
     # Readers read files in the order of their names.
     now = max([int(time.time()), *(second + 1 for second in seconds)])
     path = f"{directory}/{_PREFIX}{now:010d}{_SUFFIX}"

@@ -318,9 +318,5 @@ def _cached(cache: ResultCache | None, key: str) -> CompiledProgram | Refused | 
 
 
 def _store(cache: ResultCache | None, key: str, answer: CompiledProgram) -> None:
-    if cache is None:
-        return
-    with suppress(OSError):  # a full disk costs the cache, not the answer
-        staged = cache.stage()
-        (staged / _ANSWER).write_bytes(zlib.compress(msgspec.json.encode(answer)))
-        cache.commit(staged, key)
+    if cache is not None:
+        cache.store(key, _ANSWER, zlib.compress(msgspec.json.encode(answer)))

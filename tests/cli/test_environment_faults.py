@@ -124,6 +124,30 @@ def test_a_new_cache_is_private_whatever_the_umask(
     assert len(made) == 5
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit differs")
+def test_a_full_disk_costs_the_cache_only(tmp_path: Path) -> None:
+    """No file may grow beyond a kilobyte, as on a disk that is nearly full."""
+    expected = run("analyze", SLOW, "--format", "json", "--no-cache").stdout
+    command = f"{sys.executable} -m tb_perfadvisor analyze {SLOW} --format json"
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 1; exec {command}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(tmp_path)},
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert findings(done.stdout) == findings(expected)
+    assert [*(tmp_path / "entries").iterdir(), *(tmp_path / "staging").iterdir()] == []
+
+
+def findings(text: str) -> Any:
+    (report,) = json.loads(text)["reports"]
+    return report["findings"]
+
+
 def test_no_log_is_written_for_another_user(strangers: Path) -> None:
     log = write_error_log()
     logger().error("a bug")

@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import subprocess
@@ -135,7 +136,9 @@ def test_entries_are_counted_again_after_a_sixty_fourth_of_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evictions: list[Path] = []
-    monkeypatch.setattr(BoundedDirectory, "evict", lambda cache: evictions.append(cache.directory))
+    monkeypatch.setattr(
+        BoundedDirectory, "evict", lambda cache, keep: evictions.append(cache.directory)
+    )
     cache = BoundedDirectory(tmp_path, max_bytes=64_000)
     for number in range(26):
         staged = cache.stage()
@@ -165,6 +168,72 @@ def test_staging_directories_of_dead_processes_are_removed(tmp_path: Path) -> No
     cache.evict()
     assert not left.exists()
     assert fresh.exists()
+
+
+def test_an_entry_that_was_just_added_stays_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    # Otherwise a result would be made again, and deleted again, until the clock catches up.
+    cache = ResultCache(tmp_path, max_bytes=2500)
+    first, second, third = "1" * 64, "2" * 64, "3" * 64
+    for key in (first, second):
+        put(cache, key, b"x" * 1000)
+        age(tmp_path, key, -3600)
+    put(cache, third, b"x" * 1000)
+    assert cache.read(third, "report.json") is not None
+    assert [cache.has(first), cache.has(second)].count(True) == 1
+
+
+def test_entries_of_a_clock_that_was_wrong_go_first(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, max_bytes=2500)
+    first, second, third = "1" * 64, "2" * 64, "3" * 64
+    put(cache, first, b"x" * 1000)
+    put(cache, second, b"x" * 1000)
+    age(tmp_path, first, 7 * 24 * 3600)
+    age(tmp_path, second, -365 * 24 * 3600)
+    put(cache, third, b"x" * 1000)
+    assert [cache.has(key) for key in (first, second, third)] == [True, False, True]
+
+
+def full(path: Path, content: bytes) -> int:
+    """Write as a full disk does: the beginning, and an error."""
+    with path.open("wb") as file:
+        file.write(content[:10])
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def test_a_full_disk_costs_the_entry_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ResultCache(tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        cache.store(KEY, "report.json", b"x" * 100)
+    assert not cache.has(KEY)
+    with monkeypatch.context() as disk:
+        # The result fits, but not its manifest.
+        disk.setattr(Path, "write_text", lambda path, text, **_: full(path, text.encode()))
+        cache.store(KEY, "report.json", b"x" * 100)
+        staged = cache.stage()
+        with pytest.raises(OSError, match="No space left"):
+            cache.commit(staged, KEY)
+    assert not cache.has(KEY)
+    assert list((tmp_path / "staging").iterdir()) == []
+    cache.store(KEY, "report.json", b"x" * 100)
+    assert cache.read(KEY, "report.json") == b"x" * 100
+
+
+def test_what_another_version_left_in_the_directory_does_not_matter(tmp_path: Path) -> None:
+    entries = tmp_path / "entries"
+    (entries / KEY / "deeper").mkdir(parents=True)
+    (entries / KEY / "deeper" / "file").write_bytes(b"x")
+    (entries / OTHER).write_text("an entry was a file then")
+    (tmp_path / "index.sqlite").write_bytes(b"x")
+    for place in (tmp_path, entries):
+        place.chmod(0o700)
+    cache = ResultCache(tmp_path, max_bytes=10)
+    for key in (KEY, OTHER):
+        assert cache.read(key, "report.json") is None
+        cache.store(key, "report.json", b"new")
+        assert cache.read(key, "report.json") == b"new"
 
 
 def test_concurrent_writers_and_readers(tmp_path: Path) -> None:

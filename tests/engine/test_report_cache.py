@@ -80,3 +80,19 @@ def test_a_report_with_an_unreadable_file_is_not_cached(
     report_cache = ReportCache(ResultCache(tmp_path), Report, Config())
     report_cache.write(listing.root, capture, report, [*report.notes, note])
     assert report_cache.read(listing.root, capture) is None
+
+
+def test_a_report_of_another_form_is_replaced(
+    tmp_path: Path, listing: Listing, report: Report
+) -> None:
+    (capture,) = listing.captures
+    cache = ResultCache(tmp_path)
+    report_cache = ReportCache(cache, Report, Config())
+    report_cache.write(listing.root, capture, report, report.notes)
+    (stored,) = (tmp_path / "entries").iterdir()
+    for other in (b'{"schema_version": "9.0"}', b"[1]", b"{"):
+        cache.remove(stored.name)
+        cache.store(stored.name, "report.json", other)
+        assert report_cache.read(listing.root, capture) is None
+        report_cache.write(listing.root, capture, report, report.notes)
+        assert report_cache.read(listing.root, capture) == report

@@ -1,5 +1,6 @@
 """Analyses requested by the tab: queued, run once, canceled, failed and cached."""
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,71 @@ def test_damaged_result_is_recomputed(tab: Tab, behave: Behave, tmp_path: Path) 
     assert tab.get(address).status_code == 202
     eventually(lambda: tab.get(address).status_code == 200)
     assert len(log.read_text().splitlines()) == 2
+
+
+def closed(tab: Tab) -> None:
+    tab.plugin.close()
+    tab.queue.close()
+
+
+def test_results_are_there_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
+) -> None:
+    log = behave("good")
+    tab = Tab(tmp_path, monkeypatch)
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}"
+    tab.get(f"{address}/report")
+    eventually(lambda: tab.get(f"{address}/report").status_code == 200)
+    report, row = tab.get(f"{address}/report").data, tab.get(f"{address}/row").json
+    closed(tab)
+    again = Tab(tmp_path, monkeypatch)
+    assert again.captures()[0]["status"] == "done"
+    assert again.get(f"{address}/report").data == report
+    assert again.get(f"{address}/row").json == row
+    closed(again)
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_an_analysis_that_a_restart_ended_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
+) -> None:
+    log = behave("forever")
+    tab = Tab(tmp_path, monkeypatch)
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    tab.get(address)
+    eventually(lambda: log.exists() and log.read_text() != "")
+    closed(tab)
+    assert [*(tmp_path / "cache" / "staging").iterdir()] == []
+    behave("good")
+    again = Tab(tmp_path, monkeypatch)
+    assert again.captures()[0]["status"] == "new"
+    assert again.get(address).status_code == 202
+    eventually(lambda: again.get(address).status_code == 200)
+    closed(again)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    tab: Tab, behave: Behave, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave("good")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        tab.get(address)
+        eventually(lambda: tab.get(address).status_code == 500)
+    error = error_of(tab.get(address))
+    assert "its result not stored (No space left on device)" in error["message"]
+    assert "disk is not full" in error["hint"]
+    assert [*(tmp_path / "cache" / "staging").iterdir()] == []
+    tab.get(f"{address}?retry=1")
+    eventually(lambda: tab.get(address).status_code == 200)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"
 
 
-def run(root: Path, capture: Capture, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    root: Path, capture: Capture, output: Path, *more: str, shell: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     output.mkdir()
     (output / worker.CAPTURE).write_bytes(msgspec.json.encode(capture))
     arguments = ["--root", str(root), "--output", str(output), *more]
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tb_perfadvisor.plugin.worker", *arguments],
+        [*shell, sys.executable, "-W", "error", "-m", "tb_perfadvisor.plugin.worker", *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -98,6 +100,19 @@ def test_broken_file_is_reported_to_the_user(tmp_path: Path) -> None:
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["kind"] == "input"
     assert str(tmp_path) not in json.dumps(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit differs")
+def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
+    """No file may grow beyond a kilobyte, as on a disk that is nearly full."""
+    shell = ("sh", "-c", 'ulimit -f 1; exec "$@"', "sh")
+    done = run(DEMO, demo("jax_healthy"), tmp_path / "out", shell=shell)
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert (error["kind"], error["message"]) == (
+        "input",
+        "it could not be analyzed: File too large.",
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")

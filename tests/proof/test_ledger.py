@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.proof.attach import with_proofs
 from tb_perfadvisor.proof.ledger import (
     Machine,
@@ -119,6 +121,29 @@ def test_the_command_shows_and_exports(tmp_path: Path) -> None:
     assert json.loads(line)["change"] == "fused-optimizer"
 
 
+def test_the_command_shows_lines_of_any_time(tmp_path: Path) -> None:
+    file = tmp_path / "given.jsonl"
+    append([proof(tried_unix_s=time) for time in (-1, 0, 10**12, 2**62)], file)
+    shown = run("ledger", "--file", str(file)).stdout
+    assert [day for day in ("1969-12-31", "1970-01-01", "unknown") if day in shown] == [
+        *("1969-12-31", "1970-01-01", "unknown"),
+    ]
+
+
+def test_a_line_after_one_that_a_full_disk_cut_off_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "proofs.jsonl"
+    append([proof()], file)
+    with monkeypatch.context() as disk:
+        write = os.write
+        disk.setattr(os, "write", lambda place, content: write(place, content[:20]))
+        with pytest.raises(UsageError, match="No space left"):
+            append([proof(change="lost")], file)
+    append([proof(change="patch")], file)
+    assert [each.change for each in read(file)] == ["fused-optimizer", "patch"]
+
+
 def test_a_recording_is_known_wherever_its_files_lie(report: Report) -> None:
     moved = replace(report, id="other", run="elsewhere", session="")
     assert digest_of(moved) == digest_of(report)
@@ -149,8 +174,9 @@ def test_other_recordings_and_changes_prove_nothing(report: Report) -> None:
 
 def test_the_last_verdict_counts(report: Report) -> None:
     of_this = proof(recording=digest_of(report), change=change_of(report))
-    later = replace(of_this, tried_unix_s=1_800_000_000, verdict="no difference")
-    shown = with_proofs(report, [later, of_this])
+    # Lines are only added to a ledger. The clock of the last one was wrong.
+    last = replace(of_this, tried_unix_s=0, verdict="no difference")
+    shown = with_proofs(report, [of_this, last])
     assert shown.findings[0].proof is None or not shown.findings[0].proof.helped
 
 

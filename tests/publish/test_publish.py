@@ -101,6 +101,21 @@ def test_publishing_again_replaces_older_summaries(logdir: Path) -> None:
     )
 
 
+def test_publishing_again_after_the_clock_was_set_back(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = reports_of(logdir)
+    publish(reports, str(logdir))
+    directory = logdir / "jax_recompiling" / "perf_advisor"
+    (first,) = directory.glob(EVENTS)
+    strange = directory / first.name.replace(first.name.split(".")[3], "\u00b2")
+    strange.write_bytes(b"")
+    monkeypatch.setattr("tb_perfadvisor.publish.directory.time.time", lambda: 1.0)
+    publish(reports, str(logdir))
+    (second,) = directory.glob(EVENTS)
+    assert second.name > first.name, "readers take files in the order of their names"
+
+
 def test_each_recording_of_a_run_is_a_step(logdir: Path) -> None:
     (first,) = [report for report in reports_of(logdir) if report.run == "jax_recompiling"]
     second = msgspec.structs.replace(first, session="9999_01_01_00_00_00")

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from zipfile import BadZipFile
@@ -101,11 +100,8 @@ class ScalarCache(BoundedDirectory):
             value=_joined([column.value for column in columns], np.float64),
         )
         key = _key(root, entry)
-        with suppress(OSError):
-            staged = self.stage()
-            (staged / _NAME).write_bytes(content.getbuffer())
-            self.remove(key)
-            self.commit(staged, key)
+        self.remove(key)
+        self.store(key, _NAME, content.getbuffer())
 
     def _load(self, root: str, entry: FileEntry) -> _Stored | None:
         key = _key(root, entry)

@@ -20,8 +20,9 @@ from tb_perfadvisor.plain_text import shell_path
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
-# No write takes a day: processes that died left older directories behind.
-_STALE_STAGING_S = 24 * 3600
+# No write takes a day: processes that died left older directories behind. A time that lies more
+# than a day ahead comes from a clock that was wrong.
+_STALE_S = 24 * 3600
 # Eviction looks at all entries, so a process that writes many small ones does not evict after each.
 _UNCHECKED_SHARE = 1 / 64
 _WRITABLE = "others may write to it"
@@ -138,8 +139,18 @@ class BoundedDirectory:
         self._unchecked_bytes += _size_bytes(staged)
         self.place(staged, key)
         if self._unchecked_bytes > _UNCHECKED_SHARE * self.max_bytes:
-            self.evict()
+            self.evict(keep=key)
             self._unchecked_bytes = 0
+
+    def store(self, key: str, name: str, content: bytes | memoryview) -> None:
+        """Store an entry of one file. If that fails, for example on a full disk, do without."""
+        with suppress(OSError):
+            staged = self.stage()
+            try:
+                (staged / name).write_bytes(content)
+                self.commit(staged, key)
+            except OSError:
+                self.discard(staged)
 
     def place(self, staged: Path, key: str) -> None:
         """Move a staged directory into place as the entry of a key.
@@ -174,29 +185,31 @@ class BoundedDirectory:
             self.path(key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def evict(self, reserve_bytes: int = 0) -> None:
+    def evict(self, reserve_bytes: int = 0, keep: str = "") -> None:
         """Delete the least recently used entries beyond the limit, and leftovers of crashes.
-
-        The most recent entry stays whatever its size; otherwise it would be recreated every time.
 
         Args:
             reserve_bytes: Space to free for an entry that is about to be added.
+            keep: The entry that was just added. It stays whatever its size, and whatever its time
+                is if the clock was set back; otherwise it would be recreated every time.
         """
-        entries: list[tuple[float, int, str]] = []
+        now = time.time()
+        entries: list[tuple[bool, float, int, str]] = []
         for entry in _children(self._entries):
             with suppress(OSError):
                 used_at = entry.stat().st_mtime
-                entries.append((used_at, _size_bytes(entry), entry.name))
+                if used_at > now + _STALE_S:
+                    used_at = 0.0
+                entries.append((entry.name == keep, used_at, _size_bytes(entry), entry.name))
         entries.sort(reverse=True)
         total_bytes = reserve_bytes
-        for position, (_, size_bytes, key) in enumerate(entries):
+        for is_kept, _, size_bytes, key in entries:
             total_bytes += size_bytes
-            if total_bytes > self.max_bytes and (position or reserve_bytes):
+            if total_bytes > self.max_bytes and not is_kept:
                 self.remove(key)
-        horizon = time.time() - _STALE_STAGING_S
         for staged in _children(self._staging):
             with suppress(OSError):
-                if staged.stat().st_mtime < horizon:
+                if staged.stat().st_mtime < now - _STALE_S:
                     self.discard(staged)
 
 

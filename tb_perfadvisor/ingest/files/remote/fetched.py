@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,10 +63,14 @@ class FileCache(BoundedDirectory):
         return True
 
     def add(self, key: str, content: bytes) -> None:
-        """Cache a small file without evicting others."""
-        staged = self.stage()
-        (staged / str(len(content))).write_bytes(content)
-        self.place(staged, key)
+        """Cache a small file without evicting others; do without if the disk is full."""
+        with suppress(OSError):
+            staged = self.stage()
+            try:
+                (staged / str(len(content))).write_bytes(content)
+                self.place(staged, key)
+            except OSError:
+                self.discard(staged)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -264,6 +265,21 @@ def test_full_disk_is_reported(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch)
         read(s3, entry)
     s3fs.S3FileSystem.clear_instance_cache()
     assert "PERFADVISOR_CACHE_DIR" in caught.value.hint
+
+
+def test_heads_are_read_with_a_full_disk(
+    s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put("bucket", "logs/a.json", b"0123456789")
+    entry = entry_of(s3, "logs/a.json")
+
+    def full(path: Path, content: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert list(read_heads("s3://bucket/logs", [entry], 4)) == [b"0123"]
+    assert (cached_sizes(tmp_path), left_over(tmp_path)) == ([], [])
 
 
 def test_each_head_takes_one_request_and_is_cached(store: ObjectStore, tmp_path: Path) -> None:
