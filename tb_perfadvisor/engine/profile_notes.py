@@ -273,15 +273,17 @@ _NAME_IT = (
 
 
 def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | None:
-    """Whether something was recorded: as the file says, or else as PyTorch's operators show.
+    """Whether something was recorded: it is there, or the file says so; else by the operators.
 
     None when unknown. Without operators, there is nothing that could be missing.
     """
+    if any(bool((column != _UNKNOWN).any()) for column in columns):
+        return True
     if says is not None or trace.source.framework != "pytorch":
         return says
     if len(trace.rows(EventKind.OPERATOR)) == 0:
         return None
-    return any(bool((column != _UNKNOWN).any()) for column in columns)
+    return False
 
 
 def _on_options(signals: Signals) -> list[Note]:

@@ -6,6 +6,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
+from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.recording.completeness import (
@@ -22,7 +23,7 @@ from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.soundness.lost import is_sampled
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 EMPTY = "empty-profile"
 """The note of readers on files without any work."""
@@ -50,6 +51,7 @@ def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
     return [
         *_on_missing_device(signals),
         *_on_beginning(signals),
+        *_on_set_up(signals),
         *_on_lost_launches(signals),
         *(
             [_on_start_up(signals)]
@@ -110,6 +112,25 @@ def _on_beginning(signals: Signals) -> list[Note]:
             f"that was recorded explains why. What the device did until then is unknown, so "
             f"{left_out}.",
             first_fitting(WAIT_BEFORE, workload(signals)),
+        )
+    ]
+
+
+def _on_set_up(signals: Signals) -> list[Note]:
+    found = find_set_up(signals.trace, signals.device)
+    if found is None or len(signals.steps) or signals.steps.window_start_ns != found.end_ns:
+        return []
+    time_ns = found.end_ns - found.start_ns
+    bytes_ = f" of {format_bytes(found.size_bytes)}" if found.size_bytes else ""
+    is_most = time_ns > found.recorded_ns / 2
+    return [
+        Note(
+            "set-up",
+            "warning" if is_most else "info",
+            f"The first {format_duration(time_ns)} of the device's work are set-up: "
+            f"{found.copies:,} copies and fills{bytes_} before the first kernel, which never "
+            "recur. They are not analyzed.",
+            first_fitting(SKIP_WARM_UP, workload(signals)),
         )
     ]
 

@@ -54,6 +54,7 @@ _IN_SHORT = {
     TOO_LITTLE: "it holds too little work to rank anything",
     NOT_RECORDED: "a part of the device's work was not recorded",
     LOST_STEPS: "some steps lack their device events",
+    "set-up": "most of the recording is set-up, so this is about what follows",
     "truncated-file": "the file is cut off, so this is about its beginning",
     "merged-file": "several processes are analyzed as one",
     "compile-in-window": "a part of the time is warm-up",

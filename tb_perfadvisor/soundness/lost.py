@@ -99,11 +99,11 @@ def with_lost_work(trace: Trace, work: Int32) -> Soundness:
         trace: The trace.
         work: Events on streams, by start.
     """
-    if is_sampled(trace):
-        return Soundness()
-    launches = unanswered_launches(trace)
     events = trace.events
     busy = union(events.start_ns[work], events.end_ns[work])
+    if is_sampled(trace) or not len(busy):
+        return Soundness()
+    launches = unanswered_launches(trace)
     waits = waiting_calls(trace)
     begun_ns, return_ns = events.start_ns[waits], events.end_ns[waits]
     order = np.argsort(return_ns, kind="stable")

@@ -355,7 +355,8 @@ def _without_impossible(trace: Trace, rows: Int32) -> Trace:
 
 def _without_deepest(trace: Trace) -> Trace:
     """The trace without events that are nested too deeply, with a note."""
-    is_deep = too_deep(trace.events.parent)
+    # A step marker is never lost, however deep the code around it is.
+    is_deep = too_deep(trace.events.parent) & (trace.events.kind != EventKind.STEP)
     if not is_deep.any():
         return trace
     note = Note(

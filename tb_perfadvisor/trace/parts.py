@@ -54,8 +54,8 @@ def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
 
     Args:
         trace: The trace.
-        is_kept: Which events to keep; shape (events,). Of an event that goes, those inside it must
-            go, too.
+        is_kept: Which events to keep; shape (events,). Of an event that goes, those inside it go,
+            too, or have no parent any more.
     """
     new_row = _numbered(is_kept)
     events = {name: column[is_kept] for name, column in asdict(trace.events).items()}

@@ -134,3 +134,11 @@ def test_a_stream_may_wait_for_a_function_of_the_host() -> None:
 def test_a_sample_of_the_events_is_known_as_such(share: float) -> None:
     trace = loop(lost=frozenset({(2, 3)})).source(recorded_calls_share=share).build()
     assert (total_ns(examined(trace).soundness.not_recorded) > 0) is (share > 0.02)
+
+
+def test_kernels_without_time_prove_nothing() -> None:
+    builder = (
+        TraceBuilder().launch(0, us(5), key="a").kernel("empty", us(9), us(9), launched_by="a")
+    )
+    builder.launch(us(20), us(25)).synchronize(us(30), ms(5))
+    assert total_ns(examined(builder.build()).soundness.not_recorded) == 0

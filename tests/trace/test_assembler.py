@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from tb_perfadvisor.errors import InvalidTraceError
+from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.trace import (
     Assembler,
     EventKind,
@@ -15,6 +16,7 @@ from tb_perfadvisor.trace import (
     Trace,
     TrackKind,
 )
+from tb_perfadvisor.trace.nesting import MAX_DEPTH
 from tb_perfadvisor.trace.tables import is_repeated
 
 SOURCE = Source(path="drawn", format="drawn")
@@ -224,3 +226,18 @@ def test_missing_columns_take_no_memory() -> None:
     assert kernels.grid_blocks.tolist() == [-1] * 4
     # Each chunk repeats one value, but they differ.
     assert kernels.registers.tolist() == [64, 64, 32, 32]
+
+
+def test_a_step_marker_is_never_too_deep() -> None:
+    builder = TraceBuilder()
+    depth = MAX_DEPTH + 5
+    for level in range(depth):
+        builder.host(EventKind.PYTHON, f"call {level}", level, 10 * depth - level)
+    builder.step(3, 4 * depth, 5 * depth)
+    builder.host(EventKind.PYTHON, "deepest", 4 * depth + 1, 4 * depth + 2)
+    trace = builder.build()
+    (row,) = trace.rows(EventKind.STEP)
+    assert int(trace.events.step[row]) == 3
+    # Of the calls, those inside 1,024 others are left out.
+    assert len(trace.rows(EventKind.PYTHON)) == MAX_DEPTH
+    assert any(note.id == "too-deeply-nested" for note in trace.notes)

@@ -17,7 +17,7 @@ import msgspec
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.envelope import Envelope, is_present
-from tb_perfadvisor.ingest.json_trace.repair import SPACES, repair_json
+from tb_perfadvisor.ingest.json_trace.repair import SPACES, repair_json, without_bad_value
 
 E = TypeVar("E", bound=msgspec.Struct)
 
@@ -37,6 +37,8 @@ _MAX_HEADER_BYTES = 64_000_000
 _MAX_EVENT_BYTES = 32_000_000
 # Each bracket may be the end of a damaged last event; limits the bytes decoded in these attempts.
 _MAX_EFFORT_BYTES = 50_000_000
+# `nan(0x8000)` for each of the numbers of an event.
+_MAX_BAD_VALUES = 16
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
 _CLOSING = re.compile(rb"\]")
@@ -217,11 +219,19 @@ class Document(Generic[E]):
         return list(self._readable(_values(repaired)))
 
     def _readable(self, values: Iterable[bytes | msgspec.Raw]) -> Iterator[E]:
-        """Decode values to events; counts the values that are not events."""
+        """Decode values to events; counts the values that are not events.
+
+        A value inside an event that is no JSON costs that value, not the event.
+        """
         for value in values:
-            try:
-                yield self._event.decode(value)
-            except _UNREADABLE:
+            text = bytes(value)
+            for _ in range(_MAX_BAD_VALUES):
+                try:
+                    yield self._event.decode(text)
+                    break
+                except _UNREADABLE as error:
+                    text = without_bad_value(text, str(error))
+            else:
                 self.malformed += 1
 
     def _complete(self, tail: bytes) -> list[E]:

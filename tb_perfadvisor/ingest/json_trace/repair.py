@@ -36,3 +36,24 @@ def repair_json(data: bytes) -> bytes:
     text = _DANGLING_COMMA.sub(r"\1", text)
     # A lone half of a surrogate pair (`\ud800`) decodes, but encodes to nothing.
     return text.encode("utf-8", "replace")
+
+
+_PLACE = re.compile(r"\(byte (\d+)\)")
+_VALUE = re.compile(rb"(?<=[:\[,])\s*[^\s\"{}\[\],][^\"{}\[\],]*(?=[,}\]])")
+
+
+def without_bad_value(data: bytes, error: str) -> bytes:
+    """JSON with null in place of the value at which the decoder stopped; empty if none is there.
+
+    Args:
+        data: The JSON.
+        error: The decoder's message, which names the byte.
+    """
+    place = _PLACE.search(error)
+    if place is None:
+        return b""
+    stopped = int(place[1])
+    # The value begins after the last separator, at the byte or a little before it (`-nan(ind)`).
+    begin = max(data.rfind(separator, 0, stopped + 1) for separator in (b":", b"[", b","))
+    value = _VALUE.match(data, begin + 1) if begin >= 0 else None
+    return b"" if value is None else data[: value.start()] + b"null" + data[value.end() :]

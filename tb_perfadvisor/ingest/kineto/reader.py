@@ -36,7 +36,11 @@ from tb_perfadvisor.ingest.kineto.interpret.header import (
     with_contents,
 )
 from tb_perfadvisor.ingest.kineto.interpret.kernels_and_copies import add_copies, add_kernels
-from tb_perfadvisor.ingest.kineto.interpret.links import clamp_overhangs, forward_links
+from tb_perfadvisor.ingest.kineto.interpret.links import (
+    clamp_overhangs,
+    ended_with_callers,
+    forward_links,
+)
 from tb_perfadvisor.ingest.kineto.interpret.merged_processes import (
     by_rank,
     ranks_of_events,
@@ -105,7 +109,10 @@ def _assemble(
     track = _tracks(assembler, collected, rank)
     kind, step = _kinds(collected, texts)
     is_host = events["role"] != Role.DEVICE
-    duration = clamp_overhangs(events["start_ns"], events["duration_ns"], track, is_host)
+    duration, unended = ended_with_callers(
+        events["start_ns"], events["duration_ns"], track, collected.frames
+    )
+    duration = clamp_overhangs(events["start_ns"], duration, track, is_host)
     correlation = np.full(kind.size, -1, dtype=np.int64)
     for part in (collected.runtime, collected.device):
         # Recorders write 0 if there is none. The external id is not a substitute, because an
@@ -146,7 +153,7 @@ def _assemble(
         track_of[events["thread"][is_host]] = track[is_host]
         assembler.add_memory(track=track_of[memory.pop("thread")], **memory)
     source = with_contents(source_of(envelope, source), collected, envelope)
-    devices, notes = devices_of(envelope, collected), notes_of(document, collected)
+    devices, notes = devices_of(envelope, collected), notes_of(document, collected, unended)
     clock_unix_ns = clock_of(envelope, events["start_ns"])
     # Free the columns before `finish`, so that large traces are not in memory twice.
     del collected, events, memory, operators, rank, track, kind, step, is_host, duration

@@ -32,7 +32,8 @@ MAX_EVENTS: Final = 1 << 23
 """A ring of as many events takes 3 GB as a pickle."""
 MAX_BYTES: Final = 1 << 39
 """No device has half a terabyte. Sums of as many events stay below 2^63."""
-_MAX_ADDRESS: Final = 1 << 62
+_MAX_ADDRESS: Final = (1 << 64) - 1
+_HALF: Final = 1 << 63
 _MAX_US: Final = (1 << 62) // 1_000
 _MAX_STACKS: Final = 1 << 18
 """Programs have thousands. Beyond this number, further stacks are unknown."""
@@ -119,7 +120,7 @@ class SnapshotCollector:
         self._budget.keep(1)
         action = _ACTIONS.get(_text(fields.get("action")), Action.OTHER)
         size = _integer(fields.get("size"), MAX_BYTES)
-        address = _integer(fields.get("addr"), _MAX_ADDRESS)
+        address = _address(fields.get("addr"))
         if action != Action.OTHER and (size < 0 or (address < 0 and action in _NEEDS_ADDRESS)):
             self.left_out += 1
             action = Action.OTHER
@@ -148,7 +149,7 @@ class SnapshotCollector:
         self._requested.append(
             requested if 0 <= requested <= size and state != BlockState.FREE else size
         )
-        self._block_address.append(_integer(fields.get("address"), _MAX_ADDRESS))
+        self._block_address.append(_address(fields.get("address")))
         self._block_stack.append(stack)
 
     def add_segment(self, fields: dict[Any, Any], blocks: int) -> None:
@@ -162,7 +163,7 @@ class SnapshotCollector:
         self._segments.append(
             (
                 _device(fields.get("device")),
-                _integer(fields.get("address"), _MAX_ADDRESS),
+                _address(fields.get("address")),
                 max(size, 0),
                 int(expandable) if isinstance(expandable, bool) else -1,
                 blocks,
@@ -304,6 +305,12 @@ def _name(value: Any) -> str:
 def _integer(value: Any, limit: int) -> int:
     """A number that is not negative; -1 for anything else."""
     return value if type(value) is int and 0 <= value <= limit else -1
+
+
+def _address(value: Any) -> int:
+    """An address without its highest bit, which all of Intel's GPUs have set; -1 if unknown."""
+    address = _integer(value, _MAX_ADDRESS)
+    return address - _HALF if address >= _HALF else address
 
 
 def _line(value: Any) -> int:

@@ -393,3 +393,27 @@ def test_absurdly_nested_event_is_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     only = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", ' + deep + b'"ts": 1, "dur": 1}]}'
     with pytest.raises(UnreadableProfileError, match="these are Chrome trace events"):
         read(only)
+
+
+@pytest.mark.parametrize(
+    "bad", ["-nan(ind)", "nan(0x8000)", "1.#IND", "-1.#INF", "0x1p-3", "undefined", "NaNQ"]
+)
+def test_an_argument_that_is_no_json_costs_the_argument(bad: str) -> None:
+    # Kineto prints occupancy and warps without asking whether they are finite.
+    events = [
+        kernel(f"gemm {k}", 10 * k, 8, **{"warps per SM": 4.5, "est. achieved occupancy %": 31})
+        for k in range(6)
+    ]
+    text = to_bytes(events).decode().replace('"warps per SM": 4.5', f'"warps per SM": {bad}', 3)
+    text = text.replace('"est. achieved occupancy %": 31', f'"est. x": [{bad}, 2]', 1)
+    trace = read(text.encode())
+    assert names(trace) == [f"gemm {k}" for k in range(6)]
+    assert trace.events.duration_ns.tolist() == [8_000] * 6
+
+
+def test_an_event_that_is_no_event_is_still_left_out() -> None:
+    events = [event(f"aten::{name}", 4 * k, 2) for k, name in enumerate(("mm", "add", "mul"))]
+    text = to_bytes(events).decode().replace('"name": "aten::add"', '"name" "aten::add"')
+    trace = read(text.encode())
+    assert names(trace) == ["aten::mm", "aten::mul"]
+    assert any(note.id == "malformed-events" for note in trace.notes)

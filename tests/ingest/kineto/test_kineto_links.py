@@ -125,3 +125,68 @@ def test_a_jump_in_the_numbers_is_not_a_sample() -> None:
 
 def test_few_calls_do_not_tell() -> None:
     assert calls(1, 1000, 2000).recorded_calls_share is None
+
+
+def frame(name: str, ts: float, end: float, number: int, caller: int | None) -> dict[str, object]:
+    """A call of a Python function, from and to so many microseconds, as the profiler numbers it."""
+    args = {"Python id": number, "Python parent id": caller}
+    return event(name, ts, round(end - ts, 3), "python_function", args=args)
+
+
+def test_a_call_without_an_end_ends_with_its_caller() -> None:
+    # Both steps call a built-in function whose end was missed, so that it lasts until 100.
+    trace = read(
+        to_bytes(
+            [
+                frame("train", 0, 100, 1, None),
+                frame("forward", 10, 20, 2, 1),
+                frame("my_op", 12, 100, 3, 2),
+                frame("backward", 30, 40, 4, 1),
+                frame("forward 2", 50, 60, 5, 1),
+                frame("my_op 2", 52, 100, 6, 5),
+                frame("relu", 55, 58, 7, 5),
+                frame("load", 70, 90, 8, 1),
+            ]
+        )
+    )
+    events = trace.events
+
+    def span(name: str) -> tuple[int, int]:
+        row = named(trace, name)
+        return int(events.start_ns[row]), int(events.end_ns[row])
+
+    assert span("my_op") == (12_000, 20_000)
+    # Its caller calls something else at 55.
+    assert span("my_op 2") == (52_000, 55_000)
+    parents = {
+        trace.name(row): trace.name(int(events.parent[row]))
+        for row in range(len(events))
+        if events.parent[row] >= 0
+    }
+    assert parents == {
+        "forward": "train",
+        "my_op": "forward",
+        "backward": "train",
+        "forward 2": "train",
+        "my_op 2": "forward 2",
+        "relu": "forward 2",
+        "load": "train",
+    }
+    (note,) = (note for note in trace.notes if note.id == "calls-without-end")
+    assert note.message.startswith("2 calls of Python functions outlast their callers")
+
+
+def test_calls_that_still_run_when_the_recording_ends_stay() -> None:
+    trace = read(
+        to_bytes(
+            [
+                frame("train", 0, 100, 1, None),
+                frame("forward", 60, 100, 2, 1),
+                frame("relu", 70, 100, 3, 2),
+                # Its caller is on no record.
+                frame("other", 90, 100, 4, 77),
+            ]
+        )
+    )
+    assert trace.events.end_ns.tolist() == [100_000] * 4
+    assert not any(note.id == "calls-without-end" for note in trace.notes)

@@ -158,3 +158,23 @@ def test_more_events_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UnreadableProfileError, match="more than 5 events") as caught:
         read(drawn().pickled())
     assert "max_entries" in caught.value.hint
+
+
+def test_addresses_of_intels_gpus_have_their_highest_bit_set() -> None:
+    # 0xff00000000200000 and on: 100, 200 and 300 MiB are alive at the end, and 300 were freed.
+    base = 0xFF00_0000_0020_0000
+    entries = []
+    for number, (size, is_freed) in enumerate([(100, 0), (200, 0), (300, 1), (300, 0)]):
+        address = base + number * 400 * MIB
+        entry = {"addr": address, "size": size * MIB, "stream": 0, "frames": []}
+        entries.append({**entry, "action": "alloc", "time_us": 10 + number})
+        if is_freed:
+            entries.append({**entry, "action": "free_completed", "time_us": 20})
+    data = pickle.dumps({"segments": [], "device_traces": [entries]})
+    trace = read(data)
+    assert trace.snapshot is not None
+    events = trace.snapshot.events
+    assert len(events.at_ns) == 5
+    assert not any(note.id == "damaged-snapshot" for note in trace.notes)
+    # The highest bit is left out, so that addresses fit into signed integers.
+    assert events.address.tolist()[0] == 0x7F00_0000_0020_0000

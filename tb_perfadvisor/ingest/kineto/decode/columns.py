@@ -42,6 +42,8 @@ class KinetoColumns(Struct):
     device: Columns
     collectives: Columns
     memory: Columns
+    frames: Columns
+    """Calls of Python functions: row, and the file's numbers of the frame and of its caller."""
     categories: list[str]
     threads: list[tuple[Any, Any]]
     """The distinct pairs (pid, tid)."""
@@ -115,6 +117,7 @@ class KinetoCollector:
             device=device,
             collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
             memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
+            frames=_joined(parts.pop("frames", []), ("row", "frame", "caller")),
             categories=categories,
             threads=threads,
             process_names=self._process_names,
@@ -180,6 +183,7 @@ class KinetoCollector:
             (Role.OPERATOR, self._add_operators),
             (Role.RUNTIME, self._add_runtime),
             (Role.DEVICE, self._add_device),
+            (Role.PYTHON, self._add_frames),
         ):
             is_kind = role == kind
             rows = np.flatnonzero(is_kind)
@@ -187,7 +191,7 @@ class KinetoCollector:
                 chosen = compress(events, is_kind.tolist())
                 arguments = [event.args or _NO_ARGUMENTS for event in chosen]
                 add(arguments, rows + first)
-                if kind is not Role.RUNTIME:
+                if kind in (Role.OPERATOR, Role.DEVICE):
                     self._add_collectives(arguments, rows + first)
 
     def _add_operators(self, arguments: list[Arguments], rows: Column) -> None:
@@ -210,6 +214,11 @@ class KinetoCollector:
         correlation = to_integers([a.correlation for a in arguments])
         kernel = indices(self._texts, [a.kernel for a in arguments])
         self._part("runtime", {"row": rows, "correlation": correlation, "kernel": kernel})
+
+    def _add_frames(self, arguments: list[Arguments], rows: Column) -> None:
+        frame = to_integers([a.python_id for a in arguments])
+        caller = to_integers([a.python_parent for a in arguments])
+        self._part("frames", {"row": rows, "frame": frame, "caller": caller})
 
     def _add_device(self, arguments: list[Arguments], rows: Column) -> None:
         columns = {

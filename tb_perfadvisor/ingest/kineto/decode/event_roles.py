@@ -18,13 +18,15 @@ class Role(IntEnum):
     """Events on a device's stream, with device, stream and correlation."""
     PLAIN = 4
     """Host events of which only name and time are used."""
+    PYTHON = 5
+    """Calls of Python functions, with the calls that they are inside."""
 
 
 _OLD_AND_NEW: dict[str, Role] = {
     "cpu_op": Role.OPERATOR,
     "Operator": Role.OPERATOR,
     "user_annotation": Role.OPERATOR,
-    "python_function": Role.PLAIN,
+    "python_function": Role.PYTHON,
     "overhead": Role.PLAIN,
     "Runtime": Role.RUNTIME,
     "kernel": Role.DEVICE,

@@ -31,6 +31,8 @@ _SPELLING = {
     "shared_memory": "shared memory",
     "occupancy": "est. achieved occupancy %",
     "warps_per_multiprocessor": "warps per SM",
+    "python_id": "Python id",
+    "python_parent": "Python parent id",
     "address": "Addr",
     "change": "Bytes",
     "device_type": "Device Type",
@@ -66,6 +68,9 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     forward_thread: Any = None
     module_hierarchy: Any = None
     call_stack: Any = None
+    # Frames of Python.
+    python_id: Any = None
+    python_parent: Any = None
     # Calls of the runtime.
     kernel: Any = None
     # Kernels and copies.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
 Int64 = NDArray[np.int64]
@@ -47,6 +49,51 @@ def clamp_overhangs(
         end[clamp] = reach[clamp]
     result[order] = end - start
     return result
+
+
+def ended_with_callers(
+    start_ns: Int64, duration_ns: Int64, track: NDArray[np.int32], frames: Mapping[str, Int64]
+) -> tuple[Int64, int]:
+    """Shorten calls of Python functions that outlast their callers, which the file states.
+
+    A call whose end the profiler missed lasts until the recording ends, so by its times all that
+    follows would be inside it. It ended when its caller did, or called something else, at the
+    latest.
+
+    Returns:
+        The durations, shape (n,), and how many calls were shortened.
+    """
+    row, numbers = frames["row"], frames["frame"]
+    known = np.flatnonzero(numbers >= 0)
+    if not len(known):
+        return duration_ns, 0
+    order = known[np.argsort(numbers[known], kind="stable")]
+    slot = np.minimum(np.searchsorted(numbers[order], frames["caller"]), len(order) - 1)
+    caller = np.where(numbers[order[slot]] == frames["caller"], order[slot], -1)
+    start, end = start_ns[row], start_ns[row] + duration_ns[row]
+    is_called = (caller >= 0) & (track[row[caller]] == track[row]) & (start >= start[caller])
+    late = np.flatnonzero(is_called & (end > end[caller] + ROUNDING_NS))
+    # Without an end, a call lasts as long as the last event of its thread.
+    last_ns = np.full(int(track.max()) + 1, 0)
+    np.maximum.at(last_ns, track[row], end)
+    late = np.union1d(late, np.flatnonzero(is_called & (end >= last_ns[track[row]] - ROUNDING_NS)))
+    # The next call by the same caller.
+    among = np.flatnonzero(is_called & is_in(caller, distinct(caller[late])))
+    among = among[np.lexsort((start[among], caller[among]))]
+    is_next = caller[among[1:]] == caller[among[:-1]]
+    until = end.copy()
+    until[among[:-1][is_next]] = start[among[1:][is_next]]
+    end[late] = np.minimum(end[late], np.maximum(until[late], start[late]))
+    called = np.flatnonzero(is_called)
+    for _ in range(_MAX_PASSES):
+        over = called[end[called] > end[caller[called]] + ROUNDING_NS]
+        if not len(over):
+            break
+        end[over] = np.maximum(end[caller[over]], start[over])
+    shorter = end < start + duration_ns[row]
+    result = duration_ns.copy()
+    result[row] = end - start
+    return result, int(np.count_nonzero(shorter))
 
 
 def forward_links(

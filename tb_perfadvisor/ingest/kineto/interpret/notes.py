@@ -10,8 +10,14 @@ from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.note import Note
 
 
-def notes_of(document: Document[Any], collected: KinetoColumns) -> tuple[Note, ...]:
-    """All notes, in descending order of severity."""
+def notes_of(document: Document[Any], collected: KinetoColumns, unended: int) -> tuple[Note, ...]:
+    """All notes, in descending order of severity.
+
+    Args:
+        document: The file.
+        collected: Its events.
+        unended: Calls of Python functions that outlasted their callers.
+    """
     notes = damage_notes(document, document.malformed + collected.malformed)
     if not collected.events["name"].size:
         notes.append(
@@ -22,6 +28,17 @@ def notes_of(document: Document[Any], collected: KinetoColumns) -> tuple[Note, .
                 "With a schedule, the program must run long enough to reach an active step: "
                 "prof.step() ends a step. Without a schedule, call the code inside the profiler's "
                 "`with` block.",
+            )
+        )
+    if unended:
+        calls = "1 call of a Python function outlasts its caller"
+        if unended > 1:
+            calls = f"{unended:,} calls of Python functions outlast their callers"
+        notes.append(
+            Note(
+                "calls-without-end",
+                "info",
+                f"{calls}, because the profiler missed the end. They end with their callers now.",
             )
         )
     if collected.unknown_categories:

@@ -33,6 +33,7 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
     whole_steps,
     without_missing_end,
 )
+from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.core.steps.windows import (
     Pace,
     Side,
@@ -235,11 +236,13 @@ def _without_steps(
     recorded_from_ns: int,
     excluded: tuple[Excluded, ...],
 ) -> Steps:
-    """The whole window as one. It begins with the wait for the first work's batch, if any."""
+    """The whole window as one, without set-up, and with the wait for the first work's batch."""
     start, end = recorded_span(trace, timeline)
     fetch = fetch_before_work(trace, timeline)
     if recorded_from_ns > start:
         start = min(recorded_from_ns, end)
+    elif (set_up := find_set_up(trace, timeline)) is not None:
+        start = set_up.end_ns
     elif fetch is not None:
         start = min(start, int(trace.events.start_ns[fetch.row]))
     none = np.empty(0, dtype=np.int64)
