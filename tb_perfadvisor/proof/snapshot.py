@@ -32,6 +32,7 @@ _MOST_FILES: Final = 100_000
 _MANY_FILES: Final = 5_000
 """A directory with more files, and no Python code among them, is linked as one."""
 _LEFT_OUT: Final = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".mypy_cache"})
+_OF_REPOSITORY: Final = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"})
 _WEIGHTS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".h5", ".keras", ".npz", ".pkl")
 """Programs write such files, some of them by code that `checkout_guard` does not see."""
 _OUTPUTS: Final = (".pt.trace.json", ".pt.trace.json.gz", ".xplane.pb", ".trace.json.gz")
@@ -241,9 +242,12 @@ def _linked(path: Path) -> Linked | None:
 
 
 def safe_environment(snapshot: Snapshot, copy: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The environment with paths of the checkout's code replaced by those of a copy."""
+    """The environment with paths of the checkout's code replaced by those of a copy.
+
+    Hooks of git name its repository, which git would then use in the copy.
+    """
     return {
-        **given,
+        **{name: value for name, value in given.items() if name not in _OF_REPOSITORY},
         **{
             name: os.pathsep.join(
                 path_in_copy(snapshot, copy, part) for part in given[name].split(os.pathsep)

@@ -192,8 +192,7 @@ def _shorten(graph: Graph, edges: _Edges, fixes: Sequence[Shorten]) -> None:
     for fix in fixes:
         nodes = node_of[fix.rows]
         inside = nodes >= 0
-        nodes, duration_ns = nodes[inside], fix.duration_ns[inside]
-        edges.duration_ns[nodes] = np.minimum(edges.duration_ns[nodes], duration_ns)
+        np.minimum.at(edges.duration_ns, nodes[inside], fix.duration_ns[inside])
 
 
 def _release(graph: Graph, edges: _Edges, rows: Int32) -> None:

@@ -87,6 +87,14 @@ def test_only_removed_host_code_includes_recording() -> None:
     )
 
 
+def test_no_more_stays_unproven_than_is_expected() -> None:
+    # Of 100 us, a replay does not show 80. Recording costs 60, so 40 us are expected.
+    parts = Saving(0, us(100), us(1000), CLAIMS, "simulated", (Remove(CLAIMS),), unproven_ns=us(80))
+    found = final(parts, steps())
+    assert (found.recording_ns, found.expected_ns) == (us(60), us(40))
+    assert found.unproven_ns == us(40)
+
+
 def test_marginal_savings_do_not_include_it_either() -> None:
     facts = steps()
     first, second = single(0, us(500)), single(ms(1), ms(1) + us(500))

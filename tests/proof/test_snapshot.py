@@ -281,6 +281,8 @@ def test_paths_of_code_lead_into_the_copy(checkout: Path, tmp_path: Path) -> Non
         ):
             assert path_in_copy(taken, copy, same) == same
         given = {"PYTHONPATH": f"{checkout / 'package'}{os.pathsep}lib", "HOME": str(checkout)}
+        given |= {"GIT_DIR": str(checkout / ".git"), "GIT_WORK_TREE": str(checkout)}
+        given |= {"GIT_INDEX_FILE": ".git/index"}
         made = safe_environment(taken, copy, given)
         assert made == {
             "PYTHONPATH": f"{copy / 'package'}{os.pathsep}lib",

@@ -192,3 +192,21 @@ def test_equal_questions_are_replayed_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert steps.saved_ns(halves) == saved > 0
     assert steps.saved_ns(thirds) > saved
     assert steps.saved_ns(halves, thirds) == steps.saved_ns(thirds)
+
+
+def test_work_that_is_shortened_twice_takes_the_shorter_time() -> None:
+    steps, trace = fit(HEALTHY)
+    kernels = trace.rows(EventKind.KERNEL)
+    duration_ns = trace.events.duration_ns[kernels]
+    halves, thirds = (Shorten(kernels, duration_ns // divisor) for divisor in (2, 3))
+    saved = steps.saved_ns(thirds)
+    # Of 2 kernels of 9 ms in 2 steps, a third stays.
+    assert saved == pytest.approx(2 * 6_000_000, rel=0.01)
+    for fixes in ((halves, thirds), (thirds, halves)):
+        assert steps.saved_ns(*fixes) == saved
+    for divisors in ((2, 3), (3, 2)):
+        twice = Shorten(
+            np.concatenate((kernels, kernels)),
+            np.concatenate([duration_ns // divisor for divisor in divisors]),
+        )
+        assert steps.saved_ns(twice) == saved

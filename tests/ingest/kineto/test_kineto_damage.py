@@ -127,6 +127,16 @@ def test_endless_white_space_ends() -> None:
         assert len(trace.events) <= 1
 
 
+@pytest.mark.parametrize(
+    ("duration", "malformed"), [(b"0", 0), (b"0.0", 0), (b"-1", 1), (b"null", 1)]
+)
+def test_an_event_without_length_is_sound(duration: bytes, malformed: int) -> None:
+    trace = read(SOUND.replace(b'"dur": 8.5', b'"dur": ' + duration))
+    assert names(trace) == ALL
+    assert trace.events.duration_ns.tolist()[1] == 0
+    assert [note.message[:12] for note in trace.notes] == ["1 event was "] * malformed
+
+
 def test_unreadable_event_does_not_affect_others() -> None:
     damaged = SOUND.replace(b'"name": "aten::mm"', b'"name": "aten::mm')
     trace = read(damaged)

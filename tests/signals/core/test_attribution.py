@@ -173,6 +173,28 @@ def test_idle_after_the_launch_latency_is_queued() -> None:
     }
 
 
+def test_a_launch_call_explains_no_gap_before_its_own() -> None:
+    # The call of `other` lasts from 5 to 95. In the gap from 10 to 40, `main` prepares the work
+    # that comes next. In the gap from 70 to 100, what comes next waits for the call.
+    trace = (
+        TraceBuilder()
+        .step(1, us(0), us(200))
+        .launch(us(0), us(1), key="first")
+        .kernel("a", us(1), us(10), launched_by="first")
+        .launch(us(5), us(95), thread="other", key="last")
+        .operator("aten::item", us(10), us(38), launches=False)
+        .launch(us(38), us(39), key="second")
+        .kernel("b", us(40), us(70), launched_by="second")
+        .kernel("c", us(100), us(200), launched_by="last")
+        .build()
+    )
+    assert totals_us(trace) == {
+        "compute-unknown": 9 + 30 + 100,
+        "framework": 28,
+        "launching": 1 + 2 + 30,
+    }
+
+
 def test_idle_belongs_to_the_thread_that_launched_the_next_event() -> None:
     # `autograd` launches the second kernel: its compiling counts, the fetch of `other` does not.
     assert drawn(
