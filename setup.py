@@ -116,6 +116,7 @@ setup(
             "py.typed",
             "static/*",
             "advice/*.toml",
+            "rules/*/*.toml",
             "hardware/devices.toml",
             "hardware/tpu_shape_costs.toml",
             "training/metrics.toml",

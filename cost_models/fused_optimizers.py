@@ -2,7 +2,7 @@
 
     python -m cost_models.fused_optimizers
 
-The shares that it prints are those of `rules/launch/optimizer_loop.py`. It runs for a minute; keep
+The shares that it prints are those of `rules/launch/optimizer.py`. It runs for a minute; keep
 the machine idle meanwhile.
 """
 

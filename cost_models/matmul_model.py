@@ -31,10 +31,8 @@ from numpy.typing import NDArray
 from scripts.pinned_tools import default_folder, python_with_tools
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.compute.low_occupancy import LowOccupancy
-from tb_perfadvisor.rules.compute.slow_matmul import SlowMatmul
-from tb_perfadvisor.rules.precision.misaligned_shapes import MisalignedShapes
-from tb_perfadvisor.rules.precision.tensor_cores_idle import TensorCoresIdle
+from tb_perfadvisor.rules.compute.kernels import LowOccupancy, SlowMatmul
+from tb_perfadvisor.rules.precision.matrix_products import MisalignedShapes, TensorCoresIdle
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, times_in_format
 from tb_perfadvisor.signals.work.roofline import roofline

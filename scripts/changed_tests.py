@@ -44,7 +44,9 @@ def tests_of(changed: list[str]) -> list[str]:
     """The test files to run for some changed files, as paths relative to the root."""
     tests = test_files()
     near: dict[str, tuple[int, int]] = {path: (0, 0) for path in changed if path in tests}
-    for path in changed:
+    # A table belongs to the module beside it.
+    modules = [re.sub(r"\.toml$", ".py", path) for path in changed]
+    for path in (path for path in modules if (ROOT / path).is_file()):
         if path.endswith(".py") and path not in tests:
             for test, distance in distances(path).items():
                 near[test] = min(distance, near.get(test, distance))

@@ -3,8 +3,8 @@
     python scripts/rule.py input-stall
     python scripts/rule.py cudnn-benchmark-off --category compute
 
-A new rule is three files: the rule with the skeleton of its page, a test that draws the slow
-trace and the fixed one, and a fragment of the changelog. Its test fails until `check` is written.
+A new rule is three files: the rule, its page, and a test that draws the slow trace and the fixed
+one. Its test fails until `check` is written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from tb_perfadvisor.rules.base import Category
+from tb_perfadvisor.rules.registry import builtin_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES = ROOT / "tb_perfadvisor" / "rules"
@@ -33,32 +34,7 @@ from tb_perfadvisor.signals import Need, Signals
 
 
 class {class_name}(Rule):
-    """TODO: the failing state in one sentence.
-
-    What it finds
-    -------------
-    TODO: what is in the trace when this is wrong.
-
-    Why it matters
-    --------------
-    TODO: why it costs time.
-
-    How it is measured
-    ------------------
-    TODO: what low, expected and high are, and which time they claim.
-
-    When to ignore
-    --------------
-    TODO: when it is meant to be so.
-
-    How to verify
-    -------------
-    TODO: what a new profile shows after the fix.
-
-    References:
-    ----------
-    TODO: documentation or measurements that the rule rests on.
-    """
+    """TODO: the failing state in one sentence."""
 
     id = "{rule_id}"
     title = "TODO: what to do, as an imperative"
@@ -107,16 +83,31 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find({class_name}, SLOW, settings={{"minimum_share": 0.39}}) or ()) == 1
 '''
 
-FRAGMENT = "In preview, **{rule_id}**: TODO: what it finds.\n"
+PAGE = '''[{rule_id}.page]
+finds = """
+TODO: what is in the trace when this is wrong."""
+matters = """
+TODO: why it costs time."""
+measured = """
+TODO: what low, expected and high are, and which time they claim."""
+ignore = "TODO: when it is meant to be so."
+verify = "TODO: what a new profile shows after the fix."
+references = "TODO: documentation or measurements that the rule rests on."
+'''
 
 
-def find_module(rule_id: str) -> Path | None:
-    """The file of a rule that exists."""
-    return next(RULES.glob(f"*/{rule_id.replace('-', '_')}.py"), None)
+def test_of(rule_id: str) -> Path | None:
+    """The file that calls `check_rule` for a rule that exists."""
+    names = [rule.__name__ for rule in builtin_rules() if rule.id == rule_id]
+    if not names:
+        return None
+    tests = sorted((ROOT / "tests" / "rules").glob("*.py"))
+    called = re.compile(rf"check_rule\(\s*{names[0]}\b")
+    return next((path for path in tests if called.search(path.read_text("utf-8"))), None)
 
 
 def create(rule_id: str, category: str) -> list[Path]:
-    """Write the rule, its test and its changelog fragment.
+    """Write the rule, its page and its test.
 
     Returns:
         The new files.
@@ -130,22 +121,19 @@ def create(rule_id: str, category: str) -> list[Path]:
     }
     contents = {
         RULES / category / f"{module}.py": RULE,
+        RULES / category / f"{module}.toml": PAGE,
         ROOT / "tests" / "rules" / f"test_{module}.py": TEST,
-        ROOT / "changelog.d" / f"{rule_id}.new_rule.md": FRAGMENT,
     }
     for path, template in contents.items():
         path.write_text(template.format_map(names), encoding="utf-8", newline="\n")
     return list(contents)
 
 
-def run_tests(rule_id: str) -> int:
+def run_tests(test: Path) -> int:
     """Run the rule's own tests and those that every rule must pass."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     pytest += ["-m", "not corpus and not frameworks"]
-    own = [f"tests/rules/test_{rule_id.replace('-', '_')}.py"]
-    shared = ["tests/promises/test_rules.py", "-k", f"[{rule_id}]"]
-    status = subprocess.call([*pytest, *own], cwd=ROOT)
-    return status or subprocess.call([*pytest, *shared], cwd=ROOT)
+    return subprocess.call([*pytest, str(test), "tests/promises/test_rules.py"], cwd=ROOT)
 
 
 def main() -> int:
@@ -155,8 +143,8 @@ def main() -> int:
     parser.add_argument("--category", default="", choices=["", *get_args(Category)])
     arguments = parser.parse_args()
     rule_id: str = arguments.id
-    if find_module(rule_id):
-        return run_tests(rule_id)
+    if test := test_of(rule_id):
+        return run_tests(test)
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", rule_id):
         parser.error(f"{rule_id!r} is no id: write words in lower case, joined by hyphens")
     if not arguments.category:

@@ -1,1 +1,1 @@
-"""One rule, one file: each reads signals and yields findings."""
+"""Rules, by category and idea: each reads signals and yields findings."""

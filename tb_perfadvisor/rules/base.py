@@ -1,7 +1,8 @@
 """What a rule is: it declares what it needs, reads signals and yields findings.
 
-A rule opens no file, prints nothing and knows no other rule. Its class docstring is its page with
-the sections of `SECTIONS`; the page generator appends id, limits and needs.
+A rule opens no file, prints nothing and knows no other rule. Its docstring says what it finds in a
+sentence. The sections of its page are in the TOML file beside its module, or follow in the
+docstring; the page generator appends id, limits and needs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.amounts import share_of_window
+from tb_perfadvisor.rules.entries import HEADINGS, page
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals, why_missing
 
@@ -33,14 +35,8 @@ Category = Literal[
     "steps",
 ]
 
-SECTIONS = (
-    "What it finds",
-    "Why it matters",
-    "How it is measured",
-    "When to ignore",
-    "How to verify",
-    "References",
-)
+SECTIONS = tuple(HEADINGS.values())
+"""The headings of a page."""
 
 
 class Limit(Struct, frozen=True):
@@ -113,7 +109,9 @@ class Rule(ABC):
 
     @classmethod
     def sections(cls) -> dict[str, str]:
-        """The docstring's sections: heading to text."""
+        """The sections of the page: heading to text."""
+        if pages := page(cls.__module__, cls.id):
+            return pages
         text = inspect.getdoc(cls) or ""
         parts = re.split(r"^([A-Z][^\n]*)\n-{3,}$", text, flags=re.MULTILINE)
         return {

@@ -10,12 +10,14 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model.evidence import TableEvidence
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
-from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
-from tb_perfadvisor.rules.compute.unfused_attention import UnfusedAttention
-from tb_perfadvisor.rules.compute.unfused_operators import UnfusedOperators
+from tb_perfadvisor.rules.compute.forms import (
+    LayoutConversion,
+    RedundantCopies,
+    UnfusedAttention,
+    UnfusedOperators,
+)
 from tb_perfadvisor.rules.finding import Finding, Table
-from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
+from tb_perfadvisor.rules.input.copies import PageableCopies
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.device.recomputation import recomputation

@@ -8,11 +8,11 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
-from tb_perfadvisor.rules.compute.dominant_operators import DominantOperators
+from tb_perfadvisor.rules.compute.kernels import DominantOperators
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.input.input_shares_cores import InputSharesCores
-from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
-from tb_perfadvisor.rules.launch.optimizer_loop import OptimizerLoop
+from tb_perfadvisor.rules.input.loading import InputSharesCores
+from tb_perfadvisor.rules.launch.eager import ManyTinyOperators
+from tb_perfadvisor.rules.launch.optimizer import OptimizerLoop
 from tb_perfadvisor.testing import find
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tb_perfadvisor.api import load
-from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
-from tb_perfadvisor.rules.input.loader_in_main_process import LoaderInMainProcess
-from tb_perfadvisor.rules.input.slow_batch import SlowBatch
+from tb_perfadvisor.rules.input.loading import LoaderInMainProcess
+from tb_perfadvisor.rules.input.stalls import HostPreprocessing, SlowBatch
 from tb_perfadvisor.testing import find
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
-from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
-from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
+from tb_perfadvisor.rules.communication.overlap import ExposedCommunication
+from tb_perfadvisor.rules.communication.transfers import LongAllReduce
+from tb_perfadvisor.rules.xla.utilization import PaddedShapes
 from tb_perfadvisor.testing import find, run_of
 from tb_perfadvisor.testing.compiled.profile import step_ps
 from tb_perfadvisor.testing.synthetic import (

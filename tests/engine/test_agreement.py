@@ -5,8 +5,7 @@ from __future__ import annotations
 from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.engine.agreement import agreeing
 from tb_perfadvisor.engine.analysis import RankedFinding
-from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
-from tb_perfadvisor.rules.communication.late_gradient_bucket import LateGradientBucket
+from tb_perfadvisor.rules.communication.overlap import ExposedCommunication, LateGradientBucket
 from tb_perfadvisor.rules.finding import Finding
 
 LARGER = Remedy(text="Use larger buckets.", snippet="bucket_cap_mb = 100", sets="bucket-size")

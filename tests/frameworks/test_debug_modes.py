@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import load
-from tb_perfadvisor.rules.launch.debug_mode import DebugMode
+from tb_perfadvisor.rules.launch.switched_on import DebugMode
 from tb_perfadvisor.signals import Signals
 
 PROGRAM = """

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import load
-from tb_perfadvisor.rules.launch.graph_breaks import GraphBreaks
-from tb_perfadvisor.rules.launch.recompilation import Recompilation
+from tb_perfadvisor.rules.launch.compilation import GraphBreaks, Recompilation
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions, graph_breaks
 from tb_perfadvisor.signals.recording.availability import why_missing

@@ -22,14 +22,20 @@ LINT = "from importlinter.cli import lint_imports_command as lint; lint()"
 
 # Of each category, so that one that the contract does not name is noticed.
 TWO_RULES = [
-    sorted({rule.__module__ for rule in builtin_rules() if rule.category == category})[:2]
+    modules[:2]
     for category in sorted({rule.category for rule in builtin_rules()})
+    if len(
+        modules := sorted(
+            {rule.__module__ for rule in builtin_rules() if rule.category == category}
+        )
+    )
+    > 1
 ]
 FORMATS = [path.parent.name for path in sorted(INGEST.glob("*/format.py"))]
 DECIDING = [
     *("tb_perfadvisor.engine.ranking", "tb_perfadvisor.engine.savings.simulated"),
     *("tb_perfadvisor.comparison.compare", "tb_perfadvisor.comparison.credit"),
-    *("tb_perfadvisor.whatif.replay", "tb_perfadvisor.rules.input.input_stall"),
+    *("tb_perfadvisor.whatif.replay", "tb_perfadvisor.rules.input.stalls"),
     "tb_perfadvisor.rules.savings.input_rate",
 ]
 CROSSING = {

@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 
 from scripts import changed_tests, demo, rule
-from tb_perfadvisor.rules.base import SECTIONS, Rule
+from tb_perfadvisor.rules.entries import HEADINGS, tomllib
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tb_perfadvisor"
 
 
 def test_a_changed_module_runs_the_tests_that_are_named_like_it_or_import_it() -> None:
-    tests = changed_tests.tests_of(["tb_perfadvisor/rules/input/input_stall.py"])
+    tests = changed_tests.tests_of(["tb_perfadvisor/rules/input/stalls.py"])
     assert "tests/rules/test_input_stall.py" in tests
     assert "tests/promises/test_rules.py" in tests, "every rule must keep the contract"
     assert "tests/promises/test_advice.py" in tests, "a rule names changes of the catalog"
     assert "tests/promises/test_advice.py" in changed_tests.tests_of(
         ["tb_perfadvisor/advice/input.toml"]
+    )
+    assert "tests/promises/test_rules.py" in changed_tests.tests_of(
+        ["tb_perfadvisor/rules/input/stalls.toml"]
     )
     assert "tests/rules/test_step_gap.py" not in tests
     assert "tests/trace/test_intervals.py" in changed_tests.tests_of(
@@ -70,25 +73,23 @@ def test_a_new_rule_is_three_files_that_parse(
 ) -> None:
     monkeypatch.setattr(rule, "ROOT", tmp_path)
     monkeypatch.setattr(rule, "RULES", tmp_path / "rules")
-    for folder in ("rules/compute", "tests/rules", "changelog.d"):
+    for folder in ("rules/compute", "tests/rules"):
         (tmp_path / folder).mkdir(parents=True)
     paths = rule.create("cudnn-benchmark-off", "compute")
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         "rules/compute/cudnn_benchmark_off.py",
+        "rules/compute/cudnn_benchmark_off.toml",
         "tests/rules/test_cudnn_benchmark_off.py",
-        "changelog.d/cudnn-benchmark-off.new_rule.md",
     ]
-    for path in paths[:2]:
+    for path in (paths[0], paths[2]):
         text = path.read_text(encoding="utf-8")
         compile(text, str(path), "exec")
         assert "CudnnBenchmarkOff" in text
 
 
 def test_the_skeleton_of_a_rule_has_the_sections_of_a_page() -> None:
-    names = {"rule_id": "a-b", "category": "compute", "module": "a_b", "class_name": "AB"}
-    code: dict[str, type[Rule]] = {}
-    exec(compile(rule.RULE.format_map(names), "a_b.py", "exec"), code)
-    assert list(code["AB"].sections()) == list(SECTIONS)
+    page = tomllib.loads(rule.PAGE.format_map({"rule_id": "a-b"}))
+    assert list(page["a-b"]["page"]) == list(HEADINGS)
 
 
 def test_a_taken_port_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.launch.allocator_churn import AllocatorChurn
+from tb_perfadvisor.rules.launch.switched_on import AllocatorChurn
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, us
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace

@@ -4,8 +4,7 @@ import numpy as np
 from msgspec.structs import fields, replace
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
-from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
+from tb_perfadvisor.rules.launch.waits import BackwardSynchronization, DeviceSynchronization
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, host, operator
 from tb_perfadvisor.trace import EventKind, Trace

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.xla.barrier_wait import BarrierWait
+from tb_perfadvisor.rules.xla.transfers import BarrierWait
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind

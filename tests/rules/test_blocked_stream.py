@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.blocked_stream import BlockedStream
+from tb_perfadvisor.rules.launch.waits import BlockedStream
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait
 from tb_perfadvisor.testing import check_rule, find, host
 from tb_perfadvisor.trace import EventKind

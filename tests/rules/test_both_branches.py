@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.both_branches import BothBranches
+from tb_perfadvisor.rules.xla.faster_operations import BothBranches
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Trace

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.broadcast_overhead import BroadcastOverhead
+from tb_perfadvisor.rules.xla.moved_elements import BroadcastOverhead
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.program_values import drawn, program

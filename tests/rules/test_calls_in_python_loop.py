@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Machine
-from tb_perfadvisor.rules.launch.calls_in_python_loop import CallsInPythonLoop
-from tb_perfadvisor.rules.launch.single_step_dispatch import SingleStepDispatch
+from tb_perfadvisor.rules.launch.launching import CallsInPythonLoop, SingleStepDispatch
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol

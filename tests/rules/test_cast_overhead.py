@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.precision.cast_overhead import CastOverhead
+from tb_perfadvisor.rules.precision.wide_numbers import CastOverhead
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily

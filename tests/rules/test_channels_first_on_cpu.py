@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Made, Program
-from tb_perfadvisor.rules.compute.channels_first_on_cpu import ChannelsFirstOnCpu
+from tb_perfadvisor.rules.compute.forms import ChannelsFirstOnCpu
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import Trace

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.checked_numbers import CheckedNumbers
+from tb_perfadvisor.rules.launch.switched_on import CheckedNumbers
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.trace import Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.communication.exposed_communication import OVERLAPPED
+from tb_perfadvisor.rules.communication.overlap import OVERLAPPED
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.workload.workload import (
     SERVERS,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.data_parallel import DataParallel
+from tb_perfadvisor.rules.communication.redundancy import DataParallel
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import host, operator
 from tb_perfadvisor.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.data_shuffling import DataShuffling
+from tb_perfadvisor.rules.xla.moved_elements import DataShuffling
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tests.support.program_values import MODULE, drawn, program

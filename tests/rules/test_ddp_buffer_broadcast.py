@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.ddp_buffer_broadcast import DdpBufferBroadcast
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.communication.redundancy import DdpBufferBroadcast
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import collective, host, operator
 

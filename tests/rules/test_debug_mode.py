@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.debug_mode import DebugMode
+from tb_perfadvisor.rules.launch.switched_on import DebugMode
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.trace import Trace
 

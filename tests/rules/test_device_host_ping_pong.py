@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.placement.device_host_ping_pong import DeviceHostPingPong
+from tb_perfadvisor.rules.placement.devices import DeviceHostPingPong
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, copy, host, operator
 from tb_perfadvisor.trace import CopyDirection, EventKind

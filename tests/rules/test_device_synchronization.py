@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.finding import Finding, Saving, Table
-from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
+from tb_perfadvisor.rules.launch.waits import DeviceSynchronization
 from tb_perfadvisor.rules.savings import synchronization
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.testing.symbols import Symbol, host

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.compute.dominant_kernel import DominantKernel
+from tb_perfadvisor.rules.compute.kernels import DominantKernel
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import operator
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.compute.dominant_operators import DominantOperators
+from tb_perfadvisor.rules.compute.kernels import DominantOperators
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, operator
 from tb_perfadvisor.testing.builder import ms

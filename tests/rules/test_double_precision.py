@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.machine.facts import Facts, Made, Program
-from tb_perfadvisor.rules.precision.double_precision import DoublePrecision
+from tb_perfadvisor.rules.precision.wide_numbers import DoublePrecision
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import kernel

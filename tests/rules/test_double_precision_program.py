@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.precision.double_precision_program import DoublePrecisionProgram
+from tb_perfadvisor.rules.precision.wide_numbers import DoublePrecisionProgram
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import EventKind

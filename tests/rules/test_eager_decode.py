@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.launch.eager_decode import EagerDecode
+from tb_perfadvisor.rules.launch.eager import EagerDecode
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.server_trace import Served, server_trace

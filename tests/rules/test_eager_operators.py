@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.launch.eager_operators import EagerOperators
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.eager import EagerOperators
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import Symbol

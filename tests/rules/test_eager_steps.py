@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_perfadvisor.rules.launch.eager_steps import EagerSteps
-from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
+from tb_perfadvisor.rules.launch.eager import EagerSteps, ManyTinyOperators
 from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us

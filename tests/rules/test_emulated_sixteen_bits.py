@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.precision.emulated_sixteen_bits import EmulatedSixteenBits
+from tb_perfadvisor.rules.precision.wide_numbers import EmulatedSixteenBits
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, kernel, ms
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.expert_imbalance import ExpertImbalance
-from tb_perfadvisor.rules.communication.straggler import Straggler
+from tb_perfadvisor.rules.communication.imbalance import ExpertImbalance, Straggler
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of

@@ -5,9 +5,9 @@ from typing import Literal
 import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule
-from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
+from tb_perfadvisor.rules.communication.overlap import ExposedCommunication
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.blocked_stream import BlockedStream
+from tb_perfadvisor.rules.launch.waits import BlockedStream
 from tb_perfadvisor.signals import Cause, Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective, host, operator

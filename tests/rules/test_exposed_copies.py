@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
+from tb_perfadvisor.rules.compute.forms import RedundantCopies
 from tb_perfadvisor.rules.finding import Finding, Table
-from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
-from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
+from tb_perfadvisor.rules.input.copies import ExposedCopies, PageableCopies
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, copy, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind

@@ -8,7 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.precision.fp8_opportunity import Fp8Opportunity
+from tb_perfadvisor.rules.precision.matrix_products import Fp8Opportunity
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload, fitting
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.precision.full_precision_compute import FullPrecisionCompute
+from tb_perfadvisor.rules.precision.matrix_products import FullPrecisionCompute
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol, xla_op

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.full_precision_gradients import FullPrecisionGradients
+from tb_perfadvisor.rules.communication.transfers import FullPrecisionGradients
 from tb_perfadvisor.testing import check_rule, draw, find, kernel, run_of
 from tb_perfadvisor.testing.symbols import collective
 from tb_perfadvisor.trace import KernelFamily, Precision, Run

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Machine, Made, Program
-from tb_perfadvisor.rules.precision.full_precision_on_cpu import FullPrecisionOnCpu
+from tb_perfadvisor.rules.precision.wide_numbers import FullPrecisionOnCpu
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import Trace

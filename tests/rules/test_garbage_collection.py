@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.launch.garbage_collection import GarbageCollection
+from tb_perfadvisor.rules.launch.host_work import GarbageCollection
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind

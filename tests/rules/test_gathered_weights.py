@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.rules.compute.gathered_weights import GatheredWeights
+from tb_perfadvisor.rules.compute.forms import GatheredWeights
 from tb_perfadvisor.testing import check_rule, find, run_of
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tests.support.corpus_traces import read

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.graph_breaks import GraphBreaks
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.compilation import GraphBreaks
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, run_of
 from tb_perfadvisor.testing.builder import us

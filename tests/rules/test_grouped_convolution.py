@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.grouped_convolution import GroupedConvolution
-from tb_perfadvisor.rules.xla.transpose_overhead import TransposeOverhead
+from tb_perfadvisor.rules.xla.costly_operations import GroupedConvolution, TransposeOverhead
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import KernelFamily

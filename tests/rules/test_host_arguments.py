@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tb_perfadvisor.rules.input.host_arguments import HostArguments
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.input.copies import HostArguments
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host
 from tb_perfadvisor.trace import EventKind

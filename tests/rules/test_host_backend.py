@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.host_backend import HostBackend
+from tb_perfadvisor.rules.communication.transfers import HostBackend
 from tb_perfadvisor.testing import check_rule, find
 
 SLOW = """

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
-from tb_perfadvisor.rules.launch.host_callback import HostCallback
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
-from tb_perfadvisor.rules.placement.outside_compilation import OutsideCompilation
+from tb_perfadvisor.rules.input.copies import ExposedCopies
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.launch.waits import HostCallback
+from tb_perfadvisor.rules.placement.devices import OutsideCompilation
 from tb_perfadvisor.signals.host.host_callbacks import is_callback
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, operator, xla_op

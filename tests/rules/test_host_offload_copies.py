@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import parse_operation
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
-from tb_perfadvisor.rules.xla.host_offload_copies import HostOffloadCopies
+from tb_perfadvisor.rules.input.copies import ExposedCopies
+from tb_perfadvisor.rules.xla.transfers import HostOffloadCopies
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind, Precision

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.placement.host_placed_operators import HostPlacedOperators
+from tb_perfadvisor.rules.placement.devices import HostPlacedOperators
 from tb_perfadvisor.testing import check_rule, find
 
 # `O` is an operator without a launch that computes on the host for 4 ms.

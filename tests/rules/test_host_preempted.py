@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.host_preempted import HostPreempted
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.launch.host_threads import HostPreempted
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host, kernel, operator
 from tb_perfadvisor.trace import EventKind

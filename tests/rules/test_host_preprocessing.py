@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
+from tb_perfadvisor.rules.input.stalls import HostPreprocessing
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, iterator
 from tb_perfadvisor.trace import EventKind

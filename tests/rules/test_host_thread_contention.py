@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.host_thread_contention import HostThreadContention
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.host_threads import HostThreadContention
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.testing.symbols import function_run, iterator
 from tb_perfadvisor.trace import Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.input.infeed_wait import InfeedWait
+from tb_perfadvisor.rules.input.stalls import InfeedWait
 from tb_perfadvisor.testing import check_rule, find
 
 SLOW = """

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.input.input_imbalance import InputImbalance
+from tb_perfadvisor.rules.input.stalls import InputImbalance
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.trace import Run
 

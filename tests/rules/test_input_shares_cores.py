@@ -5,8 +5,8 @@ import pytest
 from tb_perfadvisor.instrument.loader_workers import WorkerBatch
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.input.input_shares_cores import InputSharesCores
-from tb_perfadvisor.rules.input.input_stall import InputStall
+from tb_perfadvisor.rules.input.loading import InputSharesCores
+from tb_perfadvisor.rules.input.stalls import InputStall
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator

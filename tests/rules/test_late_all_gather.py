@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.late_all_gather import LateAllGather
+from tb_perfadvisor.rules.communication.overlap import LateAllGather
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import collective, operator
 from tb_perfadvisor.trace import Run

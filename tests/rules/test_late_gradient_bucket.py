@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.communication.late_gradient_bucket import LateGradientBucket
+from tb_perfadvisor.rules.communication.overlap import LateGradientBucket
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import Symbol, collective, host, operator

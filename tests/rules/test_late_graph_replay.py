@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.launch.late_graph_replay import LateGraphReplay
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.launching import LaunchBound
+from tb_perfadvisor.rules.launch.waits import LateGraphReplay
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind

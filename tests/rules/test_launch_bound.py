@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import kernel
 from tb_perfadvisor.trace import Device

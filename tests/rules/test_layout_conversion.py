@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
+from tb_perfadvisor.rules.compute.forms import LayoutConversion
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import kernel, operator, xla_op

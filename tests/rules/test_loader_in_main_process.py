@@ -15,7 +15,7 @@ from tb_perfadvisor.machine.facts import (
     Threads,
     Value,
 )
-from tb_perfadvisor.rules.input.loader_in_main_process import LoaderInMainProcess
+from tb_perfadvisor.rules.input.loading import LoaderInMainProcess
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import host

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule
-from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
+from tb_perfadvisor.rules.communication.transfers import LongAllReduce
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.steps.step_variation import gradient_bytes

@@ -4,7 +4,7 @@ import io
 
 from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.long_compilation import LongCompilation
+from tb_perfadvisor.rules.launch.compilation import LongCompilation
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.trace import Source, Trace
 from tests.support.compile_logs import compiled, example_log

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.steps.long_prefill_step import LongPrefillStep
+from tb_perfadvisor.rules.steps.variation import LongPrefillStep
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.units import NS_PER_MS
 from tests.support.server_trace import Served, server_trace

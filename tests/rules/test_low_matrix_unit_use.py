@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.xla.low_matrix_unit_use import LowMatrixUnitUse
+from tb_perfadvisor.rules.xla.utilization import LowMatrixUnitUse
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Device, KernelFamily

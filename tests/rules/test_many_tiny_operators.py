@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
+from tb_perfadvisor.rules.launch.eager import ManyTinyOperators
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.max_pool_gradient import MaxPoolGradient
+from tb_perfadvisor.rules.xla.costly_operations import MaxPoolGradient
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.xla_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns

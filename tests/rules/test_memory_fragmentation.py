@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.finding import MemorySaving
-from tb_perfadvisor.rules.memory.memory_fragmentation import MemoryFragmentation
+from tb_perfadvisor.rules.memory.allocations import MemoryFragmentation
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace

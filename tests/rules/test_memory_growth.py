@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.memory.memory_growth import MemoryGrowth
+from tb_perfadvisor.rules.memory.allocations import MemoryGrowth
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Snapshot, frames

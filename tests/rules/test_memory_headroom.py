@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.memory.memory_headroom import MemoryHeadroom
+from tb_perfadvisor.rules.launch.launching import LaunchBound
+from tb_perfadvisor.rules.memory.capacity import MemoryHeadroom
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, us
 from tb_perfadvisor.trace import Trace
 

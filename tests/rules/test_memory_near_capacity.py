@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.memory.memory_near_capacity import MemoryNearCapacity
+from tb_perfadvisor.rules.memory.capacity import MemoryNearCapacity
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms

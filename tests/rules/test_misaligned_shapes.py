@@ -7,7 +7,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.precision.misaligned_shapes import MisalignedShapes
+from tb_perfadvisor.rules.precision.matrix_products import MisalignedShapes
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily, Precision

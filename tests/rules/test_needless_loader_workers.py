@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Made, Program, Value
-from tb_perfadvisor.rules.input.needless_loader_workers import NeedlessLoaderWorkers
+from tb_perfadvisor.rules.input.loading import NeedlessLoaderWorkers
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.one_hot_product import OneHotProduct
+from tb_perfadvisor.rules.xla.costly_operations import OneHotProduct
 from tb_perfadvisor.testing import Checked, check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tests.support.xla_operation import FIXED, SLOW

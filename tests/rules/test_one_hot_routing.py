@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.one_hot_product import OneHotProduct
+from tb_perfadvisor.rules.xla.costly_operations import OneHotProduct
 from tb_perfadvisor.testing import draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Trace

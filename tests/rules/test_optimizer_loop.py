@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tb_perfadvisor.rules.launch.many_tiny_operators import ManyTinyOperators
-from tb_perfadvisor.rules.launch.optimizer_loop import OptimizerLoop
+from tb_perfadvisor.rules.launch.eager import ManyTinyOperators
+from tb_perfadvisor.rules.launch.optimizer import OptimizerLoop
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import Trace

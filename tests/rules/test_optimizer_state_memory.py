@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.memory.optimizer_state_memory import OptimizerStateMemory
+from tb_perfadvisor.rules.memory.at_peak import OptimizerStateMemory
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap

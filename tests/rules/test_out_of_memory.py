@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.memory.out_of_memory import OutOfMemory
+from tb_perfadvisor.rules.memory.capacity import OutOfMemory
 from tb_perfadvisor.testing import check_rule, draw, find
 from tests.support.memory_snapshots import Snapshot, frames
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.memory.out_of_place_update import OutOfPlaceUpdate
+from tb_perfadvisor.rules.memory.at_peak import OutOfPlaceUpdate
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
-from tb_perfadvisor.rules.launch.host_callback import HostCallback
-from tb_perfadvisor.rules.placement.outside_compilation import OutsideCompilation
+from tb_perfadvisor.rules.input.copies import ExposedCopies
+from tb_perfadvisor.rules.launch.waits import HostCallback
+from tb_perfadvisor.rules.placement.devices import OutsideCompilation
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, operator, xla_op
 from tb_perfadvisor.trace import EventKind

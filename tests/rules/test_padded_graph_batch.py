@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.compute.padded_graph_batch import PaddedGraphBatch
+from tb_perfadvisor.rules.compute.amount_of_work import PaddedGraphBatch
 from tb_perfadvisor.testing import check_rule, find, us
 from tb_perfadvisor.trace import Trace
 from tests.support.server_trace import Served, server_trace

@@ -7,7 +7,7 @@ import pytest
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.hardware.tpu_shape_costs import KINDS, Factors, nominal_costs
 from tb_perfadvisor.rules.finding import Finding, Table
-from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
+from tb_perfadvisor.rules.xla.utilization import PaddedShapes
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.tpu import fitting_sizes
 from tb_perfadvisor.testing import check_rule, draw, find, run_of

@@ -5,7 +5,7 @@ import pytest
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import first_finding
-from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
+from tb_perfadvisor.rules.input.copies import PageableCopies
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import Symbol, copy
 from tb_perfadvisor.trace import CopyDirection

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
-from tb_perfadvisor.rules.steps.periodic_spikes import PeriodicSpikes
-from tb_perfadvisor.rules.steps.step_outliers import StepOutliers
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.steps.variation import PeriodicSpikes, StepOutliers
 from tb_perfadvisor.testing import check_rule, find
 
 SLOW = """

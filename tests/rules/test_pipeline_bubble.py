@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.pipeline_bubble import PipelineBubble
+from tb_perfadvisor.rules.communication.overlap import PipelineBubble
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import collective
 from tb_perfadvisor.trace import Trace

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.launch.pipeline_made_in_step import PipelineMadeInStep
+from tb_perfadvisor.rules.launch.host_work import PipelineMadeInStep
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
 

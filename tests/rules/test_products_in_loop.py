@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.products_in_loop import ProductsInLoop
+from tb_perfadvisor.rules.xla.faster_operations import ProductsInLoop
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Load
-from tb_perfadvisor.rules.input.python_fed_input import PythonFedInput
+from tb_perfadvisor.rules.input.loading import PythonFedInput
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import host, iterator, operator
 from tb_perfadvisor.trace import EventKind

@@ -14,8 +14,8 @@ from tb_perfadvisor.machine.facts import Facts, Line, Lines, Load
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.finding import Column
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals.host.self_time import SelfTime
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import host

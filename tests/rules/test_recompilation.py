@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
-from tb_perfadvisor.rules.launch.recompilation import Recompilation
+from tb_perfadvisor.rules.launch.compilation import Recompilation
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, run_of
 from tb_perfadvisor.testing.builder import ms

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Line, Lines
-from tb_perfadvisor.rules.launch.recurring_compilation import RecurringCompilation
+from tb_perfadvisor.rules.launch.compilation import RecurringCompilation
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of

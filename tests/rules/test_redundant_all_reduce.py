@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.communication.redundant_all_reduce import RedundantAllReduce
+from tb_perfadvisor.rules.communication.redundancy import RedundantAllReduce
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import Run

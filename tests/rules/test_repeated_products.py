@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.repeated_products import RepeatedProducts
+from tb_perfadvisor.rules.xla.faster_operations import RepeatedProducts
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.program_values import FIXED, SLOW, drawn, program
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.rules.communication.replicated_optimizer import ReplicatedOptimizer
+from tb_perfadvisor.rules.communication.redundancy import ReplicatedOptimizer
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import collective, host, kernel, operator
 from tb_perfadvisor.trace import Run

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.reshape_overhead import ReshapeOverhead
+from tb_perfadvisor.rules.xla.costly_operations import ReshapeOverhead
 from tb_perfadvisor.testing import check_rule
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.memory.resident_memory import ResidentMemory
+from tb_perfadvisor.rules.memory.at_peak import ResidentMemory
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.memory_snapshots import Frame, Heap
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.compute.scatter_bound import ScatterBound
+from tb_perfadvisor.rules.compute.kernels import ScatterBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import Trace

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.xla.short_loop_trips import ShortLoopTrips
+from tb_perfadvisor.rules.xla.utilization import ShortLoopTrips
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import EventKind

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Line, Lines, SideWork
-from tb_perfadvisor.rules.launch.side_work_in_loop import SideWorkInLoop
+from tb_perfadvisor.rules.launch.host_work import SideWorkInLoop
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.single_step_dispatch import SingleStepDispatch
+from tb_perfadvisor.rules.launch.launching import LaunchBound, SingleStepDispatch
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import EventKind, Trace

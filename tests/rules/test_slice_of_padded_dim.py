@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.slice_of_padded_dim import SliceOfPaddedDim
+from tb_perfadvisor.rules.xla.costly_operations import SliceOfPaddedDim
 from tb_perfadvisor.testing import check_rule, draw, find
 from tests.support.xla_operation import DEVICE, FIXED, SLOW, check_limit, fires, legend, saved_ns
 

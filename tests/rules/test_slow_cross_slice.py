@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.xla.slow_cross_slice import SlowCrossSlice
+from tb_perfadvisor.rules.xla.transfers import SlowCrossSlice
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import EventKind

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
-from tb_perfadvisor.rules.launch.slow_launch import SlowLaunch
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
+from tb_perfadvisor.rules.launch.launching import LaunchBound, SlowLaunch
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.trace import EventKind, Trace
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.rules.communication.slow_link import SlowLink
+from tb_perfadvisor.rules.communication.transfers import SlowLink
 from tb_perfadvisor.signals import Options
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import collective

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.compute.slow_matmul import SlowMatmul
+from tb_perfadvisor.rules.compute.kernels import SlowMatmul
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import device_alphabet, kernel, operator, xla_op

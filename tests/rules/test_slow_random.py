@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.slow_random import SlowRandom
+from tb_perfadvisor.rules.xla.costly_operations import SlowRandom
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns

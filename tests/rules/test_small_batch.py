@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.rules.xla.small_batch import SmallBatch
+from tb_perfadvisor.rules.xla.utilization import SmallBatch
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 

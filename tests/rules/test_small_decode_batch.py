@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tb_perfadvisor.rules.compute.small_decode_batch import SmallDecodeBatch
+from tb_perfadvisor.rules.compute.amount_of_work import SmallDecodeBatch
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.server_trace import Served, server_trace

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.instrument.loader_workers import WorkerBatch
-from tb_perfadvisor.rules.input.small_file_reads import SmallFileReads
+from tb_perfadvisor.rules.input.loading import SmallFileReads
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.testing.symbols import Symbol, host, iterator
 from tb_perfadvisor.trace import EventKind, Trace

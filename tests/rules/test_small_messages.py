@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.communication.small_messages import SmallMessages
+from tb_perfadvisor.rules.communication.transfers import SmallMessages
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.ranks.collective_costs import fit_of, wire_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us

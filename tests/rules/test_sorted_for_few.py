@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.sorted_for_few import SortedForFew
+from tb_perfadvisor.rules.xla.faster_operations import SortedForFew
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.program_values import FIXED, SLOW, drawn, program

@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Lines, Load
-from tb_perfadvisor.rules.steps.step_drift import StepDrift
+from tb_perfadvisor.rules.steps.variation import StepDrift
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import Trace

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.rules.launch.step_gap import StepGap
+from tb_perfadvisor.rules.launch.host_work import StepGap
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tests.support.server_trace import Served, server_trace

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.steps.step_outliers import StepOutliers
+from tb_perfadvisor.rules.steps.variation import StepOutliers
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, host, ms, run_of
 
 SLOW = """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.memory.stored_attention_scores import StoredAttentionScores
+from tb_perfadvisor.rules.memory.at_peak import StoredAttentionScores
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap

@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.evidence.synchronization_causes import CAUSES
-from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
-from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
+from tb_perfadvisor.rules.launch.waits import BackwardSynchronization, DeviceSynchronization
 from tb_perfadvisor.testing import find
 from tb_perfadvisor.testing.symbols import Symbol, copy, host, operator
 from tb_perfadvisor.trace import CopyDirection, EventKind

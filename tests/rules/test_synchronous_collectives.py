@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.synchronous_collectives import SynchronousCollectives
+from tb_perfadvisor.rules.xla.transfers import SynchronousCollectives
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import EventKind

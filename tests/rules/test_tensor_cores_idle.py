@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.precision.tensor_cores_idle import TensorCoresIdle
+from tb_perfadvisor.rules.precision.matrix_products import TensorCoresIdle
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily, Precision

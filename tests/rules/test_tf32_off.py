@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.rules.precision.tf32_off import Tf32Off
+from tb_perfadvisor.rules.precision.matrix_products import Tf32Off
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import kernel
 from tb_perfadvisor.trace import KernelFamily, Precision

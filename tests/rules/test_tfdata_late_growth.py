@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_late_growth import TfdataLateGrowth
+from tb_perfadvisor.rules.input.tfdata import TfdataLateGrowth
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator
 

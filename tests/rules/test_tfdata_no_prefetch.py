@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_no_prefetch import TfdataNoPrefetch
+from tb_perfadvisor.rules.input.tfdata import TfdataNoPrefetch
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator
 

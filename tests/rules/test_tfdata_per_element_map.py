@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_per_element_map import TfdataPerElementMap
+from tb_perfadvisor.rules.input.tfdata import TfdataPerElementMap
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, us
 from tb_perfadvisor.testing.symbols import function_run, host, iterator
 from tb_perfadvisor.trace import EventKind, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_repeat_before_shuffle import TfdataRepeatBeforeShuffle
+from tb_perfadvisor.rules.input.tfdata import TfdataRepeatBeforeShuffle
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import iterator
 from tb_perfadvisor.trace import Trace

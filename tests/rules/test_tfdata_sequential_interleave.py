@@ -4,7 +4,7 @@ took 26.4 ms, and 19.5 ms with two parallel calls on the recording machine's two
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.input.tfdata_sequential_interleave import TfdataSequentialInterleave
+from tb_perfadvisor.rules.input.tfdata import TfdataSequentialInterleave
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_sequential_map import TfdataSequentialMap
+from tb_perfadvisor.rules.input.tfdata import TfdataSequentialMap
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import function_run, iterator
 from tests.support.corpus_traces import read

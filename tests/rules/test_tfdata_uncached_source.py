@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.input.tfdata_uncached_source import TfdataUncachedSource
+from tb_perfadvisor.rules.input.tfdata import TfdataUncachedSource
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator, operator
 

@@ -4,7 +4,7 @@ without the profiler, the step took 14.7 ms, and 9.4 ms with the fusion."""
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.input.tfdata_unfused_map_batch import TfdataUnfusedMapBatch
+from tb_perfadvisor.rules.input.tfdata import TfdataUnfusedMapBatch
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.input.tiny_copies import TinyCopies
+from tb_perfadvisor.rules.input.copies import TinyCopies
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, copy, operator
 from tb_perfadvisor.trace import CopyDirection

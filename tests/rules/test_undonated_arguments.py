@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.undonated_arguments import UndonatedArguments
+from tb_perfadvisor.rules.xla.faster_operations import UndonatedArguments
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import EventKind, Trace

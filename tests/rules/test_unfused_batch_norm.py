@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.unfused_batch_norm import UnfusedBatchNorm
+from tb_perfadvisor.rules.xla.costly_operations import UnfusedBatchNorm
 from tb_perfadvisor.testing import check_rule
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.rules.launch.unfused_optimizer import UnfusedOptimizer
+from tb_perfadvisor.rules.launch.launching import LaunchBound
+from tb_perfadvisor.rules.launch.optimizer import UnfusedOptimizer
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import kernel

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.rules.steps.warm_up_in_profile import WarmUpInProfile
+from tb_perfadvisor.rules.steps.variation import WarmUpInProfile
 from tb_perfadvisor.testing import check_rule, find
 
 SLOW = """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.xla.wide_weights import WideWeights
+from tb_perfadvisor.rules.xla.faster_operations import WideWeights
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.program_values import drawn, program
 

@@ -9,7 +9,7 @@ import pytest
 from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Evidence, Finding, Saving
-from tb_perfadvisor.rules.input.input_stall import InputStall
+from tb_perfadvisor.rules.input.stalls import InputStall
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.variants import keep_events, renamed, shifted, stretched, without

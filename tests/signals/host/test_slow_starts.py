@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.launch.blocked_stream import BlockedStream
-from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
+from tb_perfadvisor.rules.launch.waits import BlockedStream, DeviceSynchronization
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.slow_starts import slow_starts
 from tb_perfadvisor.signals.host.wait_prices import wait_prices

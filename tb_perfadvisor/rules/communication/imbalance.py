@@ -1,0 +1,252 @@
+"""Ranks that others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import per_step, share_of_each, time_of_each
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.lateness_causes import (
+    calls_without_core,
+    changes_for,
+    ranks_named,
+    reason_of,
+)
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
+from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
+from tb_perfadvisor.signals.core.causes import COMPUTE
+from tb_perfadvisor.signals.core.collectives import exposed_part
+from tb_perfadvisor.signals.ranks.stragglers import (
+    Excess,
+    ExpertLoad,
+    Lateness,
+    excess_by_cause,
+    expert_load,
+    lateness,
+    preempted_more_ns,
+    saved_by_equal_loads_ns,
+)
+from tb_perfadvisor.trace.intervals import EMPTY, intersect, join, total_ns
+
+
+class Straggler(Rule):
+    """Some ranks arrive late in collectives, and all others wait for them."""
+
+    id = "straggler"
+    title = "Speed up the ranks that hold up the others"
+    category = "communication"
+    needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Ranks never arrive at exactly the same time; this much is not jitter."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when late ranks cost a good part of the step."""
+        delays = lateness(signals)
+        if delays is None or not delays.late:
+            return
+        latest = signals.worker if signals.worker in delays.late else delays.late[0]
+        excess = excess_by_cause(ranks_of(signals), latest, delays.late)
+        preempted_ns = preempted_more_ns(ranks_of(signals), latest, delays.late)
+        waited_ns, saving = _saving_of_lateness(signals, delays, excess)
+        if self.is_minor(saving.expected_ns, signals):
+            return
+        names = ranks_named(signals, delays.late)
+        reason = reason_of(signals, latest, excess, preempted_ns) if excess else ""
+        why = f", mostly {reason}" if reason else ""
+        times = f"{int(delays.times_late[list(delays.late)].sum()):,} of {delays.collectives:,}"
+        yield Finding(
+            summary=(
+                f"{names[0].upper()}{names[1:]} {'is' if len(delays.late) == 1 else 'are'} late in"
+                f" {times} collectives, which costs {time_of_each(waited_ns, signals)}{why}."
+            ),
+            title=(
+                f"Speed up {names}: the others wait {share_of_each(waited_ns, signals)} for"
+                f" {'it' if len(delays.late) == 1 else 'them'}"
+            ),
+            saving=saving,
+            evidence=(
+                *_evidence(signals, delays, excess, latest),
+                *calls_without_core(signals, excess, preempted_ns),
+            ),
+            remedies=advise(*changes_for(excess, preempted_ns)),
+            ranks=tuple(
+                rank
+                for rank in (ranks_of(signals).sources[index].rank for index in delays.late)
+                if rank is not None
+            ),
+        )
+
+
+def _saving_of_lateness(
+    signals: Signals, delays: Lateness, excess: Sequence[Excess]
+) -> tuple[int, Saving]:
+    """How long the others wait for the extra time of the late rank, and what that would save.
+
+    Spreading work evenly delays the others by as much as it speeds up the late rank. Samples and
+    sequences cannot be split, so the low end is half of that.
+    """
+    attribution, count = signals.attribution, signals.steps.count
+    explained_ns = round(count * sum(item.own_ns - item.others_ns for item in excess))
+    evened_ns = round(count * sum(item.own_ns - item.even_ns for item in excess))
+    evened_ns = min(evened_ns, saved_by_equal_loads_ns(signals, delays) or evened_ns)
+    if signals.worker in delays.late:
+        claims = attribution.of(*(item.cause for item in excess)) if excess else EMPTY
+        waited = [int(waits.sum()) for waits in (delays.own_low_ns, delays.own_middle_ns)]
+        # The steps at the edges, which not all ranks recorded, are taken to be like the others.
+        waited = [round(wait_ns / delays.steps_share) for wait_ns in waited]
+    else:
+        claims = exposed_part(
+            signals.trace, delays.own_row, attribution.intervals[Cause.COMMUNICATION]
+        )
+        waited = [int(delays.own_waiting_ns.sum())] * 2
+    claimed_ns = total_ns(claims)
+    low, middle = (min(wait_ns, explained_ns, claimed_ns) for wait_ns in waited)
+    high = max(min(max(waited[1], explained_ns), claimed_ns), middle)
+    if evened_ns == explained_ns:
+        return middle, Saving(min(low, middle), middle, high, claims, "measured")
+    expected = min(middle, evened_ns)
+    return middle, Saving(expected // 2, expected, high, claims, "measured")
+
+
+def _evidence(
+    signals: Signals, delays: Lateness, excess: Sequence[Excess], latest: int
+) -> tuple[Evidence, ...]:
+    steps = signals.steps.count
+    order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(delays.late_ns[i]), i))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            ranks_named(signals, (index,)),
+            int(delays.times_late[index]),
+            int(delays.late_ns[index]) // steps,
+            int(delays.waiting_ns[index]) // steps,
+        )
+        for index in order
+    ]
+    tables: list[Evidence] = [
+        Table(
+            "Late and waiting ranks",
+            (
+                Column("worker", "Rank"),
+                Column("times_late", "Times last", "count"),
+                Column("late_ns", "Delays others, per step", "ns"),
+                Column("waiting_ns", "Waits, per step", "ns"),
+            ),
+            tuple(rows),
+        )
+    ]
+    if excess:
+        tables.append(
+            Table(
+                f"Where {ranks_named(signals, (latest,))} spends more time, per step",
+                (
+                    Column("cause", "Activity"),
+                    Column("own_ns", "Late rank", "ns"),
+                    Column("others_ns", "Median of other ranks", "ns"),
+                    Column("more_ns", "Difference", "ns"),
+                ),
+                tuple(
+                    (
+                        item.cause.label,
+                        round(item.own_ns),
+                        round(item.others_ns),
+                        round(item.own_ns - item.others_ns),
+                    )
+                    for item in excess
+                ),
+            )
+        )
+    if delays.own_row.size:
+        waited = delays.own_middle_ns if signals.worker in delays.late else delays.own_waiting_ns
+        tables.append(
+            costliest("Collectives with the longest waits", signals.worker, delays.own_row, waited)
+        )
+    return tuple(tables)
+
+
+class ExpertImbalance(Rule):
+    """Ranks whose experts receive more tokens than others hold up every all-to-all."""
+
+    id = "expert-imbalance"
+    title = "Balance the tokens across experts"
+    category = "communication"
+    refines = "straggler"
+    needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.SENT_SIZES)
+    is_preview = False
+
+    minimum_count = Limit(
+        2, "count", "An expert layer exchanges tokens twice; a single all-to-all may be anything."
+    )
+    minimum_share = Limit(
+        0.03,
+        "share",
+        "No router is perfectly even; a smaller gain does not justify a new loss term.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when ranks with more tokens hold up the others."""
+        load = expert_load(signals)
+        if load is None or load.collectives < self.minimum_count:
+            return
+        saving = _saving_of_balance(signals, load)
+        if self.is_minor(saving.expected_ns, signals):
+            return
+        sources, steps = ranks_of(signals).sources, signals.steps.count
+        names = [str(s.host if s.rank is None else s.rank) for s in sources]
+        last = [i for i in (-load.times_last).argsort(kind="stable") if load.times_last[i]]
+        yield Finding(
+            instance=f"one rank gets {load.imbalance:.1f} times the mean",
+            summary=(
+                f"{per_step(saving.expected_ns, signals)} is spent waiting for the rank with the"
+                f" most tokens, which has {load.imbalance:.1f} times the mean in"
+                f" {load.collectives:,} of {load.all_to_alls:,} all-to-alls."
+            ),
+            saving=saving,
+            evidence=(
+                Table(
+                    "Data that each rank puts into uneven all-to-alls",
+                    (
+                        Column("rank", "Rank"),
+                        Column("sent_bytes", "Bytes per step", "bytes"),
+                        Column("times_last", "Times last", "count"),
+                        Column("waiting_ns", "Waits per step", "ns"),
+                    ),
+                    tuple(
+                        (
+                            name,
+                            int(load.sent_bytes[index]) // steps,
+                            int(load.times_last[index]),
+                            int(load.waiting_ns[index]) // steps,
+                        )
+                        for index, name in enumerate(names)
+                    ),
+                ),
+                costliest(
+                    "All-to-alls with the longest waits",
+                    signals.worker,
+                    load.own_row,
+                    load.own_wait_ns,
+                ),
+            ),
+            remedies=advise("expert-replicas", "router-balance", "expert-capacity"),
+            ranks=tuple(rank for i in last if (rank := sources[i].rank) is not None),
+        )
+
+
+def _saving_of_balance(signals: Signals, load: ExpertLoad) -> Saving:
+    """Claim this rank's waiting where others had more tokens, its compute where it had more."""
+    attribution = signals.attribution
+    awaited = load.own_row[load.own_wait_ns > 0]
+    compute = attribution.of(*COMPUTE, Cause.HOST_COMPUTE)
+    claims = join(
+        exposed_part(signals.trace, awaited, attribution.intervals[Cause.COMMUNICATION]),
+        intersect(compute, load.own_compute),
+    )
+    claimed_ns = total_ns(claims)
+    expected_ns = min(load.mean_wait_ns, claimed_ns)
+    other_ranks = max(len(ranks_of(signals)) - 1, 1)
+    high_ns = min(round(load.mean_wait_ns * (other_ranks + 1) / other_ranks), claimed_ns)
+    return Saving(expected_ns // 2, expected_ns, max(high_ns, expected_ns), claims, "measured")

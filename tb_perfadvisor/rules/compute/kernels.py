@@ -1,0 +1,508 @@
+"""Kernels and operators that take most of the time, or use the device badly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import numpy as np
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import costly_work, work_by_call_site
+from tb_perfadvisor.rules.evidence.instance import leading_names, short_name
+from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
+from tb_perfadvisor.rules.evidence.operator_sums import (
+    OperatorKind,
+    operator_kinds,
+    operator_sums_table,
+)
+from tb_perfadvisor.rules.evidence.tables import costliest_groups
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work, halfway_to_best
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.device_work import operators_of, time_within, work_rows
+from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
+from tb_perfadvisor.signals.device.scatters import scatters
+from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
+from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.work.achievable_time import (
+    BOUNDS,
+    COMPUTE_BOUND,
+    LATENCY_BOUND,
+    MIN_KERNEL_NS,
+    most_tiles,
+)
+from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
+from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.units import NS_PER_S, format_share
+
+
+class DominantKernel(Rule):
+    """One kernel takes most of the step."""
+
+    id = "dominant-kernel"
+    title = "Speed up the kernel that takes most of the time"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_share = Limit(0.5, "share", "Above half of the step, everything else comes second.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when one kernel takes most of the step."""
+        if len(signals.kernels) < 2:
+            return  # with a single kernel, there is nothing to point out
+        first = signals.kernels[0]
+        if self.is_minor(first.total_ns, signals):
+            return
+        trace, rows = signals.trace, work_rows(signals)
+        executions = rows[trace.events.kind[rows] == EventKind.KERNEL]
+        executions = executions[
+            [trace.strings[name] == first.name for name in trace.events.name[executions].tolist()]
+        ]
+        cost_ns = trace.events.duration_ns[executions]
+        yield Finding(
+            instance=short_name(first.name),
+            summary=(
+                f"{per_step(first.total_ns, signals)} goes into one kernel, {first.name[:120]}"
+                f"{_position(signals, executions)}."
+            ),
+            evidence=(
+                work_by_call_site("Operators that launch it", signals, executions, cost_ns),
+                costliest("Longest executions", signals.worker, executions, cost_ns),
+            ),
+            remedies=advise("look-at-kernel"),
+            severity="low",
+        )
+
+
+def _position(signals: Signals, rows: Int32) -> str:
+    """Describe its place on the roofline; empty if that is unknown."""
+    rooflines, durations = roofline(signals), signals.trace.events.duration_ns
+    is_known = is_in(rooflines.rows, rows) & ~np.isnan(rooflines.achievable_ns)
+    duration_ns = durations[rooflines.rows[is_known]]
+    if not duration_ns.sum() or duration_ns.sum() < durations[rows].sum() / 2:
+        return ""
+    share = float(rooflines.achievable_ns[is_known].sum() / duration_ns.sum())
+    bound = rooflines.bound[is_known]
+    main_bound = max(BOUNDS, key=lambda code: int(duration_ns[bound == code].sum()))
+    by = f"(bound by {BOUNDS[main_bound]})"
+    # Caches, and rates that are a little better than assumed, make some kernels faster.
+    if share >= 1:
+        return f", which is as fast as its work allows {by}"
+    return f", which reaches {format_share(share)} of its achievable rate {by}"
+
+
+_FEW = 3
+_NARROW = ("bfloat16", "half", "float16")
+_MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
+"""Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
+_OVER_THREADS = " Times are added up over the threads that run operators in parallel."
+
+
+class DominantOperators(Rule):
+    """Few operators take most of the step."""
+
+    id = "dominant-operators"
+    title = "Speed up the operators that take most of the time"
+    category = "compute"
+    reads_sums = True
+    needs = (Need.WORK, Need.HOST_EVENTS)
+    needs_of_sums = (Need.OPERATOR_SUMS,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.9,
+        "share",
+        "In a healthy step, convolutions and products and their gradients take up to nine tenths.",
+    )
+    minimum_moving_share = Limit(
+        0.1,
+        "share",
+        "Feeding a step and fetching its loss takes less than a tenth of its operators.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when few operators take most of a step."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals)
+            return
+        operators = host_operators(signals)
+        by_kind = np.bincount(operators.name, weights=operators.self_ns).astype(np.int64)
+        first = np.argsort(-by_kind, kind="stable")[:_FEW]
+        total_ns = int(by_kind[first].sum())
+        if len(by_kind) <= _FEW or self.is_minor(total_ns, signals):
+            return
+        shares = [
+            f"{operators.names[kind]} ({format_share(share_of_window(time_ns, signals))})"
+            for kind, time_ns in zip(first.tolist(), by_kind[first].tolist(), strict=True)
+        ]
+        most = operators.rows[operators.name == first[0]]
+        is_narrow = _is_narrow(signals.trace, most)
+        yield Finding(
+            instance=leading_names([operators.names[kind] for kind in first], by_kind[first]),
+            summary=(
+                f"{per_step(total_ns, signals)} goes into three operators:"
+                f" {', '.join(shares[:-1])} and {shares[-1]}."
+                f"{_OVER_THREADS if total_ns > signals.attribution.window_ns else ''}"
+            ),
+            evidence=(
+                _by_caller(signals, operators),
+                costliest("Longest operators", signals.worker, operators.rows, operators.self_ns),
+            ),
+            remedies=advise(
+                *(("compare-with-32-bits",) if is_narrow else ()),
+                "look-at-operators",
+                "operator-threads",
+            ),
+            severity="low",
+        )
+
+    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each side whose operators mostly move tensors, or are few."""
+        for on_device in (True, False):
+            kinds = operator_kinds(signals, on_device=on_device)
+            moving = tuple(kind for kind in kinds if kind.type in _MOVING)
+            moving_share = sum(kind.share for kind in moving)
+            first = kinds[:_FEW]
+            few_share = sum(kind.share for kind in first)
+            where = "device" if on_device else "host"
+            if moving_share >= self.minimum_moving_share:
+                what = f"that move or convert tensors take {format_share(moving_share)}"
+                named, changes = moving[:_FEW], _changes(moving)
+            elif on_device and len(kinds) > _FEW and few_share >= self.minimum_share:
+                what, named, changes = f"of three kinds take {format_share(few_share)}", first, ()
+            else:
+                continue
+            shares = ", ".join(f"{kind.type} {format_share(kind.share)}" for kind in named)
+            yield Finding(
+                summary=(
+                    f"Operators {what} of the time of all operators on the {where} ({shares})."
+                ),
+                evidence=(operator_sums_table(kinds, on_device=on_device),),
+                remedies=advise(*changes, "look-at-table"),
+                severity="low",
+                title="Move and convert fewer tensors" if changes else "",
+            )
+
+
+def _changes(kinds: Sequence[OperatorKind]) -> tuple[str, ...]:
+    """What helps against the costliest ones, first."""
+    types = [kind.type for kind in kinds]
+    changes = ("convert-once" if type_ == "Cast" else "operators-on-one-device" for type_ in types)
+    return tuple(dict.fromkeys(changes))
+
+
+def _is_narrow(trace: Trace, rows: Int32) -> bool:
+    """Whether most of these operators compute in 16 bits."""
+    dtypes = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
+    narrow = [any(name in trace.text(int(d)).lower() for name in _NARROW) for d in dtypes.tolist()]
+    return 2 * sum(narrow) > len(rows)
+
+
+def _by_caller(signals: Signals, operators: HostOperators) -> Table:
+    """Own time of operators by input shapes, module and source line."""
+    rows, origins, trace = operators.rows, signals.origins, signals.trace
+    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)[rows]
+    first, group = group_rows(operators.name, shapes, origins.module[rows], origins.line[rows])
+    count = np.bincount(group, minlength=len(first))
+    self_ns = np.bincount(group, weights=operators.self_ns, minlength=len(first)).astype(np.int64)
+    order = np.argsort(-self_ns, kind="stable").tolist()
+    return Table(
+        "Operators by their own time",
+        (
+            Column("name", "Operator"),
+            Column("shapes", "Input shapes"),
+            Column("module", "Module"),
+            Column("line", "Source line"),
+            Column("count", "Count", "count"),
+            Column("own_ns", "Own time", "ns"),
+            Column("share", "Of the steps", "share"),
+        ),
+        tuple(
+            (
+                operators.names[operators.name[first[i]]],
+                trace.text(int(shapes[first[i]])) or None,
+                origins.module_of(int(rows[first[i]])),
+                origins.line_of(int(rows[first[i]])),
+                int(count[i]),
+                int(self_ns[i]),
+                share_of_window(int(self_ns[i]), signals),
+            )
+            for i in order
+        ),
+    )
+
+
+class LowOccupancy(Rule):
+    """Long kernels have too few blocks for the device's multiprocessors."""
+
+    id = "low-occupancy"
+    title = "Launch enough blocks to fill the device"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "A smaller gain does not justify changing shapes.")
+    minimum_duration_ns = Limit(
+        10_000, "ns", "Shorter kernels are dominated by start and end, whatever their grid."
+    )
+    maximum_filled_share = Limit(
+        0.6, "share", "With 60 percent of the multiprocessors busy, the others are hard to fill."
+    )
+    maximum_achieved_share = Limit(
+        0.55, "share", "Matrix products that reach more are about as fast as their shapes allow."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when kernels that fill little of the device take much of the step."""
+        kernels, events = occupancy(signals), signals.trace.events
+        if kernels is None:
+            return
+        is_underfilled = kernels.filled_share < self.maximum_filled_share  # False where unknown
+        is_underfilled &= events.duration_ns[kernels.rows] >= self.minimum_duration_ns
+        achievable_ns = _achievable_ns(signals, kernels.rows)
+        achieved = achievable_ns / np.maximum(events.duration_ns[kernels.rows], 1)
+        is_underfilled &= achieved < self.maximum_achieved_share
+        rows = kernels.rows[is_underfilled]
+        now_ns = events.duration_ns[rows]
+        filled = kernels.filled_share[is_underfilled]
+        best_ns = np.maximum(now_ns * filled, achievable_ns[is_underfilled])
+        best_ns = np.rint(best_ns).astype(np.int64)
+        saving = halfway_to_best(signals, rows, best_ns)
+        if self.is_minor(saving.high_ns, signals):
+            return
+        exposed_ns, facts = saving.claimed_ns, signals.device_facts
+        cost_ns = time_within(signals, rows, saving.claims)
+        mean = format_share(float((filled * now_ns).sum() / now_ns.sum()))
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into kernels that keep only {mean} of the"
+                f" {facts.multiprocessors if facts else 0} multiprocessors busy."
+            ),
+            saving=saving,
+            evidence=(
+                _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
+                costliest("Longest of these kernels", signals.worker, rows, cost_ns),
+            ),
+            remedies=advise("larger-batch", "more-work-per-kernel", "autotune"),
+        )
+
+
+def _achievable_ns(signals: Signals, rows: Int32) -> Float64:
+    """How long matrix products of these shapes take in practice; 0 for other kernels.
+
+    Infinite for products that more blocks may not help: those bound by memory, and those with a
+    result too small to fill the device.
+    """
+    works, facts = roofline(signals), signals.device_facts
+    entry = np.searchsorted(works.rows, rows)
+    is_known = works.is_product[entry] & ~np.isnan(works.achievable_ns[entry])
+    multiprocessors = (facts.multiprocessors if facts else None) or 0
+    can_fill = (most_tiles(works.products) >= multiprocessors)[works.product[entry]]
+    needs_all = can_fill & (works.bound[entry] == COMPUTE_BOUND)
+    achievable_ns = np.where(needs_all, works.achievable_ns[entry], np.inf)
+    return np.where(is_known, achievable_ns, 0.0)
+
+
+def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -> Table:
+    trace = signals.trace
+    names = trace.events.name[kernels.rows[index]]
+    keys: Int64 = np.column_stack((names, kernels.blocks[index])).astype(np.int64)
+    rows: list[tuple[Cell, ...]] = []
+    for members, total_ns in costliest_groups(keys, cost_ns):
+        first = int(index[members[0]])
+        operator = int(operators_of(signals, kernels.rows[[first]])[0])
+        rows.append(
+            (
+                trace.name(int(kernels.rows[first])),
+                trace.name(operator) if operator >= 0 else None,
+                int(kernels.blocks[first]),
+                round(float(kernels.waves[first]), 2),
+                len(members),
+                total_ns,
+                source_line(signals, int(kernels.rows[first])) or "",
+            )
+        )
+    return Table(
+        "Kernels that fill little of the device",
+        (
+            Column("kernel", "Kernel"),
+            Column("operator", "Operator"),
+            Column("blocks", "Blocks", "count"),
+            Column("waves", "Waves"),
+            Column("count", "Count", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("source", "Source line"),
+        ),
+        tuple(rows),
+    )
+
+
+class SlowMatmul(Rule):
+    """Matrix kernels take several times as long as their shapes need on this device."""
+
+    id = "slow-matmul"
+    title = "Find faster kernels for slow matrix products"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "A smaller gain does not justify a search.")
+    maximum_achieved_share = Limit(
+        0.38,
+        "share",
+        "NVIDIA's own predictor expects more than this of every product that fills the device.",
+    )
+    minimum_duration_ns = Limit(
+        20_000, "ns", "Shorter kernels are dominated by their start and end."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when slow matrix kernels take a good part of the step."""
+        # A TPU has no library of kernels to choose from: XLA writes each product itself, and fuses
+        # it with other work.
+        if has_tiled_layouts(signals):
+            return
+        rooflines, kernels = roofline(signals), matrix_kernels(signals)
+        achievable_ns = rooflines.achievable_ns[kernels.entry]
+        achieved = achievable_ns / np.maximum(kernels.duration_ns, 1)
+        is_slow = achieved < self.maximum_achieved_share  # False where it is unknown
+        is_slow &= kernels.family != KernelFamily.ATTENTION
+        is_slow &= kernels.duration_ns >= self.minimum_duration_ns
+        is_slow &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        is_slow &= fills_device(signals, kernels)
+        slow = kernels.select(is_slow)
+        best_ns = np.rint(achievable_ns[is_slow]).astype(np.int64)
+        saving = halfway_to_best(signals, slow.rows, best_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
+            return
+        cost_ns = time_within(signals, slow.rows, saving.claims)
+        mean = best_ns.sum() / slow.duration_ns.sum()
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into matrix kernels that reach"
+                f" {format_share(mean)} of the achievable rate for their shapes."
+            ),
+            saving=saving,
+            evidence=(
+                matrix_products_by_size("Slow matrix kernels by shape", signals, slow),
+                costliest("Longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
+            ),
+            remedies=advise(
+                "autotune", "library-benchmark", "merged-products", "xla-compiled-step"
+            ),
+        )
+
+
+class ScatterBound(Rule):
+    """Atomic additions to the same rows wait for one another."""
+
+    id = "scatter-bound"
+    title = "Avoid colliding atomic additions"
+    category = "compute"
+    needs = (
+        Need.DEVICE_EVENTS,
+        Need.KERNELS,
+        Need.LAUNCH_LINKS,
+        Need.SHAPES,
+        Need.PEAKS,
+        Need.PYTORCH,
+    )
+
+    minimum_share = Limit(
+        0.02, "share", "Half of a smaller share is no more than the variation between steps."
+    )
+    minimum_ratio = Limit(
+        3.0, "ratio", "Scattered addresses alone make such a kernel two to three times slower."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when indexed additions take a good part of the step."""
+        facts = signals.device_facts
+        peaks = facts.peaks if facts else None
+        if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
+            return
+        bandwidth = peaks.memory_bandwidth_bytes_per_s * peaks.achievable_bandwidth
+        additions = scatters(signals)
+        now_ns = signals.trace.events.duration_ns[additions.rows]
+        moved_ns = np.maximum(additions.traffic_bytes / bandwidth * NS_PER_S, MIN_KERNEL_NS)
+        is_slow = now_ns >= self.minimum_ratio * moved_ns  # False for NaN
+        rows, now_ns = additions.rows[is_slow], now_ns[is_slow]
+        least_ns = moved_ns[is_slow].astype(np.int64)
+        saving = halfway_to_best(signals, rows, least_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
+            return
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into indexed additions"
+                f" ({count_per_step(len(rows), 'kernel', signals)}) that take"
+                f" {int(now_ns.sum()) / int(least_ns.sum()):.0f} times as long as their memory"
+                " traffic needs."
+            ),
+            saving=saving,
+            evidence=costly_work("indexed additions", signals, rows, saving.claims),
+            remedies=advise("sorted-scatter", "scatter-as-product"),
+        )
+
+
+class RandomNumberKernels(Rule):
+    """The device spends a good part of its time drawing random numbers."""
+
+    id = "random-number-kernels"
+    title = "Draw random numbers where they are used"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "Dropout in a compiled step takes less than this.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when drawing random numbers takes a good part of the step."""
+        rows = _random_rows(signals)
+        now_ns = signals.trace.events.duration_ns[rows]
+        if self.is_minor(int(now_ns.sum()), signals):
+            return
+        saving = faster_device_work(signals, rows, now_ns // 2, basis="heuristic")
+        if self.is_minor(saving.claimed_ns, signals):
+            return
+        yield Finding(
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} goes into drawing random numbers"
+                f" ({count_per_step(len(rows), 'kernel', signals)}), which other kernels then read."
+            ),
+            saving=saving,
+            evidence=costly_work("drawing random numbers", signals, rows, saving.claims),
+            remedies=advise(
+                "compiled-random-numbers", "compile", "hardware-generator", "fewer-random-numbers"
+            ),
+        )
+
+
+@cache
+def _names() -> re.Pattern[str]:
+    # tensorflow/core/kernels/random_op_gpu.h; aten/src/ATen/native/cuda/DistributionTemplates.h;
+    # cuRAND; JAX's jaxlib/gpu/prng_kernels.cu.cc.
+    return re.compile(
+        r"FillPhiloxRandom|distribution_elementwise|curand_?\w*kernel|gen_sequenced|ThreeFry2x32",
+        re.IGNORECASE,
+    )
+
+
+def _random_rows(signals: Signals) -> Int32:
+    """Kernels that only draw random numbers."""
+    trace, rows = signals.trace, work_rows(signals)
+    rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
+    names = trace.events.name[rows]
+    drawing = [name for name in distinct(names).tolist() if _names().search(trace.strings[name])]
+    random: Int32 = rows[is_in(names, drawing)]
+    return random

@@ -1,0 +1,67 @@
+"""Reads the TOML file beside a module of rules.
+
+`[ID.page]` is the page of a rule. `[ID]` is a rule that is data: see `declared`. Parsing all files
+takes a good part of a short analysis, so they are cut into tables, and a table is parsed when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HEADINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "finds": "What it finds",
+        "matters": "Why it matters",
+        "measured": "How it is measured",
+        "ignore": "When to ignore",
+        "verify": "How to verify",
+        "references": "References",
+    }
+)
+"""The heading of each part of a page, by its key, in order."""
+_HEADER = re.compile(r"^\[([a-z0-9.-]+)\]$", re.MULTILINE)
+
+
+@cache
+def tables(module: str) -> Mapping[str, str]:
+    """The text of each table, by its name; empty if there is no file beside the module."""
+    path = Path(sys.modules[module].__file__ or "").with_suffix(".toml")
+    if not path.is_file():
+        return MappingProxyType({})
+    pieces = _HEADER.split(path.read_text(encoding="utf-8"))
+    texts: dict[str, str] = {}
+    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if texts.setdefault(name, text) is not text:
+            raise ValueError(f"{path.name}: a second table [{name}]")
+    return MappingProxyType(texts)
+
+
+def entry(module: str, name: str) -> dict[str, Any]:
+    """A table; empty if there is none."""
+    text = tables(module).get(name, "")
+    try:
+        loaded: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"[{name}] of {module}: {error}") from error
+    return loaded
+
+
+def page(module: str, rule_id: str) -> dict[str, str]:
+    """The sections of a rule's page: heading to text; empty if there is none."""
+    parts = entry(module, f"{rule_id}.page")
+    unknown = parts.keys() - HEADINGS.keys()
+    if unknown:
+        raise ValueError(f"[{rule_id}.page] of {module}: unknown keys {', '.join(sorted(unknown))}")
+    return {HEADINGS[key]: text.strip("\n") for key, text in parts.items()}

@@ -1,0 +1,516 @@
+"""What else the host does while the device waits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.machine.facts import Line, Lines, SideWork
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.equal_part import equal_part
+from tb_perfadvisor.rules.evidence.host_code import (
+    dispatching_on_host,
+    host_code_table,
+    is_mostly_wrapper,
+    longest_stretch,
+)
+from tb_perfadvisor.rules.evidence.instance import short_name
+from tb_perfadvisor.rules.evidence.made import step_loops
+from tb_perfadvisor.rules.evidence.server_steps import server_phases
+from tb_perfadvisor.rules.evidence.source_lines import (
+    BusyFunction,
+    busiest_for,
+    described,
+    likely_ns,
+    lines_tables,
+    seen_most,
+)
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
+from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
+from tb_perfadvisor.signals.host.idle_annotations import nameless
+from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.recurring_gaps import (
+    is_python_in_single_step,
+    records_all_operators,
+    recurs,
+)
+from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
+from tb_perfadvisor.signals.launch.gaps import (
+    LONGEST_LAUNCH_GAP_NS,
+    short_and_long_gaps,
+    stretched_ns,
+    taken_by_others_ns,
+)
+from tb_perfadvisor.signals.launch.runtime_calls import dispatching
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals.workload.workload import Part, workload
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    total_ns,
+    union,
+)
+from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.whatif import Remove
+
+_OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
+_NAMELESS = "Record what the host does in the long gaps"
+_OF_SAMPLES = "Make batches in fewer calls of Python"
+_OF_VALUES = "Make arrays of arrays, not of Python values"
+_ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
+_IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
+"""Changes that spend less time between the kernels of a compiled graph."""
+
+
+class PythonOverhead(Rule):
+    """The device idles for long stretches while the host runs Python and launches nothing."""
+
+    id = "python-overhead"
+    title = "Speed up the host code that everything waits for"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.EVERY_LAUNCH)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Restructuring a program is not worth it for less than 5 % of the step."
+    )
+    minimum_stall_ns = Limit(
+        LONGEST_LAUNCH_GAP_NS,
+        "ns",
+        "In shorter gaps the host launches, even if slowly.",
+    )
+    minimum_python_ns = Limit(
+        300_000,
+        "ns",
+        "On the CPU PyTorch records every operator, including views and checks. Between two of "
+        "them there are about 20 microseconds of Python, after a backward pass up to 200.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when most steps have long stretches of host code."""
+        attribution = signals.attribution
+        is_recorded = records_all_operators(signals)
+        usual_ns = self.minimum_python_ns if is_recorded else self.minimum_stall_ns
+        longest_ns = stretched_ns(usual_ns, signals.trace)
+        _, gaps = short_and_long_gaps(attribution.idle, longest_ns)
+        recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
+        stalls = intersect(
+            join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
+            idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH),
+        )
+        stalls = minus(stalls, join(dispatching_on_host(signals), dispatching(signals)))
+        # The host code inside a gap must be long by itself.
+        host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
+        compiling = attribution.intervals[Cause.COMPILING]
+        # The Python around a compilation prepares it, and goes with it.
+        compiling_ns = overlap_ns(compiling, gaps[:, 0], gaps[:, 1])
+        gaps = gaps[(host_code_ns > longest_ns) & (host_code_ns > compiling_ns)]
+        claims = intersect(stalls, gaps)
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        is_recurring = recurs(signals, gaps)
+        if not is_recurring and not is_python_in_single_step(signals, claims):
+            return
+        recorded_stalls = intersect(claims, recorded)
+        recorded_ns = total_ns(recorded_stalls)
+        is_known = 2 * recorded_ns >= total
+        # What others took of the cores stops the program anywhere, and nothing names it.
+        is_seen = is_known or busiest_for(signals, total) is not None
+        others_ns = 0 if is_seen else taken_by_others_ns(attribution.window_ns, signals.trace)
+        if self.is_minor(total - others_ns, signals):
+            return
+        recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
+        host_code = self_time(signals.trace, signals.step_track, claims)
+        is_in_wrapper = is_mostly_wrapper(host_code, total)
+        name = short_name(host_code.names[0]) if is_known and host_code.names else ""
+        what = f", mostly in {name}" if name else ""
+        if is_in_wrapper:
+            what = ", mostly in the wrapper that torch.compile generated around its kernels"
+        seen = seen_most(signals.trace.facts.lines)
+        unnamed = nameless(signals, minus(claims, recorded))
+        is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
+        what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
+        function = busiest_for(signals, total) if is_nameless else None
+        first = _IN_WRAPPER if is_in_wrapper else ()
+        subject = "No operator runs" if signals.device.is_host_only else "The device idles"
+        yield Finding(
+            title=_title(function, is_nameless, is_in_wrapper),
+            instance=name if function is None else str(function),
+            summary=(
+                f"{subject} for {per_step(total, signals)} during long stretches of host code that"
+                f" launch nothing{what}."
+            ),
+            saving=Saving(
+                max(recorded_ns - recording_ns, 0) if is_known and is_recurring else 0,
+                recorded_ns if is_known else likely_ns(signals, function, total, others_ns),
+                total,
+                claims,
+                "measured" if is_known else "heuristic",
+                (Remove(recorded_stalls),) if is_known else (),
+            ),
+            evidence=_python_evidence(signals, claims, total - recorded_ns, host_code),
+            remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
+        )
+
+
+def _title(function: BusyFunction | None, is_nameless: bool, is_in_wrapper: bool) -> str:
+    if function is not None and function.converts:
+        return f"{_OF_VALUES}: {function}"
+    if function is not None:
+        return f"{_OF_SAMPLES}: {function}" if function.makes_samples else ""
+    return _NAMELESS if is_nameless else _OF_WRAPPER if is_in_wrapper else ""
+
+
+def _first_advice(function: BusyFunction | None, is_nameless: bool) -> tuple[str, ...]:
+    if function is not None and function.converts:
+        return ("arrays-once",)
+    if function is not None:
+        return ("batch-at-once",) if function.makes_samples else ("one-call-for-all",)
+    return ("record-host-code",) if is_nameless else ()
+
+
+def _python_evidence(
+    signals: Signals, claims: Intervals, unrecorded_ns: int, host_code: SelfTime
+) -> tuple[Evidence, ...]:
+    evidence: tuple[Evidence, ...] = (
+        longest_stretch("Longest stretch", signals, claims, "no launches"),
+        host_code_table(
+            "Host code during the stretches, by self time",
+            "Code",
+            Column("own_ns", "Device idle", "ns"),
+            host_code,
+            unrecorded_ns,
+        ),
+    )
+    if not host_code.names:
+        return evidence
+    rows, cost_ns = host_code.rows, host_code.row_self_ns
+    return (*evidence, costliest("Longest of these events", signals.worker, rows, cost_ns))
+
+
+class GarbageCollection(Rule):
+    """The device waits while Python collects garbage."""
+
+    id = "garbage-collection"
+    title = "Collect garbage between steps, not in them"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTHON_FRAMES)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "Collecting young objects takes less than 1 % and pays off."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the step waits for collections."""
+        trace, window = signals.trace, signals.attribution
+        events, (rows, collecting) = trace.events, garbage_collections(signals)
+        claims = intersect(
+            window.of(
+                Cause.BETWEEN_STEPS,
+                Cause.LAUNCHING,
+                Cause.FRAMEWORK,
+                Cause.PYTHON,
+                Cause.UNEXPLAINED,
+            ),
+            collecting,
+        )
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        recording_ns = profiler_overhead(signals).within_ns(claims)
+        subject = "No operator runs" if signals.device.is_host_only else "The device idles"
+        yield Finding(
+            instance=count_per_step(len(rows), "collection", signals),
+            summary=(
+                f"{subject} for {per_step(total, signals)} while Python collects garbage"
+                f" ({count_per_step(len(rows), 'collection', signals)})."
+            ),
+            saving=Saving(
+                max(total - recording_ns, 0), total, total, claims, "measured", (Remove(claims),)
+            ),
+            evidence=(
+                events_by_name(
+                    "Collections",
+                    "Event",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
+                ),
+                costliest("Longest collections", signals.worker, rows, idle),
+            ),
+            remedies=advise("planned-collection", "no-collect-calls"),
+        )
+
+
+_RARER = 10
+"""What is done a tenth as often still shows where a training is going."""
+_DOES: dict[SideWork, str] = {
+    "figures": "drawing figures",
+    "images": "encoding images",
+    "checkpoints": "saving checkpoints",
+    "summaries": "writing summaries",
+    "texts": "making texts of tensors",
+    "every few steps": "what the loop does every few steps",
+    "between epochs": "what runs between epochs",
+}
+_OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
+"""Evaluations, mostly."""
+_REMEDIES: dict[SideWork | None, str] = {
+    **dict.fromkeys(_OF_TRAINING, "evaluate-rarely"),
+    "texts": "texts-when-written",
+}
+_SAVED_PER_EPOCH = 0.5
+"""What runs once per epoch can seldom run a tenth as often."""
+_LEAST_SAVED = 0.7
+_EVALUATE = "Evaluate less often, or on fewer samples"
+_SURE = 2.0
+"""Standard errors: the low end."""
+
+
+class SideWorkInLoop(Rule):
+    """The training loop draws, saves or logs, and waits for it."""
+
+    id = "side-work-in-loop"
+    title = "Draw, save and log less often"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.RUN_LINES)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "A checkpoint now and then takes less, and somebody wants it."
+    )
+    minimum_share_between_epochs = Limit(
+        0.2, "share", "Evaluating a part of the data once per epoch is usual."
+    )
+    minimum_looks = Limit(20, "count", "With fewer, a line in several of them may be chance.")
+    fewest_steps_of_an_epoch = Limit(
+        20, "count", "Reinforcement learning gathers new samples after as few steps."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when such work takes a good part of the run."""
+        lines = signals.trace.facts.lines
+        if lines is None or lines.looks < self.minimum_looks:
+            return
+        sides = [line for line in lines.lines if line.side_work is not None]
+        written = [line for line in sides if line.side_work not in _OF_TRAINING]
+        yield from self._of(signals, lines, written, self.minimum_share)
+        if signals.device.is_host_only:
+            # With a device, such a place may only wait for what the steps launched.
+            for kind, least in zip(_OF_TRAINING, self._least, strict=True):
+                done = [line for line in sides if line.side_work == kind]
+                done = [line for line in done if not self._feeds_steps(signals, lines, line)]
+                yield from self._of(signals, lines, done, least)
+
+    def _feeds_steps(self, signals: Signals, lines: Lines, line: Line) -> bool:
+        """Whether so few steps follow that what runs between them makes what they learn from."""
+        if line.side_work != "between epochs" or not line.spells or not len(signals.steps):
+            return False
+        seconds = lines.seconds * (1 - line.share)
+        step_s = float(np.median(signals.steps.duration_ns)) / 1e9
+        return seconds / step_s / line.spells < self.fewest_steps_of_an_epoch
+
+    @property
+    def _least(self) -> tuple[float, float]:
+        return self.minimum_share, self.minimum_share_between_epochs
+
+    def _of(
+        self, signals: Signals, lines: Lines, found: Sequence[Line], least: float
+    ) -> Iterable[Finding]:
+        share = min(sum(line.share for line in found), 1.0)
+        error = math.sqrt(share * (1 - share) / lines.looks)
+        if share < least or share - _SURE * error < least / 2:
+            return
+        kind = found[0].side_work
+        is_training = kind in _OF_TRAINING
+        saved = _SAVED_PER_EPOCH if kind == "between epochs" else 1 - 1 / _RARER
+        low = min(_LEAST_SAVED, 0.8 * saved) * share - _SURE * error
+        expected, high = share * saved, share + error
+        window_ns = signals.attribution.window_ns
+        yield Finding(
+            title=_EVALUATE if is_training else "",
+            instance=f"{_doing(found)} takes {format_share(share)} of the run",
+            summary=(
+                f"{format_share(share)} of the {format_duration(lines.seconds * 1e9)} between the"
+                f" first and the last step went into {_doing(found)}, and the steps wait for it."
+                f" The program was {described(found[0])}."
+            ),
+            saving=Saving(
+                int(low * window_ns),
+                int(expected * window_ns),
+                int(min(high, 1.0) * window_ns),
+                equal_part(signals, min(high, 1.0)),
+                "measured",
+            ),
+            evidence=lines_tables(lines),
+            remedies=advise(_REMEDIES.get(kind, "side-work-rarely")),
+        )
+
+
+def _doing(lines: Sequence[Line]) -> str:
+    kinds = dict.fromkeys(line.side_work for line in lines if line.side_work is not None)
+    return " and ".join(_DOES[kind] for kind in list(kinds)[:2])
+
+
+_MAKES = re.compile(r"^EagerExecute: (?:MakeIterator|\w+Dataset(?:V\d+)?)$")
+_ITERATOR = re.compile(r"^EagerExecute: MakeIterator$")
+_FUNCTION = re.compile(r"^Eager(?:Local)?Execute: __inference_\w+$")
+_EXPECTED = 0.9
+"""What replaces it also checks the inputs and calls a function."""
+
+
+class PipelineMadeInStep(Rule):
+    """Each step makes a tf.data pipeline, as each call of Keras's `predict` does."""
+
+    id = "pipeline-made-in-step"
+    title = "Make the input pipeline once, not in every step"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
+    is_preview = False
+
+    minimum_share = Limit(0.1, "share", "Below a tenth of the step, it is no matter of requests.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when every step makes a pipeline."""
+        trace, steps = signals.trace, signals.steps
+        events, rows = trace.events, trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
+        made = steps.own(rows[named(trace, rows, _MAKES)])
+        iterators = made[named(trace, made, _ITERATOR)]
+        functions = rows[named(trace, rows, _FUNCTION)]
+        if len(iterators) < steps.count or len(made) <= len(iterators) or not len(functions):
+            return
+        window = signals.attribution
+        working = union(events.start_ns[functions], events.end_ns[functions])
+        claims = minus(np.array([[window.window_start_ns, window.window_end_ns]]), working)
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        is_keras = workload(signals).has(Part.KERAS)
+        duration_ns = events.duration_ns[made]
+        yield Finding(
+            title="Call the model itself, not predict(), for each batch" if is_keras else "",
+            instance=f"{count_per_step(len(iterators), 'pipeline', signals)}",
+            summary=(
+                f"{per_step(total, signals)} goes into everything but the compiled function. It"
+                f" makes {count_per_step(len(iterators), 'pipeline', signals)} for the data, whose"
+                " functions are traced anew, and ends them again."
+            ),
+            saving=Saving(total // 2, round(_EXPECTED * total), total, claims, "measured"),
+            evidence=(
+                events_by_name(
+                    "Operators that make the pipeline",
+                    "Operator",
+                    trace,
+                    made,
+                    ((Column("host_ns", "Time on the host", "ns"), duration_ns),),
+                ),
+                *step_loops(signals),
+                *lines_tables(trace.facts.lines),
+            ),
+            remedies=advise("model-called-directly", "pipeline-before-loop"),
+        )
+
+
+class StepGap(Rule):
+    """The device idles between the last work of a step and the first work of the next."""
+
+    id = "step-gap"
+    title = "Close the gap between steps"
+    category = "launch"
+    reads_sums = True
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.STEP_ENDS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02,
+        "share",
+        "The loop's bookkeeping takes up to 2 % of a short step in a healthy program.",
+    )
+    minimum_gap_ns = Limit(20_000, "ns", "The first launch of a step costs up to 20 microseconds.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the gaps are large enough."""
+        claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
+        claims = claims[claims[:, 1] - claims[:, 0] >= self.minimum_gap_ns]
+        gap_ns = total_ns(claims)
+        if gap_ns == 0:
+            return
+        work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
+        evaluating_ns = total_ns(evaluation_between_steps(signals)) if len(work) else 0
+        if self.is_minor(gap_ns + evaluating_ns, signals):
+            return
+        activity = host_activity(signals.trace, signals.step_track, claims)
+        claimed = join(claims, work)
+        window_ns = signals.attribution.window_ns
+        bookkeeping_ns = round(self.minimum_share * window_ns)
+        shown_ns = total_ns(activity.covered)
+        low_ns = max(shown_ns, min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
+        on_cpu = signals.device.is_host_only
+        subject = "No operator runs" if on_cpu else "The device idles"
+        is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
+        what = f", mostly in {activity.names[0]}" if is_explained else ""
+        yield Finding(
+            instance=activity.names[0]
+            if is_explained
+            else per_step(gap_ns + evaluating_ns, signals),
+            summary=(
+                f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
+                f"{_evaluation_clause(evaluating_ns, signals)}."
+            ),
+            saving=Saving(
+                low_ns,
+                gap_ns + evaluating_ns if on_cpu else max((shown_ns + gap_ns) // 2, low_ns),
+                total_ns(claimed),
+                claimed,
+                "measured",
+                (Remove(claims),),
+            ),
+            evidence=_gap_evidence(signals, claims, activity),
+            remedies=advise(
+                "read-rarely", "read-arrays-rarely", "overlapped-schedule", "steps-per-call"
+            ),
+        )
+
+
+def _evaluation_clause(evaluating_ns: int, signals: Signals) -> str:
+    if evaluating_ns == 0:
+        return ""
+    return f"; other work, such as evaluation, takes another {per_step(evaluating_ns, signals)}"
+
+
+def _gap_evidence(
+    signals: Signals, claims: Intervals, activity: HostActivity
+) -> tuple[Evidence, ...]:
+    duration = signals.trace.events.duration_ns[activity.rows]
+    return (
+        longest_stretch("Longest gap", signals, claims, "no step code runs"),
+        *server_phases(signals, claims),
+        host_code_table(
+            "Host activity in the gaps",
+            "Activity",
+            Column("inside_ns", "In the gaps", "ns"),
+            activity,
+            total_ns(claims) - total_ns(activity.covered),
+        ),
+        costliest("Longest activities in the gaps", signals.worker, activity.rows, duration),
+        *step_loops(signals),
+    )

@@ -1,0 +1,488 @@
+"""Launching takes longer than what is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, time_of_each
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import generated_ns, host_code_table, stretch
+from tb_perfadvisor.rules.evidence.instance import short_name
+from tb_perfadvisor.rules.evidence.launches import (
+    idle_by_host_state,
+    idle_by_launching_operator,
+    launch_queue_table,
+    launched_kernels,
+)
+from tb_perfadvisor.rules.evidence.made import step_loops
+from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
+from tb_perfadvisor.rules.evidence.source_lines import lines_tables
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.savings.launching import without_launching
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.host.idle_owners import (
+    LAUNCHING,
+    OVERRIDING,
+    IdleOwner,
+    idle_owners,
+    idle_without,
+    slow_launches,
+)
+from tb_perfadvisor.signals.host.looped_calls import looped_calls
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
+from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
+from tb_perfadvisor.signals.launch.device_graphs import in_graphs
+from tb_perfadvisor.signals.launch.gaps import (
+    LONGEST_LAUNCH_GAP_NS,
+    short_and_long_gaps,
+    stretched_ns,
+)
+from tb_perfadvisor.signals.launch.queue import launch_queue
+from tb_perfadvisor.signals.launch.runtime_calls import dispatching
+from tb_perfadvisor.signals.launch.slow_launches import SlowLaunch as Launches
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.steps.around_steps import ProgramRuns, program_runs
+from tb_perfadvisor.signals.workload.workload import Part, workload
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.generated_code import GENERATED_KERNEL
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    intersect,
+    join,
+    last_before,
+    minus,
+    total_ns,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.whatif import Remove
+
+_GOOD_PART = 0.1
+"""An optimizer in which less of the idle time passes gets no advice here."""
+KEPT_SHARE = 0.25
+"""The part of the framework's code that stays at worst: a compiled model still has some operators
+that run one by one, where its graph breaks."""
+
+_UNKNOWN = " For more than half of the time, nothing in the profile tells what the host does."
+
+
+class LaunchBound(Rule):
+    """The device runs out of queued work while the host is busy launching the next kernel."""
+
+    id = "launch-bound"
+    title = "Launch fewer kernels, or launch them together"
+    category = "launch"
+    reads_sums = True
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
+    needs_of_sums = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "Well-tuned eager programs still have some idle time between kernels."
+    )
+    longest_gap_ns = Limit(
+        LONGEST_LAUNCH_GAP_NS,
+        "ns",
+        "A longer stretch without a launch has another cause, such as Python code.",
+    )
+    minimum_empty_share = Limit(
+        0.05,
+        "share",
+        "If fewer than one launch in twenty finds an empty queue, the host is fast enough.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for launches."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals)
+            return
+        attribution, idle = signals.attribution, signals.attribution.idle
+        short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
+        owned = (*OVERRIDING, *LAUNCHING, IdleOwner.SLOW_LAUNCH)
+        available = intersect(idle_without(signals, *owned), short_gaps)
+        owners = idle_owners(signals)
+        others = join(
+            long_gaps, owners[IdleOwner.REPLAY_PREPARATION], owners[IdleOwner.SLOW_LAUNCH]
+        )
+
+        def of(*causes: Cause) -> Intervals:
+            return intersect(attribution.of(*causes), available)
+
+        launching = of(Cause.LAUNCHING)
+        framework, python = of(Cause.FRAMEWORK), of(Cause.PYTHON)
+        unexplained = of(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION)
+        claims = join(launching, framework, python, unexplained)
+        is_nameless = 2 * total_ns(of(Cause.UNEXPLAINED)) > total_ns(claims)
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        queue = launch_queue(signals)
+        if (queue.empty_share or 0.0) < self.minimum_empty_share:
+            return
+        expected = total_ns(join(launching, framework, python))
+        recording = profiler_overhead(signals).within_ns(claims)
+        removed = join(launching, framework)
+        low = total_ns(removed) - round(KEPT_SHARE * total_ns(framework))
+        low = max(low - profiler_overhead(signals).within_ns(removed), 0)
+        length = idle.end_ns - idle.start_ns
+        ended = ~idle.is_queued & (idle.launch_row >= 0)
+        ended &= length <= self.longest_gap_ns
+        rows = queue.row[~in_graphs(signals.trace, queue.row)]
+        rows = rows[signals.trace.events.kind[rows] == EventKind.KERNEL]
+        yield Finding(
+            instance=f"the device idles {share_of_each(total, signals)}",
+            summary=(
+                f"The host launches work too slowly, which costs {time_of_each(total, signals)}:"
+                f" {format_share(queue.empty_share)} of launches find an empty queue, and"
+                f" {launched_kernels(signals, rows, total)}.{_UNKNOWN if is_nameless else ''}"
+            ),
+            saving=Saving(
+                low,
+                expected,
+                total,
+                claims,
+                "measured",
+                (without_launching(signals, join(launching, framework, python), others),),
+            ),
+            evidence=(
+                idle_by_host_state(signals, claims, recording),
+                launch_queue_table(queue),
+                idle_by_launching_operator(signals, claims),
+                costliest(
+                    "Launches after the longest gaps",
+                    signals.worker,
+                    idle.launch_row[ended],
+                    length[ended],
+                ),
+            ),
+            remedies=advise(
+                *(("record-host-code",) if is_nameless else ()),
+                *_changes(signals, launching, join(framework, python)),
+            ),
+        )
+
+    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding from a recorder's sum of the time in launches."""
+        claims = signals.attribution.intervals[Cause.LAUNCHING]
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        kinds = operator_kinds(signals, on_device=True)
+        short = ""
+        if kinds:
+            count = sum(kind.count for kind in kinds)
+            mean_ns = sum(kind.self_ns for kind in kinds) / max(count, 1)
+            short = f": operators on the device take {format_duration(mean_ns)} each on average"
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(total, signals)} while the host prepares its work, by"
+                f" the profiler's sums{short}."
+            ),
+            saving=Saving(total // 2, total * 3 // 4, total, claims, "heuristic"),
+            evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
+            remedies=advise(*_changes(signals, claims, EMPTY)),
+        )
+
+
+def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[str, ...]:
+    """What helps against what takes most of the host's time come first."""
+    is_launching = total_ns(launching) > total_ns(eager)
+    first = ("device-graphs", "compile") if is_launching else ("compile", "device-graphs")
+    updating = intersect(join(launching, eager), optimizer_loop(signals).steps)
+    is_updating = total_ns(updating) > _GOOD_PART * total_ns(join(launching, eager))
+    optimizer = ("fused-optimizer",) if is_updating else ()
+    return (
+        *first,
+        *optimizer,
+        "more-in-graphs",
+        "graph-sizes",
+        "overlapped-schedule",
+        "larger-batch",
+        "xla-steps",
+    )
+
+
+_IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
+"""Changes that spend less time between the kernels of a compiled graph."""
+
+
+class SlowLaunch(Rule):
+    """The device idles before each launch of one kernel, because the host prepares it for long."""
+
+    id = "slow-launch"
+    title = "Prepare this kernel's launch faster"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Rewriting a launcher is not worth it for less than 5 % of the step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each kernel whose launches cost a good part of the step."""
+        for launches in slow_launches(signals):
+            if not self.is_minor(launches.idle_ns, signals):
+                yield _finding(signals, launches)
+
+
+def _finding(signals: Signals, launches: Launches) -> Finding:
+    idle_ns, gaps = launches.idle_ns, len(launches.launch_row)
+    recording_ns = profiler_overhead(signals).within_ns(launches.idle)
+    # An average launch takes the host some time, too, and its kernel waits for as long.
+    kept_ns = round(idle_ns / launches.excess / gaps)
+    start_ns, end_ns = launches.idle[:, 0], launches.idle[:, 1]
+    removed = union(start_ns, np.maximum(end_ns - kept_ns, start_ns))
+    expected_ns = total_ns(removed)
+    code = self_time(signals.trace, signals.step_track, launches.idle)
+    kernel = short_name(launches.event)
+    is_generated = bool(GENERATED_KERNEL.match(launches.event))
+    changes = _IN_WRAPPER if is_generated or generated_ns(code) else ()
+    return Finding(
+        title="Speed up the generated wrapper of the compiled code" if is_generated else "",
+        instance=f"{format_duration(idle_ns / gaps)} before each {kernel}",
+        summary=(
+            f"The device idles {per_step(idle_ns, signals)} before one kernel, {kernel}"
+            f" ({count_per_step(gaps, 'gap', signals)} of {format_duration(idle_ns / gaps)} on"
+            f" average): the host takes {launches.excess:.0f} times as long to launch it as the"
+            f" average kernel{_where(signals, launches, code)}."
+        ),
+        saving=Saving(
+            max(expected_ns // 2 - recording_ns, 0),
+            expected_ns,
+            idle_ns,
+            launches.idle,
+            "measured",
+            (Remove(removed),),
+        ),
+        evidence=(
+            _launcher_table(signals, launches),
+            host_code_table(
+                "What the host does before it, by self time",
+                "Code",
+                Column("own_ns", "Device idle", "ns"),
+                code,
+                idle_ns - sum(code.self_ns),
+            ),
+            costliest(
+                "Launches after the longest gaps",
+                signals.worker,
+                launches.launch_row,
+                launches.gap_ns,
+            ),
+        ),
+        remedies=advise(*(() if is_generated else ("cheaper-launch",)), *changes, "host-work"),
+    )
+
+
+def _where(signals: Signals, launches: Launches, code: SelfTime) -> str:
+    """In whose code the host's time passes, as a clause; empty if nothing was recorded."""
+    line = signals.origins.line_of(int(launches.launch_row[0]))
+    at = f", at {line}" if line else ""
+    if 2 * generated_ns(code) > launches.idle_ns:
+        return f"{at}, in the wrapper that torch.compile generated around it"
+    if code.names and 2 * code.self_ns[0] > launches.idle_ns:
+        return f"{at}, mostly in {short_name(code.names[0])}"
+    return at
+
+
+def _launcher_table(signals: Signals, launches: Launches) -> Table:
+    row = int(launches.launch_row[0])
+    cells: dict[Column, Cell] = {
+        Column("name", "Kernel"): launches.event,
+        Column("operator", "Launched by"): launches.operator or None,
+        Column("module", "Module"): signals.origins.module_of(row),
+        Column("source", "Source line"): signals.origins.line_of(row),
+        Column("launches", "Launches", "count"): launches.launches,
+        Column("count", "Gaps", "count"): len(launches.launch_row),
+        Column("idle_ns", "Device idle before", "ns"): launches.idle_ns,
+    }
+    known = {column: cell for column, cell in cells.items() if cell is not None}
+    return Table("The launcher", tuple(known), (tuple(known.values()),))
+
+
+class CallsInPythonLoop(Rule):
+    """A Python loop calls a short jitted function many times in each step."""
+
+    id = "calls-in-python-loop"
+    title = "Put the loop into the compiled program"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.CPU_PROGRAM, Need.DISPATCH)
+    is_preview = False
+
+    minimum_share = Limit(0.05, "share", "Moving a loop into a program takes some thought.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the calls of a loop keep the operations waiting."""
+        calls = looped_calls(signals)
+        idle_ns, sharing_ns = total_ns(calls.idle), total_ns(calls.sharing)
+        if self.is_minor(idle_ns, signals):
+            return
+        duration_ns = signals.trace.events.duration_ns[calls.rows]
+        count = count_per_step(len(calls.rows), "call", signals)
+        share = format_share(sharing_ns / signals.attribution.window_ns)
+        running_ns = total_ns(calls.loops) - idle_ns - sharing_ns
+        beside = f" For another {share} they share the only core with operations." * (
+            sharing_ns > idle_ns / 10
+        )
+        yield Finding(
+            instance=f"{calls.functions[0]}, {count}",
+            summary=(
+                f"No operation runs for {per_step(idle_ns, signals)} while a Python loop calls"
+                f" {' and '.join(calls.functions[:2])} ({count}).{beside}"
+            ),
+            saving=Saving(
+                idle_ns // 2,
+                idle_ns + sharing_ns // 2,
+                idle_ns + sharing_ns + running_ns // 2,
+                calls.loops,
+                "measured",
+            ),
+            evidence=(
+                events_by_name(
+                    "Calls in loops",
+                    "Function",
+                    signals.trace,
+                    calls.rows,
+                    ((Column("host_ns", "Time on the host", "ns"), duration_ns),),
+                ),
+                *step_loops(signals),
+                *lines_tables(signals.trace.facts.lines),
+            ),
+            remedies=advise("vmapped-calls", "loop-in-program"),
+        )
+
+
+_FEWEST_RUNS, _FEWEST_MARKED_RUNS = 10, 3
+"""Fewer runs do not show that the program continues like this, unless each is in a marked step."""
+_MANY_PER_STEP = 10
+"""Programs around a long one: converting inputs and reporting results take a few."""
+_LONGEST_OF_KERAS_NS = 5_000_000
+"""Between two steps of fit, Keras calls callbacks, reads metrics and prints a line: 1 to 2 ms on an
+idle core, of which others may take a part."""
+
+
+class SingleStepDispatch(Rule):
+    """Programs are so short that the host cannot dispatch them as fast as they run."""
+
+    id = "single-step-dispatch"
+    title = "Run many steps in one call"
+    category = "launch"
+    refines = "launch-bound"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Running several steps in one program changes the training loop."
+    )
+    longest_run_ns = Limit(
+        1_000_000,
+        "ns",
+        "While a longer program runs, the host has time to dispatch the next one.",
+    )
+
+    longest_run_on_cpu_ns = Limit(
+        10_000_000,
+        "ns",
+        "TensorFlow on the CPU begins the next program after the one before: Keras's milliseconds"
+        " between them add to each step.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for each dispatch."""
+        runs = program_runs(signals)
+        length_ns = runs.end_ns - runs.start_ns
+        if not _repeats(signals, runs) or looped_calls(signals).functions:
+            return
+        claims = _between(signals, runs)
+        on_cpu, framework = signals.device.is_host_only, signals.trace.source.framework
+        in_turns = on_cpu and framework == "tensorflow"
+        longest_ns = self.longest_run_on_cpu_ns if in_turns else self.longest_run_ns
+        if _typical_ns(length_ns) > longest_ns:
+            is_short = length_ns <= longest_ns
+            if is_short.sum() < _MANY_PER_STEP * signals.steps.count:
+                return
+            claims = _after(claims, runs, is_short)
+            length_ns = length_ns[is_short]
+        total = total_ns(claims)
+        if self.is_minor(total, signals):
+            return
+        low_ns = 0 if on_cpu and framework == "jax" else total // 2
+        gaps = claims
+        if in_turns:
+            claims = join(gaps, intersect(signals.host_idle, runs.spans))
+        subject = "No operator runs" if signals.device.is_host_only else "The device idles"
+        yield Finding(
+            instance=f"{count_per_step(len(length_ns), 'run', signals)}",
+            summary=(
+                f"{subject} for {per_step(total, signals)} between programs that are dispatched"
+                f" one at a time ({count_per_step(len(length_ns), 'run', signals)} of"
+                f" {format_duration(float(length_ns.mean()))} on average)."
+            ),
+            saving=Saving(low_ns, total, total_ns(claims), claims, "measured", (Remove(claims),)),
+            evidence=(*_evidence(signals, gaps), *step_loops(signals)),
+            remedies=advise("steps-per-call", "one-jit", "larger-keras-batch"),
+        )
+
+
+def _repeats(signals: Signals, runs: ProgramRuns) -> bool:
+    """Whether the runs show how the program goes on."""
+    steps = signals.steps
+    is_marked = not steps.is_inferred and len(runs) >= len(steps) >= _FEWEST_MARKED_RUNS
+    return len(runs) >= (_FEWEST_MARKED_RUNS if is_marked else _FEWEST_RUNS)
+
+
+def _typical_ns(length_ns: Int64) -> float:
+    """The mean duration of programs, weighted by duration.
+
+    Among a few short programs, one that takes most of the time counts most.
+    """
+    length = length_ns.astype(float)
+    return float((length**2).sum() / max(length.sum(), 1.0))
+
+
+def _after(gaps: Intervals, runs: ProgramRuns, chosen: NDArray[np.bool_]) -> Intervals:
+    """The gaps that follow some of the runs."""
+    order = np.argsort(runs.end_ns, kind="stable")
+    before = last_before(runs.end_ns[order], gaps[:, 0])
+    return gaps[(before >= 0) & chosen[order][np.maximum(before, 0)]]
+
+
+def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
+    """Idle between programs that nothing more specific explains."""
+    idle = signals.attribution.idle
+    longest_ns: float = LONGEST_LAUNCH_GAP_NS
+    if signals.device.is_host_only and workload(signals).has(Part.KERAS):
+        longest_ns = stretched_ns(_LONGEST_OF_KERAS_NS, signals.trace)
+    is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= longest_ns)
+    available = idle_without(
+        signals,
+        *OVERRIDING,
+        IdleOwner.EAGER_CALLS,
+        IdleOwner.HOST_CALLBACK,
+    )
+    short = union(idle.start_ns[is_short], idle.end_ns[is_short])
+    gaps = intersect(available, join(short, dispatching(signals)))
+    return minus(gaps, runs.spans)
+
+
+def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
+    by_length = claims[np.argsort(claims[:, 1] - claims[:, 0], kind="stable")]
+    host_code = self_time(signals.trace, signals.step_track, claims)
+    return (
+        stretch("Gap of median length", signals, by_length[len(claims) // 2], "no program runs"),
+        host_code_table(
+            "Host activity between programs",
+            "Activity",
+            Column("own_ns", "Between programs", "ns"),
+            host_code,
+            total_ns(claims) - sum(host_code.self_ns),
+        ),
+    )

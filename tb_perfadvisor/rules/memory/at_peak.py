@@ -1,0 +1,416 @@
+"""What holds memory at its peak, by PyTorch's snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.lower_peak import (
+    evidence_at_peak,
+    less_at_peak,
+    memory_saving,
+    part_of_peak,
+    severity_of_memory,
+)
+from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_time
+from tb_perfadvisor.rules.finding import Column, Finding, Table
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.snapshots.course import memory_course
+from tb_perfadvisor.signals.snapshots.held import (
+    autocast_copies,
+    idle_gradients,
+    intermediate_results,
+    kept_activations,
+    optimizer_state,
+    resident_memory,
+)
+from tb_perfadvisor.signals.snapshots.scores import stored_attention, stored_logits
+from tb_perfadvisor.signals.snapshots.sites import by_line, growing_lines, growth
+from tb_perfadvisor.signals.workload.workload import SERVERS, workload
+from tb_perfadvisor.units import format_bytes
+
+
+class AutocastWeightCopies(Rule):
+    """Autocast's copies of the weights raise the peak of a forward pass."""
+
+    id = "autocast-weight-copies"
+    title = "Let autocast keep no copies of weights"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a model fits.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if the copies hold a part of the peak."""
+        course, found = memory_course(signals), autocast_copies(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{found.count:,} copies that autocast keeps of weights hold"
+                f" {part_of_peak(course, found.held_bytes)}. Without them, the peak is"
+                f" {format_bytes(saving.bytes)} lower. Autocast saves no memory here."
+            ),
+            severity=severity_of_memory(signals, course, saving),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Copies at the peak", found.at_peak),
+            remedies=advise("autocast-without-cache", "weights-in-16-bits"),
+        )
+
+
+class IdleGradients(Rule):
+    """Gradients of the step before are alive at the peak."""
+
+    id = "idle-gradients"
+    title = "Free gradients after each step"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_HISTORY,)
+
+    minimum_share = Limit(0.03, "share", "Less than 3 % rarely decides whether a batch fits.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if gradients of the step before hold a part of the peak."""
+        course, found = memory_course(signals), idle_gradients(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{found.count:,} gradients that the optimizer has used already hold"
+                f" {part_of_peak(course, found.held_bytes)}. Freed after each step, they lower it"
+                f" by {format_bytes(saving.bytes)}."
+            ),
+            severity=severity_of_memory(signals, course, saving),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Gradients of the step before", found.at_peak),
+            remedies=advise("freed-gradients"),
+        )
+
+
+class KeptActivations(Rule):
+    """The activations of all blocks are alive at the peak."""
+
+    id = "kept-activations"
+    title = "Recompute the activations of blocks"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Recomputing takes about a third more time, which less is not worth."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if blocks keep a good part of the peak."""
+        course, found = memory_course(signals), kept_activations(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{found.calls} calls at {found.place} keep"
+                f" {part_of_peak(course, found.held_bytes)}. If each kept only its result, and the"
+                f" backward pass repeated one call at a time, the peak would be"
+                f" {format_bytes(saving.bytes)} lower."
+            ),
+            severity=severity_of_memory(signals, course, saving, has_price=True),
+            memory=saving,
+            evidence=(
+                Table(
+                    "Where to checkpoint",
+                    (
+                        Column("source", "Called at"),
+                        Column("calls", "Calls", "count"),
+                        Column("bytes", "Kept", "bytes"),
+                        Column("freed", "Freed at the peak", "bytes"),
+                    ),
+                    ((found.place, found.calls, found.held_bytes, saving.bytes),),
+                ),
+                *evidence_at_peak(course, "Kept by these calls", found.at_peak),
+            ),
+            remedies=advise("activation-checkpointing", "no-gradients"),
+        )
+
+
+_SHARDS = 8
+"""Devices of a usual node."""
+
+
+class OptimizerStateMemory(Rule):
+    """The optimizer's state takes a good part of the memory at the peak."""
+
+    id = "optimizer-state-memory"
+    title = "Move, shard or shrink the optimizer's state"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.2, "share", "If other things take more than 80 % of the peak, they are the better start."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if the optimizer's state takes a good part of the peak."""
+        course, found = memory_course(signals), optimizer_state(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.bytes)
+        if saving.share < self.minimum_share:
+            return
+        how = ", by the sizes of what was there before the history" if found.is_inferred else ""
+        rows = (
+            ("in the host's memory", found.bytes),
+            (f"sharded over {_SHARDS} devices", found.bytes * (_SHARDS - 1) // _SHARDS),
+            ("in 8 instead of 32 bits", found.bytes * 3 // 4),
+            ("in 16 instead of 32 bits", found.bytes // 2),
+        )
+        yield Finding(
+            instance=f"up to {less_at_peak(saving)}",
+            summary=(
+                f"The optimizer's state holds {part_of_peak(course, found.bytes)}{how}. In the"
+                f" host's memory it frees {format_bytes(found.bytes)}; sharded over {_SHARDS}"
+                f" devices, {format_bytes(rows[1][1])}; in 8 instead of 32 bits,"
+                f" {format_bytes(rows[2][1])}."
+            ),
+            severity=severity_of_memory(signals, course, saving, has_price=True),
+            memory=saving,
+            evidence=(
+                Table(
+                    "What it would free",
+                    (Column("where", "Optimizer state"), Column("bytes", "Freed", "bytes")),
+                    rows,
+                ),
+                *memory_over_time(course),
+            ),
+            remedies=advise(
+                "offloaded-optimizer", "sharded-state-if-several", "eight-bit-optimizer"
+            ),
+        )
+
+
+class OutOfPlaceUpdate(Rule):
+    """Intermediate results of an update make the peak."""
+
+    id = "out-of-place-update"
+    title = "Update tensors in place"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a batch fits.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if intermediate results hold a part of the peak."""
+        course, found = memory_course(signals), intermediate_results(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{found.count} tensors of one size that {found.place} makes and drops again hold"
+                f" {part_of_peak(course, found.held_bytes)}. With one at a time, the peak is"
+                f" {format_bytes(saving.bytes)} lower."
+            ),
+            severity=severity_of_memory(signals, course, saving),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Intermediate results at the peak", found.at_peak),
+            remedies=advise("in-place-update"),
+        )
+
+
+class ResidentMemory(Rule):
+    """Nearly all memory at the peak is there from start to end."""
+
+    id = "resident-memory"
+    title = "Keep less on the device all the time"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.8, "share", "If a fifth is used only at times, that part is easier to shrink."
+    )
+    minimum_bytes = Limit(
+        1 << 30, "bytes", "Every device that trains or serves models has several gibibytes."
+    )
+    maximum_unused_share = Limit(
+        0.05,
+        "share",
+        "A caching allocator rounds up, and keeps a few percent for the next request.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if nearly all of the peak stays."""
+        course, found = memory_course(signals), resident_memory(signals)
+        if course is None or found is None or optimizer_state(signals) is not None:
+            return
+        if any(workload(signals).has(part) for part in SERVERS):
+            return
+        peak = course.peak_allocated_bytes
+        if found.bytes < max(self.minimum_share * peak, self.minimum_bytes):
+            return
+        saving = memory_saving(course, found.bytes // 2)
+        holders = by_line(course.allocations.select(found.at_peak), course.snapshot.stacks)
+        line = next((holder.line for holder in holders if holder.line is not None), None)
+        unused = course.peak_reserved_bytes - peak
+        yield Finding(
+            instance=f"{format_bytes(found.bytes)}{' of weights' if found.are_weights else ''}",
+            summary=(
+                f"{part_of_peak(course, found.bytes)} stays allocated from start to end"
+                f"{f', from {line}' if line else ''}.{self._unused(unused, peak)} In half the bits,"
+                f" or split over two devices, it takes {format_bytes(saving.bytes)} less."
+            ),
+            severity=severity_of_memory(signals, course, saving, has_price=True),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Allocated all the time", found.at_peak),
+            remedies=advise("offloaded-weights", "fewer-bits-for-weights"),
+        )
+
+    def _unused(self, unused_bytes: int, peak_bytes: int) -> str:
+        """Whether the allocator holds much more than is used; empty if it does."""
+        if unused_bytes > self.maximum_unused_share * peak_bytes:
+            return ""
+        return (
+            f" The allocator holds {format_bytes(max(unused_bytes, 0))} more than that peak, so"
+            " fragmentation is not the cause if memory runs out."
+        )
+
+
+class StoredAttentionScores(Rule):
+    """Attention matrices fill the memory at the peak."""
+
+    id = "stored-attention-scores"
+    title = "Use fused attention"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(0.02, "share", "Data of another length changes the peak by as much.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if attention matrices hold a part of the peak."""
+        course, found = memory_course(signals), stored_attention(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        count = int(found.at_peak.sum())
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{count:,} tensor{'s' if count > 1 else ''} of the size of attention scores, from"
+                f" {found.places[0]}, hold {part_of_peak(course, found.held_bytes)}. Fused"
+                f" attention makes none of them: the peak is {format_bytes(saving.bytes)} lower."
+            ),
+            severity=severity_of_memory(signals, course, saving),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Attention scores at the peak", found.at_peak),
+            remedies=advise("fused-attention"),
+        )
+
+
+class StoredLogits(Rule):
+    """Logits over a vocabulary are alive several times at the peak."""
+
+    id = "stored-logits"
+    title = "Compute the loss in parts"
+    category = "memory"
+    reads_sums = True
+    needs = (Need.MEMORY_SNAPSHOT,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "A change of the loss for less is not worth checking its gradients."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if logits hold a part of the peak."""
+        course, found = memory_course(signals), stored_logits(signals)
+        if course is None or found is None:
+            return
+        saving = memory_saving(course, found.freed_bytes)
+        if saving.share < self.minimum_share:
+            return
+        where = f" at {found.place}" if found.place else ""
+        count = f"{found.copies} tensors" if found.copies > 1 else "A tensor"
+        yield Finding(
+            instance=less_at_peak(saving),
+            summary=(
+                f"{count} of the size of the logits{where}"
+                f" hold{'s' if found.copies == 1 else ''} {part_of_peak(course, found.held_bytes)}."
+                f" Computed in parts, the loss needs an eighth of that, and the peak is"
+                f" {format_bytes(saving.bytes)} lower."
+            ),
+            severity=severity_of_memory(signals, course, saving),
+            memory=saving,
+            evidence=evidence_at_peak(course, "Logits at the peak", found.at_peak),
+            remedies=advise("fused-loss", "loss-in-parts"),
+        )
+
+
+class UnlimitedCache(Rule):
+    """A line of the program allocates again and again, and nothing of it is freed."""
+
+    id = "unlimited-cache"
+    title = "Limit what the program keeps from step to step"
+    category = "memory"
+    needs = (Need.MEMORY_HISTORY,)
+    reads_sums = True
+    refines = "memory-growth"
+
+    minimum_share = Limit(
+        0.05, "share", "What stays below a twentieth of the peak does not decide what fits."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if a line of the program keeps all that it allocates."""
+        course = memory_course(signals)
+        found = growth(course) if course is not None else None
+        lines = growing_lines(course, found) if course is not None and found is not None else ()
+        if course is None or found is None or not lines:
+            return
+        cache, peak = lines[0], course.peak_allocated_bytes
+        kept_bytes = int(cache.kept.bytes.sum())
+        if kept_bytes < self.minimum_share * peak:
+            return
+        yield Finding(
+            instance=cache.line,
+            summary=(
+                f"{cache.line} allocates {len(cache.kept):,} tensors in {cache.steps} of"
+                f" {len(found.state)} parts of the history, and none of them is freed:"
+                f" {format_bytes(kept_bytes)} so far, of {format_bytes(peak)} at the peak. It looks"
+                " like a cache without a limit."
+            ),
+            severity="medium",
+            evidence=(
+                memory_by_line(
+                    "Allocated in several parts of the history and not freed",
+                    by_line(cache.kept, course.snapshot.stacks),
+                ),
+                *memory_over_time(course),
+            ),
+            remedies=advise("limited-cache", "keep-numbers"),
+        )

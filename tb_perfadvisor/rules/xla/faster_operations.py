@@ -1,0 +1,430 @@
+"""XLA programs of which a change makes operations faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.costly_operations import operations_table
+from tb_perfadvisor.rules.faster_operations import FasterOperations
+from tb_perfadvisor.rules.finding import Finding, Saving, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
+from tb_perfadvisor.signals.program.copied_updates import Copies, copies_on_cpu, undonated
+from tb_perfadvisor.signals.program.devices import (
+    early_reductions,
+    repeated_products,
+    with_later_reductions,
+    without_repetition,
+)
+from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
+from tb_perfadvisor.signals.program.loop_products import before_loops, loop_products
+from tb_perfadvisor.signals.program.partly_used_sorts import partly_used_sorts
+from tb_perfadvisor.signals.program.updates import copied_updates, rewritten_arrays, updates
+from tb_perfadvisor.signals.program.useful_work import (
+    costly_orders,
+    in_other_order,
+    partly_used_products,
+    without_unused_parts,
+)
+from tb_perfadvisor.signals.program.weight_reads import WeightReads, weight_reads
+from tb_perfadvisor.signals.program.widened_arguments import without_widening
+from tb_perfadvisor.trace import intervals
+from tb_perfadvisor.units import format_bytes, format_share
+
+_COUNTED = (0.15, 0.02, 0.5)
+"""What remains of a branch that a counter asks for: every seventh step as expected, every second at
+worst."""
+_AT_BEST = 0.05
+
+
+class BothBranches(FasterOperations):
+    """All branches are computed, and one result is taken."""
+
+    id = "both-branches"
+    title = "Compute only the branch that is taken"
+
+    minimum_share = Limit(0.05, "share", "A conditional costs something, too.")
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    noun = "operation"
+    changes = ("one-branch",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The operations of branches, of which those that are taken remain."""
+        return [
+            FasterOperation(o, expected * now, best * now, worst * now)
+            for found in both_branches(signals)
+            for expected, best, worst in (_remains(found),)
+            for o in found.operations
+            for now in (mean_ns(signals, o),)
+        ]
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The costliest choice."""
+        worst = max(both_branches(signals), key=lambda one: total_ns(signals, one.operations))
+        where = f" ({worst.line})" if worst.line else ""
+        return f"a select of {worst.branches} results{where}", (
+            f"{cost} goes into branches that are computed whether they are taken or not{where}."
+        )
+
+
+def _remains(found: Choice) -> tuple[float, float, float]:
+    if found.is_counted:
+        return _COUNTED
+    return 1 / found.branches, _AT_BEST, 1.0
+
+
+class CostlyProductOrder(FasterOperations):
+    """The step multiplies three matrices in the costlier order."""
+
+    id = "costly-product-order"
+    title = "Multiply the small matrices last"
+
+    minimum_share = Limit(
+        0.03, "share", "Less is within the variation of products of other shapes."
+    )
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    noun = "product"
+    changes = ("other-order",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The products in the costlier order."""
+        return in_other_order(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The pair that saves most."""
+        found = costly_orders(signals)
+        best = min(found, key=lambda pair: pair.share)
+        program = best.running.program
+        line = program.lines.get(best.first, "")
+        between = program.shape_of(best.first)
+        return f"{between} between two products", (
+            f"{cost} goes into products of three matrices ({len(found)} times). The other order"
+            f" takes {format_share(best.share)} of the FLOP, and needs no {between}"
+            f"{f' ({line})' if line else ''}."
+        )
+
+
+class EarlyReduction(FasterOperations):
+    """Devices sum up a larger array than they need to."""
+
+    id = "early-reduction"
+    title = "Split the weights by their columns first"
+
+    refines = "exposed-communication"
+
+    minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
+
+    noun = "collective"
+    changes = ("columns-first",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The all-reduces of the larger arrays."""
+        return with_later_reductions(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The largest array that is summed up."""
+        found = early_reductions(signals)
+        largest = max(found, key=lambda r: r.running.program.shape_of(r.reduced).padded_bytes)
+        program = largest.running.program
+        shape, then = program.shape_of(largest.reduced), program.shape_of(largest.next_product)
+        return f"{shape} is summed up", (
+            f"{cost} goes into summing {shape} up over {program.devices} devices between two"
+            f" products ({len(found)} times). The result of the second, {then}, is smaller: summed"
+            f" up instead, it takes {format_share(largest.share)} of the bytes."
+        )
+
+
+class ProductsInLoop(FasterOperations):
+    """A loop multiplies the input of each trip by the same weights."""
+
+    id = "products-in-loop"
+    title = "Multiply the inputs of all trips before the loop"
+
+    minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
+
+    noun = "product"
+    changes = ("product-before-loop",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The products in loops, with their part of one before."""
+        return before_loops(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The largest product."""
+        found = loop_products(signals)
+        largest = max(
+            found, key=lambda one: one.trips * one.running.program.shape_of(one.product).elements
+        )
+        program = largest.running.program
+        shape, line = program.shape_of(largest.product), program.lines.get(largest.product, "")
+        where = f" in {line}" if line else ""
+        return f"{largest.trips:,.0f} times {shape}", (
+            f"{cost} goes into products in loops that depend on no trip before: {shape}"
+            f"{where}, {largest.trips:,.0f} times."
+        )
+
+
+class RepeatedProducts(FasterOperations):
+    """Every device computes the same products."""
+
+    id = "repeated-products"
+    title = "Split the work over the devices"
+
+    minimum_share = Limit(
+        0.1, "share", "Small layers, such as a router's, are often cheaper to repeat than to split."
+    )
+
+    noun = "product"
+    changes = ("batch-over-devices", "weights-over-devices")
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The products that are the same everywhere."""
+        return without_repetition(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """How many devices repeat what."""
+        found = repeated_products(signals)
+        running, rows = max(found, key=lambda pair: total_ns(signals, pair[0].of(pair[1])))
+        devices = running.program.devices
+        share = format_share(
+            len(rows) / max(len(running.program.rows_of(("dot", "convolution"))), 1)
+        )
+        return f"{devices} devices compute the same", (
+            f"{cost} goes into products that all {devices} devices compute alike ({share} of the"
+            " program's products): none of their factors is split over the devices. The use of the"
+            " matrix unit counts this work, but useful FLOP are a part of it."
+        )
+
+
+_HOW = {
+    "where": "a choice over all positions",
+    "concatenate": "joining old and new elements",
+    "dense": "adding a gradient for all rows",
+    "gather": "moving all rows into another order",
+}
+
+
+class RewrittenArrays(FasterOperations):
+    """The step writes whole arrays to change a few of their elements."""
+
+    id = "rewritten-arrays"
+    title = "Update arrays in place"
+
+    minimum_share = Limit(0.03, "share", "Smaller arrays take less than this either way.")
+
+    noun = "operation on the array"
+    changes = ("slice-in-place", "rows-of-gradient", "order-by-index")
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The operations that write the arrays."""
+        return rewritten_arrays(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """Which arrays are written, and how."""
+        found = [update for update in updates(signals) if update.how in _HOW]
+        size = format_bytes(sum(update.shape.padded_bytes for update in found))
+        largest = max(found, key=lambda update: update.shape.padded_bytes)
+        how = _HOW[largest.how]
+        return f"{size} by {how}", (
+            f"{cost} goes into {len(found)} arrays of {size} in all, which are written whole to"
+            f" change a part of them, by {how}: the largest is {largest.shape}."
+        )
+
+
+_SAMPLED, _SELECTED = (0.05, 0.0, 0.25), (0.4, 0.0, 0.8)
+"""What remains as expected, at best and at worst: of a shuffle if a sample is drawn, and of a sort
+if the largest are selected."""
+
+
+class SortedForFew(FasterOperations):
+    """The step sorts many elements to use a few of them."""
+
+    id = "sorted-for-few"
+    title = "Draw or select a few elements without sorting all"
+
+    minimum_share = Limit(0.03, "share", "Sorts of a few thousand elements take less than this.")
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    noun = "operation"
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The sorts, and what is computed for them."""
+        faster: dict[int, FasterOperation] = {}
+        for found in partly_used_sorts(signals):
+            expected, best, worst = _SAMPLED if found.is_random else _SELECTED
+            for operation in (found.operation, *found.beside):
+                now = mean_ns(signals, operation)
+                faster[operation.op] = FasterOperation(
+                    operation, expected * now, best * now, worst * now
+                )
+        return list(faster.values())
+
+    def advice(self, signals: Signals) -> tuple[str, ...]:
+        """Random numbers are drawn, others are selected."""
+        is_random = any(found.is_random for found in partly_used_sorts(signals))
+        return ("draw-indices",) if is_random else ("select-the-largest",)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The costliest sort."""
+        worst = max(partly_used_sorts(signals), key=lambda one: total_ns(signals, [one.operation]))
+        line = signals.trace.text(int(signals.trace.hlo.source_line[worst.operation.op]))
+        what = "random numbers" if worst.is_random else "elements"
+        few = f"{worst.used:,} of {worst.sorted:,}"
+        return f"{few}{f' ({line})' if line else ''}", (
+            f"{cost} goes into sorting {worst.sorted:,} {what}, of which {worst.used:,} are used."
+        )
+
+
+class UndonatedArguments(FasterOperations):
+    """The step copies whole arrays to change a few of their elements."""
+
+    id = "undonated-arguments"
+    title = "Donate the arguments that the step returns updated"
+
+    minimum_share = Limit(0.03, "share", "Copies of small arrays take less than this.")
+
+    noun = "operation on the array"
+    changes = ("donated-arguments",)
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding if the copies take a good part of the step."""
+        copies = copies_on_cpu(signals)
+        if copies is None:
+            yield from super().check(signals)
+        elif not self.is_minor(intervals.total_ns(copies.time), signals):
+            yield self._on_cpu(signals, copies)
+
+    def _on_cpu(self, signals: Signals, copies: Copies) -> Finding:
+        most_ns = intervals.total_ns(copies.time)
+        instance, summary = self.describe(signals, per_step(most_ns, signals))
+        rows, cost_ns = copies.rows, time_within(signals, copies.rows, copies.time)
+        return Finding(
+            instance=instance,
+            summary=summary,
+            saving=Saving(most_ns // 2, most_ns * 9 // 10, most_ns, copies.time, "modeled"),
+            evidence=(
+                operations_table("Copies", signals, copies.operations, rows, cost_ns),
+                costliest("Longest copies", signals.worker, rows, cost_ns),
+            ),
+            remedies=advise(*self.changes),
+        )
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The copies, and what else works on the arrays."""
+        return copied_updates(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """Which arrays are copied."""
+        found = undonated(signals)
+        size = format_bytes(sum(update.shape.padded_bytes for update in found))
+        return f"{len(found)} arrays of {size}", (
+            f"{cost} goes into {len(found)} arrays of {size} in all, which the program copies to"
+            " change a part of each, because its caller has not donated them."
+        )
+
+
+class UnusedResults(FasterOperations):
+    """The step multiplies matrices and then uses a part of the result."""
+
+    id = "unused-results"
+    title = "Compute only what is used"
+
+    minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    noun = "operation"
+    changes = ("select-first", "stride-of-convolution")
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The products, and what works on their results."""
+        return without_unused_parts(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """The largest product of which a part is used."""
+        found = partly_used_products(signals)
+        worst = max(found, key=lambda part: part.running.program.shape_of(part.product).elements)
+        program = worst.running.program
+        shape, line = program.shape_of(worst.product), program.lines.get(worst.by, "")
+        used = format_share(worst.used)
+        return f"{used} of {shape}", (
+            f"{cost} goes into products of which a part is for nothing. Of {shape}, {used} is"
+            f" used: a {program.name_of(worst.by)}{f' in {line}' if line else ''} takes or fills"
+            " that part."
+        )
+
+
+class WideWeights(FasterOperations):
+    """The step mostly reads weights, in more bits than it needs."""
+
+    id = "wide-weights"
+    title = "Store the weights in 8 bits"
+
+    minimum_share = Limit(0.1, "share", "A change that costs accuracy has to bring something.")
+    minimum_read_share = Limit(
+        0.4, "share", "Where reading weights takes less, other work hides a part of it."
+    )
+    most_rows = Limit(
+        64, "count", "From about a hundred rows on, the matrix unit takes longer than the memory."
+    )
+
+    noun = "operation that reads weights"
+    changes = ("eight-bit-weights",)
+    reads_less = True
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The operations that read wide weights, if that takes most of the step."""
+        reads = self._reads(signals)
+        if reads is None or reads.read_ns < self.minimum_read_share * signals.attribution.window_ns:
+            return ()
+        expected, high = (part * reads.saved_ns for part in (0.9, 1.1))
+        return in_proportion(signals, reads.operations, (0.0, expected, high))
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """How much each step reads."""
+        reads = self._reads(signals)
+        size, read_ns = (reads.size_bytes, reads.read_ns) if reads is not None else (0, 0.0)
+        each = format_bytes(round(size / signals.steps.count))
+        share = format_share(min(read_ns / signals.attribution.window_ns, 1.0))
+        return f"{each} in each step", (
+            f"Each step reads {each} of weights in 16 bits or more, which takes {share} of it, for"
+            f" at most {round(self.most_rows)} rows. In 8 bits, they have half of the bytes."
+        )
+
+    def _reads(self, signals: Signals) -> WeightReads | None:
+        return weight_reads(signals, round(self.most_rows))
+
+
+class WidenedWeights(FasterOperations):
+    """The step widens whole matrices of 8-bit weights before it multiplies them."""
+
+    id = "widened-weights"
+    title = "Scale the result instead of the weights"
+
+    minimum_share = Limit(0.03, "share", "Small matrices are widened in less than this.")
+
+    noun = "operation"
+    changes = ("scale-the-result",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        """The operations that widen weights."""
+        return without_widening(signals)
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        """How many matrices are widened."""
+        found = without_widening(signals)
+        shape = found[0].operation.instruction.results[0]
+        return f"{len(found)} operations", (
+            f"{cost} goes into widening 8-bit weights before they are multiplied, in {len(found)}"
+            f" operations; most in {found[0].operation.name}, to {shape}."
+        )

@@ -1,0 +1,441 @@
+"""TPU operations too small, or too badly shaped, for the core's units."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tb_perfadvisor.advice import Remedy, Value, advise
+from tb_perfadvisor.rules.amounts import per_step, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
+from tb_perfadvisor.rules.evidence.padding import describe_array, padding_table
+from tb_perfadvisor.rules.finding import Column, Finding, LargerBatch, Saving, Table, costliest
+from tb_perfadvisor.rules.savings.fitting_sizes import executions_of, saving_of_fitting_sizes
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.device_work import exclusive_time, work_rows
+from tb_perfadvisor.signals.tpu.fitting_sizes import (
+    FittedOperation,
+    costs_of,
+    fit_operations,
+    time_of_batch,
+)
+from tb_perfadvisor.signals.tpu.loops import loops
+from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
+from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
+from tb_perfadvisor.signals.tpu.xla_operations import executions
+from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
+from tb_perfadvisor.trace import Totals
+from tb_perfadvisor.trace.hlo_text import round_up
+from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.intervals import clip, total_ns, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_share
+
+MOST_OPERATIONS = 30
+
+_ADVICE = ("look-at-other-findings", "activations-in-16-bits")
+_PRODUCTS = frozenset({"matmul", "convolution", "attention"})
+
+
+class LowMatrixUnitUse(Rule):
+    """The matrix unit is little used, although the program mostly multiplies matrices."""
+
+    id = "low-matrix-unit-use"
+    title = "Keep the matrix unit busy"
+    category = "xla"
+    reads_sums = True
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
+    needs_of_sums = (Need.DEVICE_EVENTS, Need.MATRIX_UNIT)
+    is_preview = False
+
+    maximum_use = Limit(
+        0.2, "share", "Well-tuned training reaches 0.4 or more, typical training 0.3."
+    )
+    maximum_stated_use = Limit(
+        0.6, "share", "The best training programs reach 0.6, and sums do not show what is missing."
+    )
+    minimum_product_share = Limit(
+        0.3, "share", "With fewer matrix products, the program mostly does other work."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a program of matrix products uses little of the unit."""
+        if signals.trace.totals is not None:
+            yield from self._of_sums(signals, signals.trace.totals)
+            return
+        unit = matrix_unit(signals)
+        if (
+            unit is None
+            or unit.time_share < self.minimum_product_share
+            or unit.use > self.maximum_use
+        ):
+            return
+        source = "by its counters" if unit.is_counted else "by the FLOPs of its products"
+        has_operations = unit.row.size > 0  # a counter covers no single operations
+        rows = unit.row if has_operations else work_rows(signals)
+        duration_ns = signals.trace.events.duration_ns[rows]
+        longest = costliest("Longest operations", signals.worker, rows, duration_ns)
+        yield Finding(
+            instance=f"{format_share(unit.use)} of its peak",
+            summary=(
+                f"The matrix unit reaches {format_share(unit.use)} of its peak, {source}, although"
+                f" matrix products take {format_share(unit.time_share)} of the device's busy time."
+            ),
+            evidence=(_unit_use_table(signals, unit), longest) if has_operations else (longest,),
+            remedies=advise(*_ADVICE),
+            severity="low",
+        )
+
+    def _of_sums(self, signals: Signals, totals: Totals) -> Iterable[Finding]:
+        """Yield a finding from the use that a recorder states."""
+        use = totals.matrix_unit_share
+        if use is None or use > self.maximum_stated_use:
+            return
+        kinds = operator_kinds(signals, on_device=True)
+        in_products = sum(
+            kernel.total_ns for kernel in totals.kernels if kernel.family in _PRODUCTS
+        )
+        whole_ns = sum(kernel.total_ns for kernel in totals.kernels)
+        products = (
+            f" Products and convolutions take {format_share(in_products / whole_ns)} of the time of"
+            " operators on the device."
+            if whole_ns
+            else ""
+        )
+        yield Finding(
+            instance=f"{format_share(use)} of its peak",
+            summary=(
+                f"The matrix units reach {format_share(use)} of their peak, as the profiler states"
+                f" for the whole recording.{products}"
+            ),
+            evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
+            remedies=advise(
+                "look-at-idle-unit", "look-at-other-findings", "activations-in-16-bits"
+            ),
+            severity="low",
+        )
+
+
+def _unit_use_table(signals: Signals, unit: MatrixUnit) -> Table:
+    """The share of the peak that each operation reaches, the costliest first."""
+    names, inverse = unique_inverse(signals.trace.events.name[unit.row])
+    total = np.bincount(inverse, weights=signals.trace.events.duration_ns[unit.row])
+    flop = np.bincount(inverse, weights=unit.flop)
+    count = np.bincount(inverse)
+    costliest = np.argsort(-total, kind="stable")[:MOST_OPERATIONS].tolist()
+    return Table(
+        "Matrix products",
+        (
+            Column("op", "Operation"),
+            Column("count", "Count", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("rate", "Rate", "flop/s"),
+            Column("use", "Share of peak", "share"),
+        ),
+        tuple(
+            (
+                signals.trace.strings[names[index]],
+                int(count[index]),
+                int(total[index]),
+                float(flop[index] * NS_PER_S / max(total[index], 1)),
+                float(flop[index] * NS_PER_S / max(total[index], 1) / unit.peak),
+            )
+            for index in costliest
+        ),
+    )
+
+
+_AS_LONG = 1.05
+"""A batch that takes at most this much longer takes as long, as far as the model can tell."""
+
+
+class PaddedShapes(Rule):
+    """Arrays do not fill the TPU's tiles, so it computes and moves padding."""
+
+    id = "padded-shapes"
+    title = "Fit shapes to the TPU's tiles"
+    category = "xla"
+    reads_sums = True
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+    is_preview = True
+
+    minimum_share = Limit(
+        0.02, "share", "Some padding is unavoidable: the last dimension of a loss, a scalar."
+    )
+    minimum_op_share = Limit(
+        0.05, "share", "An operation that wastes less gains little from other shapes."
+    )
+    minimum_saving = Limit(
+        0.01, "share", "The model cannot tell smaller differences between shapes from chance."
+    )
+    largest_change = Limit(
+        0.05, "share", "A size that is farther away makes another model, or much more work."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when operations on padding take a good part of the step."""
+        padded = [
+            o for o in operation_paddings(signals) if o.padding.most_share >= self.minimum_op_share
+        ]
+        rows = executions_of(signals, [operation.op for operation in padded])
+        total = total_ns(exclusive_time(signals, rows))
+        if self.is_minor(total, signals):
+            return
+        fitted = fit_operations(signals, padded, self.largest_change)
+        saving = saving_of_fitting_sizes(signals, fitted)
+        has_saving = share_of_window(saving.expected_ns, signals) >= self.minimum_saving
+        best = max(fitted, key=lambda found: found.saved_ns, default=None) if has_saving else None
+        yield Finding(
+            instance=(
+                f"{_name(signals, padded[0])} on {describe_array(padded[0].padding.worst_array)}"
+            ),
+            summary=" ".join(
+                part
+                for part in (
+                    _padding(signals, padded, total),
+                    _gain(signals, best, saving.expected_ns),
+                    _batch(signals, padded),
+                )
+                if part
+            ),
+            saving=saving if has_saving else None,
+            severity=None if has_saving else "low",
+            evidence=(
+                padding_table(signals, padded, fitted),
+                costliest(
+                    "Longest executions",
+                    signals.worker,
+                    rows,
+                    signals.trace.events.duration_ns[rows],
+                ),
+            ),
+            remedies=_remedies(best) if best is not None else advise("ask-tpu-compiler"),
+        )
+
+
+def _name(signals: Signals, operation: OperationPadding | FittedOperation) -> str:
+    return signals.trace.text(int(signals.trace.hlo.name[operation.op]))
+
+
+def _padding(signals: Signals, padded: Sequence[OperationPadding], total_ns: int) -> str:
+    """Say how much of the work is padding, whatever it costs."""
+    share = sum(o.wasted_ns for o in padded) / max(sum(o.total_ns for o in padded), 1)
+    worst = padded[0]
+    name = _name(signals, worst)
+    what = "multiplications" if worst.padding.is_product else "bytes"
+    return (
+        f"Operations with padding take {per_step(total_ns, signals)}; {format_share(share)} of"
+        f" their work is padding. Most is in {name}: {format_share(worst.padding.share)} of its"
+        f" {what}, on {describe_array(worst.padding.worst_array)}."
+    )
+
+
+def _gain(signals: Signals, best: FittedOperation | None, expected_ns: int) -> str:
+    """Say what other sizes bring: less time, or nothing."""
+    if best is None:
+        if costs_of(signals) is None:
+            return "What other sizes would save is not known for this device."
+        return "By a model of XLA's compiler, sizes nearby would save hardly any time."
+    return (
+        f"Sizes that fit would take {per_step(expected_ns, signals)} less, by a model of XLA's"
+        f" compiler: {best.size.fits} instead of {best.size.size} makes"
+        f" {_name(signals, best)}"
+        f" {format_share(best.saved_share)} faster."
+    )
+
+
+def _batch(signals: Signals, padded: Sequence[OperationPadding]) -> str:
+    """Say which batch takes as long, where convolutions reveal the batch."""
+    time_by_batch: Counter[tuple[int, int]] = Counter()
+    for operation in padded:
+        if operation.batch is not None:
+            time_by_batch[operation.batch] += operation.total_ns
+    if not time_by_batch:
+        return ""
+    ((batch, room), _) = time_by_batch.most_common(1)[0]
+    if room <= batch:
+        return ""
+    if (ratio := time_of_batch(signals, padded, batch, room)) is not None and ratio <= _AS_LONG:
+        return (
+            f"A batch of {room} per core takes as long as {batch}, by the model: more samples in"
+            " the same time, where memory allows."
+        )
+    return f"A batch of {room} per core takes as much room as {batch}."
+
+
+def _remedies(best: FittedOperation) -> tuple[Remedy, ...]:
+    """The remedies, with the sizes of the operation that gains most."""
+    values: dict[str, Value] = {"size": best.size.size, "fits": best.size.fits}
+    if best.question:
+        values["question"] = best.question
+    return advise("fitting-sizes", "ask-tpu-compiler", **values)
+
+
+_SUBLANES = 8
+_MOST_OPERATIONS = 30
+
+
+class SmallBatch(Rule):
+    """The step reads all weights for a few rows, and more rows would take about as long."""
+
+    id = "small-batch"
+    title = "Process more samples in each step"
+    category = "xla"
+    refines = "low-matrix-unit-use"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
+
+    minimum_weight_share = Limit(
+        0.5, "share", "Where the weights take less of the step, more rows make it longer."
+    )
+    maximum_compute_share = Limit(
+        0.5, "share", "Close to the limit of the matrix unit, more rows take longer."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a step mostly reads weights, for few rows."""
+        weights = read_weights(signals)
+        if weights is None:
+            return
+        share = min(weights.read_ns / signals.attribution.window_ns, 1.0)
+        more_rows = round_up(weights.rows, _SUBLANES)
+        more_rows = more_rows if more_rows > weights.rows else 2 * weights.rows
+        compute_share = more_rows / _rows_at_ridge(signals)
+        if share < self.minimum_weight_share or compute_share > self.maximum_compute_share:
+            return
+        same_time = 1 - weights.rows / more_rows
+        batch = LargerBatch(
+            weights.rows,
+            more_rows,
+            low_share=share * same_time,
+            expected_share=(1 + share) / 2 * same_time,
+            high_share=1 - share * weights.rows / more_rows,
+        )
+        each = format_bytes(round(weights.size_bytes / signals.steps.count))
+        rows = executions(signals, weights.operations)
+        yield Finding(
+            summary=(
+                f"Each step reads {each} of weights, which takes at least {format_share(share)} of"
+                f" it, for {_count(weights.rows)}. With {more_rows} rows, it would take about as"
+                f" long: {format_share(batch.expected_share)} less time per row"
+                f" ({format_share(batch.low_share)} to {format_share(batch.high_share)})."
+            ),
+            severity="low",
+            larger_batch=batch,
+            evidence=(
+                _batch_table(signals, weights),
+                costliest(
+                    "Longest executions",
+                    signals.worker,
+                    rows,
+                    signals.trace.events.duration_ns[rows],
+                ),
+            ),
+            remedies=advise("more-samples-per-step", "eight-bit-weights"),
+        )
+
+
+def _count(rows: int) -> str:
+    return "a single row" if rows == 1 else f"{rows} rows"
+
+
+def _rows_at_ridge(signals: Signals) -> float:
+    """Rows for which the matrix unit takes as long as the memory takes for 16-bit weights.
+
+    Two FLOP per weight and row, and two bytes per weight.
+    """
+    facts = signals.device_facts
+    peaks = facts.peaks if facts is not None else None
+    rate = peaks.flop_per_s("bf16") if peaks is not None else None
+    if peaks is None or rate is None or peaks.memory_bandwidth_bytes_per_s is None:
+        return 0.0
+    return rate / peaks.memory_bandwidth_bytes_per_s
+
+
+def _batch_table(signals: Signals, weights: ReadWeights) -> Table:
+    op = signals.trace.operations(executions(signals, weights.operations))
+    count = np.bincount(op, minlength=len(signals.trace.hlo.name))
+    totals = dict(zip(signals.hlo.op.tolist(), signals.hlo.total_ns.tolist(), strict=True))
+    return Table(
+        "Products that read the weights",
+        (
+            Column("op", "Operation"),
+            Column("path", "Called by"),
+            Column("count", "Count", "count"),
+            Column("total_ns", "Time", "ns"),
+        ),
+        tuple(
+            (operation.name, operation.path, int(count[operation.op]), totals[operation.op])
+            for operation in weights.operations[:_MOST_OPERATIONS]
+        ),
+    )
+
+
+class ShortLoopTrips(Rule):
+    """A loop spends much of its time on starting trips and on counting them."""
+
+    id = "short-loop-trips"
+    title = "Unroll loops of very short trips"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(0.1, "share", "A fifth of a smaller share is less than 2 % of the step.")
+    maximum_trip_ns = Limit(
+        200, "ns", "An unrolled scan over cells of 8 by 128 numbers takes longer for each trip."
+    )
+    minimum_trips = Limit(8, "count", "Fewer trips start within a microsecond or two.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when loops of short trips take a good part of the step."""
+        found, events, window = loops(signals), signals.trace.events, signals.attribution
+        is_short = found.trips >= self.minimum_trips
+        is_short &= events.duration_ns[found.row] < self.maximum_trip_ns * found.trips
+        rows, trips = found.row[is_short], found.trips[is_short]
+        time = union(events.start_ns[rows], events.end_ns[rows])
+        claims = clip(time, window.window_start_ns, window.window_end_ns)
+        looped_ns = total_ns(claims)
+        if self.is_minor(looped_ns, signals):
+            return
+        duration_ns = events.duration_ns[rows]
+        trip_ns = int(duration_ns.sum()) // int(trips.sum())
+        yield Finding(
+            instance=f"{format_duration(trip_ns)} each",
+            summary=(
+                f"{per_step(looped_ns, signals)} goes into loops whose trips take"
+                f" {format_duration(trip_ns)} on average ({int(trips.max())} trips at most)."
+            ),
+            saving=Saving(0, looped_ns // 5, looped_ns // 2, claims, "heuristic"),
+            evidence=(
+                _trips_table(signals, rows, trips),
+                costliest("Longest loops of short trips", signals.worker, rows, duration_ns),
+            ),
+            remedies=advise("unrolled-loop", "parallel-trips"),
+        )
+
+
+def _trips_table(signals: Signals, rows: Int32, trips: Int64) -> Table:
+    """The loops by name, the costliest first."""
+    trace = signals.trace
+    names, inverse = np.unique(trace.events.name[rows], return_inverse=True)
+    total = np.bincount(inverse, weights=trace.events.duration_ns[rows]).astype(np.int64)
+    of_name = np.bincount(inverse, weights=trips).astype(np.int64)
+    return Table(
+        "Loops of short trips",
+        (
+            Column("loop", "Loop"),
+            Column("trips", "Trips", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("trip_ns", "Time of a trip", "ns"),
+        ),
+        tuple(
+            (
+                trace.strings[names[index]],
+                int(of_name[index]),
+                int(total[index]),
+                int(total[index]) // int(of_name[index]),
+            )
+            for index in np.argsort(-total, kind="stable").tolist()
+        ),
+    )
