@@ -18,11 +18,11 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    "modules": 884,
+    "modules": 890,
     "rules": 152,
     "limits that users can set": 264,
     "options of the command line": 70,
-    "lines of Python and TOML": 132_500,
+    "lines of Python and TOML": 133_500,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -115,9 +115,9 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
     assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
-    # Code, advice and pages grow, and with them the wheel's list of its files. The bundle and the schema
-    # grow by some 10 kB with each view; a stray data file would show at once. The files and words
-    # of frameworks, by which `anonymize` knows public names, are 400 kB (100 kB compressed).
+    # Code, advice and pages grow, and with them the wheel's list of its files. The bundle and the
+    # schema grow by some 10 kB with each view; a stray data file would show at once. The files and
+    # words of frameworks, by which `anonymize` knows public names, are 400 kB (100 kB compressed).
     data = [
         entry
         for entry in wheel.infolist()
