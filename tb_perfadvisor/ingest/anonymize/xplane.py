@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
 from tb_perfadvisor.ingest.xspace.decode.metadata import USED_OF_KINDS
 from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
@@ -161,7 +162,7 @@ def _is_event_stat(name: str) -> bool:
 
 def _anonymized_program(proto: bytes, names: Names) -> bytes:
     """A program with the fields that readers use, and without the user's names."""
-    program = decode_program(proto)
+    program = decode_program(proto, Budget("", len(proto)))
     program.DiscardUnknownFields()
     files = program.hlo_module.stack_frame_index.file_names
     files[:] = [_bytes(names.frame, file) for file in files]

@@ -18,6 +18,8 @@ BYTES_PER_BYTE: Final = 16
 """Kept for each inflated byte. Recorded files need less than 4: see `docs/damaged-files.md`."""
 ITEM_BYTES: Final = 64
 """What an object, an entry of a container or a row of a table counts: about what it takes."""
+_ITEMS_OF_OBJECT: Final = 3
+"""An object of JSON, which becomes a dictionary."""
 
 
 class Budget:
@@ -53,13 +55,17 @@ class Budget:
         self.kept_bytes += ITEM_BYTES * items + size_bytes
         self.expect()
 
+    def has_room(self, items: int) -> bool:
+        """Whether these may be kept, too."""
+        return self.kept_bytes + ITEM_BYTES * items <= self.allowed_bytes
+
     def expect(self, items: int = 0) -> None:
         """Check that there is room for items that are freed again.
 
         Raises:
             UnreadableProfileError: If it is more than a recorded file of this size holds.
         """
-        if self.kept_bytes + ITEM_BYTES * items > self.allowed_bytes:
+        if not self.has_room(items):
             raise UnreadableProfileError(
                 f"its first {format_bytes(self.read_bytes)} hold more than "
                 f"{format_bytes(self.allowed_bytes)} of values, which no recording does.",
@@ -76,4 +82,5 @@ class Budget:
         # Short texts fit in any case, and nearly all texts are short.
         if ITEM_BYTES * len(text) > FREE_BYTES - self.kept_bytes:
             text = bytes(text)
-            self.expect(text.count(b",") + text.count(b"[") + text.count(b"{"))
+            objects = _ITEMS_OF_OBJECT * text.count(b"{")
+            self.expect(text.count(b",") + text.count(b"[") + objects)

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.protobuf_messages import expect_message
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,
     Figure,
@@ -65,8 +66,10 @@ def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
     if read is None:
         raise UnreadableProfileError("this tool does not write .pb files.", where=where)
     try:
+        budget = Budget(where, len(data))
+        expect_message(data, MESSAGES[message_name].DESCRIPTOR, budget)
         message = MESSAGES[message_name].FromString(data)
-        Budget(where, len(data)).keep(_ITEMS_OF_ROW * _rows(message))
+        budget.keep(_ITEMS_OF_ROW * _rows(message))
         contents = read(message)
     except DecodeError:
         contents = None

@@ -81,7 +81,7 @@ class _Reader:
         self._assembler = Assembler()
         self._clues = FrameworkClues()
         self._damage = Damage()
-        self._programs = Programs()
+        self._programs = Programs(file.budget)
         self._runs = HostRuns()
         self._first_ns: list[int] = []
         self._profile_start_ns: int | None = None

@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode import planes
+from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Trace
@@ -159,7 +161,7 @@ def test_nested_shapes() -> None:
     )
     with bounded():
         drawing.read()
-        programs = Programs()
+        programs = Programs(Budget("program", 0))
         programs._bytes["jit_f(1)"] = proto
         assert programs.look_up("jit_f(1)", "fusion.1") is None
         programs._bytes["jit_g(2)"] = program()
@@ -169,7 +171,7 @@ def test_nested_shapes() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"\x22\x00" * MIB,  # a million empty events
+        b"\x22\x00" * (MIB // 2),  # empty events: twice as many do not fit into the budget
         field(4, EVENT + b"\x22\x00" * MIB),  # one event with a million empty stats
         field(4, EVENT + b"\x08\x01" * MIB),  # one that repeats its kind a million times
         field(4, EVENT) + b"\x08\x01" * (MIB // 64),  # a line that repeats its number
@@ -191,7 +193,7 @@ def test_a_million_names() -> None:
 def test_more_lines_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planes, "_MAX_LINES", 1_000)
     data = field(1, field(2, b"/host:CPU") + b"\x1a\x02\x08\x01" * 1_001)
-    with bounded(), pytest.raises(UnreadableProfileError, match="has 1,001 lines"):
+    with bounded(), pytest.raises(UnreadableProfileError, match="more than 1,000 lines"):
         read(data)
 
 
@@ -210,9 +212,36 @@ def test_many_lines_of_one_event(plane: bytes) -> None:
 def test_too_many_planes() -> None:
     with (
         bounded(),
-        pytest.raises(UnreadableProfileError, match="5000 planes"),
+        pytest.raises(UnreadableProfileError, match="more than 4,096 planes"),
     ):
         read(field(1, field(2, b"/host:CPU")) * 5_000)
+
+
+def test_a_space_of_empty_planes() -> None:
+    # Two bytes a plane, whose place takes a hundred and fifty.
+    with (
+        bounded(),
+        pytest.raises(UnreadableProfileError, match="more than 4,096 planes"),
+    ):
+        read(b"\x0a\x00" * MIB)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        field(3, b"\x12\x00" * 50_000),  # instructions
+        b"\x1a\x00" * 50_000,  # computations
+        field(3, field(2, field(3, b"\x22\x00" * 50_000))),  # shapes in a shape
+        field(3, b"\x12\x05\x0a\x01a\x48\x01" * 10_000),  # small instructions
+    ],
+)
+def test_a_program_of_empty_messages_is_refused_before_it_is_decoded(
+    module: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tb_perfadvisor.ingest.files.budget.FREE_BYTES", 64 << 10)
+    program = field(1, module)
+    with pytest.raises(UnreadableProfileError, match="values, which no recording does"):
+        decode_program(program, Budget("program", len(program)))
 
 
 def test_many_errors_give_few_notes() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.interpret.hlo import programs
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 from tests.support.hlo_programs import program
@@ -67,9 +68,9 @@ def test_only_what_was_executed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> N
     decoded, judged = [], []
     decode, judge = programs._Program, programs.parse_operation
 
-    def decoding(proto: bytes) -> Any:
+    def decoding(proto: bytes, budget: Budget) -> Any:
         decoded.append(proto)
-        return decode(proto)
+        return decode(proto, budget)
 
     def judging(text: str, **known: str) -> Any:
         judged.append(known["name"])

@@ -44,6 +44,21 @@ def test_id_that_starts_with_the_bytes_of_another() -> None:
     assert drawing.read().events.step.tolist() == [-1]
 
 
+def test_many_ids_of_one_name() -> None:
+    drawing = Drawing()
+    plane = drawing.plane("/host:CPU")
+    line = drawing.line(plane, "python")
+    plane.event_metadata[1].id = 1
+    plane.event_metadata[1].name = "train"
+    for id_ in range(1, 1_001):
+        plane.stat_metadata[id_].id = id_
+        plane.stat_metadata[id_].name = "step_num" if id_ % 2 else "group_id"
+        event = line.events.add(metadata_id=1, offset_ps=id_ * 10**7, duration_ps=10**6)
+        event.stats.add(metadata_id=id_, int64_value=id_)
+    steps = drawing.read().events.step.tolist()
+    assert steps == [id_ if id_ % 2 else -1 for id_ in range(1, 1_001)]
+
+
 # Texts of equal length, with equal beginnings, with zero bytes, and of about eight bytes.
 texts = st.lists(
     st.one_of(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto, decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
 from tb_perfadvisor.signals import Signals, reference_worker
@@ -18,6 +20,10 @@ from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tests.support.hlo_programs import program
 
 MB = 1_000_000
+
+
+def decoded(data: bytes) -> Any:
+    return decode_program(data, Budget("program", len(data)))
 
 
 def planned(**others: int) -> ProgramMemory | None:
@@ -41,7 +47,7 @@ def planned(**others: int) -> ProgramMemory | None:
     allocations.add(size=100 * MB, is_thread_local=1)  # part of a fusion
     if others:
         allocations.add(**others)
-    return planned_memory("jit_step(1)", decode_program(proto.SerializeToString()))
+    return planned_memory("jit_step(1)", decoded(proto.SerializeToString()))
 
 
 def with_programs(*memory: ProgramMemory) -> Trace:
@@ -76,7 +82,7 @@ def test_arguments_without_telling_names_stay_together() -> None:
 
 
 def test_a_program_without_a_plan_is_unknown() -> None:
-    assert planned_memory("jit_step(1)", decode_program(program())) is None
+    assert planned_memory("jit_step(1)", decoded(program())) is None
     assert program_memory(Signals(run_of(with_programs()))) is None
 
 

@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from tb_perfadvisor.ingest.protobuf_messages import BYTES, INT64, TEXT, build_messages
+from tb_perfadvisor.ingest.files.budget import Budget
+from tb_perfadvisor.ingest.protobuf_messages import (
+    BYTES,
+    INT64,
+    TEXT,
+    build_messages,
+    expect_message,
+)
 
 HloProto: Final = build_messages(
     "tb_perfadvisor.hlo",
@@ -146,11 +153,23 @@ HloProto: Final = build_messages(
 )["Proto"]
 
 
-def decode_program(data: bytes) -> Any:
-    """Decode an HloProto; an empty one if it is damaged."""
+_ITEMS_OF_INSTRUCTION: Final = 10
+"""Of which a decoded message takes half."""
+
+
+def decode_program(data: bytes, budget: Budget) -> Any:
+    """Decode an HloProto; an empty one if it is damaged.
+
+    Raises:
+        UnreadableProfileError: If it is more than a recorded file of this size holds.
+    """
+    expect_message(data, HloProto.DESCRIPTOR, budget)
     message = HloProto()
     try:
         message.ParseFromString(data)
     except DecodeError:
         return HloProto()
+    computations = message.hlo_module.computations
+    count = sum(len(computation.instructions) for computation in computations)
+    budget.keep(len(computations) + _ITEMS_OF_INSTRUCTION * count)
     return message

@@ -157,7 +157,8 @@ def _runs_of_small(spans: Sequence[Span]) -> Iterator[list[Span]]:
         yield together
 
 
-_ITEMS_OF_LINE: Final = 4
+_ITEMS_OF_EVENT: Final = 2
+_ITEMS_OF_LINE: Final = 10
 """The description of a line, with its names."""
 
 
@@ -305,7 +306,7 @@ class _LineDecoder:
             stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
             decoder.add(row[is_stat], stats, self._count)
         self._count += len(spans)
-        self._file.budget.keep(len(spans))
+        self._file.budget.keep(_ITEMS_OF_EVENT * len(spans))
         kind, offset, duration = columns.values()
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
         is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -56,7 +55,11 @@ _MAX_LINES: Final = 1 << 17
 # Fields of XPlane.
 _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _TABLES: Final = (_KINDS, _STAT_NAMES, _PLANE_STATS)
-_ITEMS_OF_STAT: Final = 4
+_ITEMS_OF_SPAN: Final = 3
+"""Where a line begins and ends."""
+_ITEMS_OF_ENTRY: Final = 2
+"""Where an event's kind or the name of a stat begins and ends, and its id."""
+_ITEMS_OF_STAT: Final = 10
 """The name and the value of a plane's own stat."""
 _TABLE_BYTES: Final = 4 << 20
 _NONE: Final = np.empty(0, dtype=np.int64)
@@ -88,7 +91,8 @@ def outline(file: FileReader, begin: int, end: int) -> Outline | None:
     Raises:
         UnreadableProfileError: If it has more lines than any device or host.
     """
-    name, lines, at = "", [], begin
+    name, at = "", begin
+    lines: list[tuple[int, int]] = []
     while (field := file.field(at, end)) is not None:
         if field.wire_type == wire.DELIMITED:
             if field.number in _TABLES:
@@ -96,17 +100,18 @@ def outline(file: FileReader, begin: int, end: int) -> Outline | None:
             if field.number == _NAME:
                 name = file.text(field)
             elif field.number == _LINES and _is_used(file, name, field):
-                lines.append((field.begin, field.end))
+                _add_line(file, lines, field)
         at = field.end
-    _check_count(file, lines)
     is_damaged = field is None and at < end
     return None if is_damaged else Outline(name, tuple(lines), at, end)
 
 
-def _check_count(file: FileReader, lines: Sequence[tuple[int, int]]) -> None:
+def _add_line(file: FileReader, lines: list[tuple[int, int]], line: Field) -> None:
+    file.budget.keep(_ITEMS_OF_SPAN)
+    lines.append((line.begin, line.end))
     if len(lines) > _MAX_LINES:
         raise UnreadableProfileError(
-            f"this is not a profile: one of its planes has {len(lines):,} lines.",
+            f"this is not a profile: one of its planes has more than {_MAX_LINES:,} lines.",
             where=file.where,
             hint="Record the profile again.",
         )
@@ -142,12 +147,11 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
                 last = until - found.tables_at
                 run = find_records(buffer, first, last, field.number << 3 | wire.DELIMITED)
                 runs[field.number].append(run)
-                items = _ITEMS_OF_STAT if field.number == _PLANE_STATS else 1
+                items = _ITEMS_OF_STAT if field.number == _PLANE_STATS else _ITEMS_OF_ENTRY
                 file.budget.keep(items * len(run.begin))
                 at = max(at, found.tables_at + run.after)
             elif field.number == _LINES and _is_used(file, found.name, field):
-                lines.append((field.begin, field.end))
-    _check_count(file, lines)
+                _add_line(file, lines, field)
     if at < found.end:
         return None
     tables = {

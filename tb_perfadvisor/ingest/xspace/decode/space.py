@@ -65,15 +65,15 @@ def read_space(file: FileReader, *, where: str) -> Space:
         at = part.end
         if part.number == _PLANES:
             planes.append((part.begin, part.end))
+            if len(planes) > _MAX_PLANES:
+                raise UnreadableProfileError(
+                    f"this is not a profile: it has more than {_MAX_PLANES:,} planes.",
+                    where=where,
+                    hint="Record the profile again.",
+                )
         elif part.number in texts and len(texts[part.number]) < _MAX_MESSAGES:
             texts[part.number][_beginning(file, part)] = None
     is_truncated = at < file.size
-    if len(planes) > _MAX_PLANES:
-        raise UnreadableProfileError(
-            f"this is not a profile: it has {len(planes)} planes.",
-            where=where,
-            hint="Record the profile again.",
-        )
     if not planes:
         head = file.read(0, min(_HEAD_BYTES, file.size))
         container = container_of(bytes(head))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xspace.decode import wire
 from tb_perfadvisor.trace.id_index import IdIndex
-from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _KEY: Final = 1  # field of XStat with the id of the name
@@ -171,6 +170,11 @@ class StatDecoder:
         """
         self._ids = ids
         self._names = names
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        # NumPy sorts 16-bit integers by radix, in a tenth of the time.
+        dtype = np.uint16 if len(places) < 1 << 13 else np.uint32
+        self._place = np.array([places[name] for name in names], dtype=dtype)
+        """Of the name of each stat; several may have the same one."""
         self._texts = texts
         self._parts: dict[str, list[StatPart]] = {}
 
@@ -248,20 +252,21 @@ class StatDecoder:
         self, buffer: wire.Bytes, first: int, owner: Int64, slot: Int32, values: wire.Fields
     ) -> None:
         # Ignore values of another wire type than in the schema.
-        is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
-        for stat in distinct(slot[is_value]).tolist():
-            of_stat = is_value & (slot == stat)
-            fields = distinct(values.number[of_stat]).tolist()
-            for field in map(StatField, fields):
-                rows = np.flatnonzero(
-                    of_stat & (values.number == field) if len(fields) > 1 else of_stat
-                )
-                value = values.value[rows]
-                if field in _INLINE:
-                    length = value.view(np.int64)
-                    value = self._texts.add(buffer, values.begin[rows], length).view(np.uint64)
-                part = StatPart(first, owner[rows].astype(np.int32), field, value)
-                self._parts.setdefault(self._names[stat], []).append(part)
+        rows = np.flatnonzero(_WIRE_TYPE_OF_VALUE[values.number] == values.wire_type)
+        # A file may have as many stats as values, so they are sorted instead of searched for each.
+        group = self._place[slot[rows]] << 3 | values.number[rows]
+        order = np.argsort(group, kind="stable")
+        group, rows = group[order], rows[order]
+        edges = np.flatnonzero(group[1:] != group[:-1]) + 1
+        for of_group in np.split(rows, edges) if rows.size else ():
+            field = StatField(values.number[of_group[0]])
+            value = values.value[of_group]
+            if field in _INLINE:
+                length = value.view(np.int64)
+                value = self._texts.add(buffer, values.begin[of_group], length).view(np.uint64)
+            part = StatPart(first, owner[of_group].astype(np.int32), field, value)
+            name = self._names[slot[of_group[0]]]
+            self._parts.setdefault(name, []).append(part)
 
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
         """The columns of the decoded stats, by name.

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.xspace.decode.events import Events
-from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
+from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import ITEMS_OF_OPERATION, Programs
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.tables import Int64
@@ -66,6 +66,7 @@ class HloOperations:
         key = (op, module)
         if key in self._rows:
             return self._rows[key]
+        self._programs.budget.keep(ITEMS_OF_OPERATION)
         intern = self._assembler.intern
         known = self._programs.look_up(module, op)
         category = known.operation.category if known else ""

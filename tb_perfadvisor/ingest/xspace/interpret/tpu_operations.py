@@ -15,7 +15,7 @@ from tb_perfadvisor.ingest.xspace.decode.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import FusedOperations
 from tb_perfadvisor.ingest.xspace.interpret.hlo.memory_accesses import device_memory_bytes
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
-from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
+from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import ITEMS_OF_OPERATION, Programs
 from tb_perfadvisor.trace import Assembler, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import Int64
 
@@ -101,6 +101,7 @@ class TpuOperations:
         return _with_groups_of_starts(operations, facts), self._rows_of(operations, facts)
 
     def _parse(self, key: tuple[Any, ...], *, is_costly: bool) -> tuple[Operation, _Facts]:
+        self._programs.budget.keep(ITEMS_OF_OPERATION)
         text, name, module, category, path, flop, traffic_bytes, source, accesses = key
         facts = _Facts(
             module=module,

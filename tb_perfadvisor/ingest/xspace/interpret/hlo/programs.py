@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.planes import Plane
 from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import (
     FusedOperations,
@@ -28,6 +29,8 @@ from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.trace.program_memory import ProgramMemory
 from tb_perfadvisor.trace.table_lookup import TableLookup
 
+ITEMS_OF_OPERATION: Final = 16
+"""An operation that was looked up, with its text and its row in the trace."""
 _FUSIONS: Final = {
     "kLoop": "loop fusion",
     "kInput": "input fusion",
@@ -50,7 +53,13 @@ class ProgramOperation(Struct, frozen=True):
 class Programs:
     """The programs of a profile, decoded on access."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        """Create an empty collection.
+
+        Args:
+            budget: Of the file.
+        """
+        self.budget = budget
         self._bytes: dict[str, bytes] = {}
         self._decoded: dict[str, _Program] = {}
 
@@ -100,18 +109,18 @@ class Programs:
 
     def _program(self, module: str) -> _Program:
         if module not in self._decoded:
-            self._decoded[module] = _Program(self._bytes.pop(module, b""))
+            self._decoded[module] = _Program(self._bytes.pop(module, b""), self.budget)
         return self._decoded[module]
 
 
 class _Program:
     """A program with its instructions by name, interpreted on access."""
 
-    def __init__(self, proto: bytes) -> None:
+    def __init__(self, proto: bytes, budget: Budget) -> None:
         # Imported on use, because building the messages takes as long as reading a small profile.
         from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
 
-        self._message = decode_program(proto)
+        self._message = decode_program(proto, budget)
         computations = self._message.hlo_module.computations
         # Names are unique in a module.
         self._place = {
