@@ -247,3 +247,17 @@ def test_the_parts_of_the_change_add_up_exactly(
 def test_a_comparison_survives_a_json_round_trip() -> None:
     comparison = compare_facts(facts_of(draw(SLOW)), [facts_of(draw(FIXED))])
     assert msgspec.json.decode(msgspec.json.encode(comparison), type=type(comparison)) == comparison
+
+
+def test_a_recording_that_is_none_to_act_on_is_not_compared() -> None:
+    base, target = facts_of(draw(SLOW)), facts_of(draw(FIXED))
+    doubtful = msgspec.structs.replace(target, not_to_act_on="most steps lack their device events")
+    result = compared(base, doubtful)
+    assert result.verdict == "not_comparable"
+    assert result.headline == (
+        "Not comparable: the target is no recording to act on, because most steps lack their "
+        "device events"
+    )
+    assert result.change.speed_up is None
+    assert is_regression(result, 0.05) is None
+    assert compared(doubtful, base).headline.startswith("Not comparable: the base is no recording")

@@ -53,6 +53,20 @@ test("the headline shows the caption of the report", () => {
   assert.match(renderToString(<Headline report={report} />), /NVIDIA H100 80GB HBM3 · rank 0 of 8/);
 });
 
+test("trust and its reasons stand before the numbers", () => {
+  const report = readSample("train");
+  assert.doesNotMatch(renderToString(<ReportPage report={report} captureId="1" />), /badge-trust/);
+  const message = "2 of 8 steps (3, 4) lack device events.";
+  report.notes = [{ id: "lost-steps", severity: "warning", message, remedy: "Record fewer steps." }];
+  report.trust = { level: "limited", reasons: [{ id: "lost-steps", level: "limited", in_short: "", message, remedy: "" }] };
+  report.steps.excluded = [3, 4].map((index) => ({ index, reason: "partial: lost" }));
+  const html = renderToString(<ReportPage report={report} captureId="1" />);
+  assert.match(html, /badge-trust-limited">limited trust</);
+  assert.match(textOf(html), /Steps left out: 3, 4 \(partial: lost\)\./);
+  assert.ok(html.indexOf("lack device events") < html.indexOf("Where the") || !html.includes("Where the"));
+  assert.equal(html.match(/lack device events/g)?.length, 1);
+});
+
 test("checks that another recording allows are listed, the others counted", () => {
   const html = renderToString(<Checks report={readSample("train")} />);
   assert.match(textOf(html), /3 more checks with another recording/);
