@@ -44,7 +44,7 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory generated unit
 
 test-browser: $(VENV)/.dev browser-deps
-	$(PYTEST) -m "browser and $(ELSEWHERE)"
+	$(PYTEST) -m "browser and $(ELSEWHERE)" tests/browser
 
 test-frameworks: frameworks
 	$(PYTEST) -m "frameworks and not corpus and not nightly"
@@ -139,7 +139,8 @@ frontend: frontend-deps
 	  || { echo "the bundle in $(STATIC) is stale: commit what 'npm run build' wrote"; exit 1; }
 
 unit: $(VENV)/.dev browser-deps
-	$(PYTEST) -m "(smoke or not browser) and $(ELSEWHERE)"
+	$(PYTEST) -m "(smoke or not browser) and $(ELSEWHERE)" \
+	  --ignore=tests/corpus --ignore=tests/frameworks
 
 # --- upkeep ---------------------------------------------------------------------------------
 

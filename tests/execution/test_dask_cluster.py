@@ -19,11 +19,13 @@ import pytest
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.execution.dask_cluster import open_cluster
+from tests.support.command import DEMO, ROOT, run
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
-ROOT = Path(__file__).resolve().parents[2]
-EIGHT = ROOT / "demo_logs" / "synthetic_gpu_allreduce_8rank"
+# One process runs them in this order: the first needs a scheduler without workers.
+pytestmark = pytest.mark.xdist_group("dask")
+EIGHT = DEMO / "synthetic_gpu_allreduce_8rank"
 # The second file that this worker is given is its end.
 DIES = """
 import os, signal
@@ -70,8 +72,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
+@pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
+    """The address of a scheduler that has no workers yet."""
     port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
     with started("-m", "distributed.cli.dask_scheduler", *options, ready="Scheduler at:"):
@@ -110,29 +113,36 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_cluster_is_said(scheduler: str) -> None:
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    _, error = analyzed(EIGHT, "--scheduler", nobody, status=2)
+    assert f"no Dask scheduler answers at {nobody}" in " ".join(error.split())
+    _, error = analyzed(EIGHT, "--scheduler", scheduler, status=2)
+    assert "has no workers" in " ".join(error.split())
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing(scheduler: str, tmp_path: Path) -> None:
     preload = tmp_path / "dies.py"
     preload.write_text(DIES, encoding="utf-8")
     with (
-        scheduler() as address,
-        worker(address, tmp_path / "a", "--preload", str(preload)) as victim,
-        worker(address, tmp_path / "b"),
+        worker(scheduler, tmp_path / "a", "--preload", str(preload)) as victim,
+        worker(scheduler, tmp_path / "b"),
     ):
-        there, _ = analyzed(EIGHT, "--scheduler", address)
+        there, _ = analyzed(EIGHT, "--scheduler", scheduler)
         assert victim.wait(timeout=30) == -9
-    here, _ = analyzed(EIGHT, "--workers", "1")
+    here = json.loads(run("analyze", EIGHT, "--format", "json", "--no-cache").stdout)
     assert without_times(there) == without_times(here)
     assert len(there["reports"][0]["workers"]) == 8
 
 
-def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_read_is_named(scheduler: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(EIGHT, runs)
     (broken,) = runs.glob("rank3.*")
     header = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 8}'
     broken.write_bytes(gzip.compress(header + b', "traceEvents": "none"}'))
-    with scheduler() as address, worker(address, tmp_path / "a"):
-        document, _ = analyzed(runs, "--scheduler", address)
+    with worker(scheduler, tmp_path / "a"):
+        document, _ = analyzed(runs, "--scheduler", scheduler)
     (report,) = document["reports"]
     assert [worker["rank"] for worker in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
     messages = [note["message"] for note in report["notes"]]
@@ -141,7 +151,7 @@ def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_names_of_any_kind_reach_the_workers(tmp_path: Path) -> None:
+def test_names_of_any_kind_reach_the_workers(scheduler: str, tmp_path: Path) -> None:
     escapes = "\x1b]0;title\x07\x9b31m\u202e"
     runs = [f"run{escapes}", os.fsdecode(b"bad\xff\xfe"), "two\nlines;$(x)"]
     for run in runs:
@@ -149,8 +159,8 @@ def test_names_of_any_kind_reach_the_workers(tmp_path: Path) -> None:
         for rank in (0, 1):
             (trace,) = EIGHT.glob(f"rank{rank}.*")
             shutil.copy(trace, tmp_path / "runs" / run / trace.name.replace("rank", f"{run}rank"))
-    with scheduler() as address, worker(address, tmp_path / "a"):
-        document, said = analyzed(tmp_path / "runs", "--scheduler", address)
+    with worker(scheduler, tmp_path / "a"):
+        document, said = analyzed(tmp_path / "runs", "--scheduler", scheduler)
     assert (said, document["rejected"]) == ("", [])
     assert {report["run"]: len(report["workers"]) for report in document["reports"]} == {
         r"run\x1b]0;title\x07\x9b31m\u202e": 2,
@@ -171,12 +181,3 @@ def test_what_is_no_address_opens_no_client(address: str, monkeypatch: pytest.Mo
         open_cluster(address),
     ):
         pass
-
-
-def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path) -> None:
-    nobody = f"tcp://127.0.0.1:{free_port()}"
-    _, error = analyzed(EIGHT, "--scheduler", nobody, status=2)
-    assert f"no Dask scheduler answers at {nobody}" in " ".join(error.split())
-    with scheduler() as address:
-        _, error = analyzed(EIGHT, "--scheduler", address, status=2)
-    assert "has no workers" in " ".join(error.split())

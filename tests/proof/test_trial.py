@@ -13,6 +13,7 @@ from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.proof.runs import BLOCKS_IN_TURNS, Counters, Run
 from tb_perfadvisor.proof.trial import Trial, try_change
 from tests.proof.stand_ins import BASE, CHANGE, Noise, Program, wandering
+from tests.support.night import IS_NIGHT
 
 QUIET, BUSY = Load(others=0.0, idle=0.5), Load(others=0.4, idle=0.1)
 PER_STEP = Counters(0, 1, 1, 8, 1024)
@@ -49,12 +50,13 @@ def test_steps_of_ten_milliseconds_take_less_than_two_minutes() -> None:
 
 def test_changes_that_do_nothing_are_not_called_faster_or_slower() -> None:
     found: Counter[str] = Counter()
-    for seed in range(50):
+    seeds = range(50 if IS_NIGHT else 15)
+    for seed in seeds:
         noise = wandering(seed, per_run=0.01, per_block=0.03, keeps=0.9)
         found[tried(Program(change=1.0, noise=noise), budget_s=3600).verdict] += 1
     # Less than one percent of 50 trials is none.
     assert found["faster"] + found["slower"] == 0, found
-    assert found["no difference"] >= 40, found
+    assert found["no difference"] >= 0.8 * len(seeds), found
 
 
 def test_a_pause_of_the_machine_does_not_count() -> None:
