@@ -154,11 +154,11 @@ def test_a_rank_that_cannot_be_read_is_named(scheduler: str, tmp_path: Path) -> 
 def test_names_of_any_kind_reach_the_workers(scheduler: str, tmp_path: Path) -> None:
     escapes = "\x1b]0;title\x07\x9b31m\u202e"
     runs = [f"run{escapes}", os.fsdecode(b"bad\xff\xfe"), "two\nlines;$(x)"]
-    for run in runs:
-        (tmp_path / "runs" / run).mkdir(parents=True)
+    for name in runs:
+        (tmp_path / "runs" / name).mkdir(parents=True)
         for rank in (0, 1):
             (trace,) = EIGHT.glob(f"rank{rank}.*")
-            shutil.copy(trace, tmp_path / "runs" / run / trace.name.replace("rank", f"{run}rank"))
+            shutil.copy(trace, tmp_path / "runs" / name / trace.name.replace("rank", f"{name}rank"))
     with worker(scheduler, tmp_path / "a"):
         document, said = analyzed(tmp_path / "runs", "--scheduler", scheduler)
     assert (said, document["rejected"]) == ("", [])
