@@ -21,6 +21,7 @@ from tb_perfadvisor.proof.shares import MARGIN
 
 NOISES = ("normal", "heavy tails", "drift")
 _KEPT = 0.8
+_SPREAD = 0.03
 
 
 def readings_of(
@@ -78,14 +79,13 @@ def main() -> None:
     print("| noise between pairs | true change | faster | slower | no difference | undecided |")
     print("|---|---|---|---|---|---|")
     for kind in NOISES:
-        for spread in (0.01, 0.03):
-            for change in (0.0, -0.03, 0.03, -0.18):
-                found = decisions(trials, math.log1p(change), spread, kind, seed=0)
-                shares = " | ".join(
-                    f"{100 * found[name] / trials:.2f} %"
-                    for name in ("faster", "slower", "no difference", "undecided")
-                )
-                print(f"| {kind}, {100 * spread:.0f} % | {100 * change:+.0f} % | {shares} |")
+        for change in (0.0, -0.03, -0.18):
+            found = decisions(trials, math.log1p(change), _SPREAD, kind, seed=0)
+            shares = " | ".join(
+                f"{100 * found[name] / trials:.2f} %"
+                for name in ("faster", "slower", "no difference", "undecided")
+            )
+            print(f"| {kind}, {100 * _SPREAD:.0f} % | {100 * change:+.0f} % | {shares} |")
 
 
 if __name__ == "__main__":
