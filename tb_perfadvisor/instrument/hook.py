@@ -6,6 +6,7 @@ program makes once per step, so its programs are recorded by time.
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -138,8 +139,6 @@ class _RecordedProcess(HookedProcess):
 
     def at_exit(self) -> None:
         """End what is being recorded."""
-        if jax_is_used():
-            self.uses("jax")
         if self._profiler is not None:
             self._profiler.close()
             self.said["summary"] = self._profiler.summary()
@@ -272,6 +271,12 @@ class _RecordedProcess(HookedProcess):
 
         self._windows = JaxWindows(self.settings, self.parts, tell)
         self._windows.start(lambda: self._sources.rank is None)
+        # JAX forgets its devices when the program ends; what is registered later runs earlier.
+        atexit.register(self._before_jax_ends)
+
+    def _before_jax_ends(self) -> None:
+        if jax_is_used():
+            self.uses("jax")
 
 
 def _is_keras_on_torch() -> bool:

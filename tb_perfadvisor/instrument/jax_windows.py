@@ -138,11 +138,18 @@ class JaxWindows:
             self._tell("problem", f"{type(error).__name__}: {error}")
 
     def _record_until_the_end(self) -> None:
-        began_s = self._wait_for_quiet()
+        from tb_perfadvisor.instrument.jax_session import require_working_profiler
+
+        while not self._compilations and not self._ends.is_set():
+            self._ends.wait(_LOOK_EVERY_S)
+        began_s = time.monotonic()
+        if self._ends.is_set() or not self._is_wanted():
+            return
+        require_working_profiler()  # while the program compiles
         for _ in range(_MOST_EARLY):
+            self._wait_for_quiet()
             if self._record(self._first_s):
                 break
-            self._wait_for_quiet()
         self._wait_until(began_s + self._after_s)
         self._record(self._window_s)
         self._record(self._window_s / 2, is_rich=True)
@@ -150,11 +157,8 @@ class JaxWindows:
             self._ends.wait(self._every_s)
             self._record(self._window_s)
 
-    def _wait_for_quiet(self) -> float:
-        """Wait until the program runs what it has compiled; returns when it began to compute."""
-        while not self._compilations and not self._ends.is_set():
-            self._ends.wait(_LOOK_EVERY_S)
-        began_s = time.monotonic()
+    def _wait_for_quiet(self) -> None:
+        """Wait until the program runs what it has compiled."""
         computed_s = 0.0
         while computed_s < _LATEST_S and not self._ends.wait(_LOOK_EVERY_S):
             if _is_compiling():
@@ -163,18 +167,14 @@ class JaxWindows:
                 computed_s += _LOOK_EVERY_S
             if time.monotonic() - self._compiled_s >= _QUIET_S:
                 break
-        return began_s
 
     def _wait_until(self, at_s: float) -> None:
         self._ends.wait(max(at_s - time.monotonic(), 0.0))
 
     def _record(self, seconds: float, *, is_rich: bool = False) -> bool:
         """Record some time; returns whether nothing was compiled in it."""
-        from tb_perfadvisor.instrument.jax_session import require_working_profiler
-
         if self._ends.is_set() or not self._is_wanted():
             return True
-        require_working_profiler()  # without the lock, which the end of the program waits for
         with self._lock:
             self._begin(is_rich)
         self._ends.wait(min(seconds, self._most_s))

@@ -81,15 +81,21 @@ while time.time() - began < 10:
     time.sleep(0.002)
 """
 
+# It goes on until the command was told what came of recording it.
 LOSSES = """
-import time, jax, jax.numpy as jnp
+import json, os, pathlib, time
+import jax, jax.numpy as jnp
 train = jax.jit(lambda w: (w - 0.01 * jnp.tanh(w @ w), jnp.mean(w**2)))
 w = jax.random.normal(jax.random.key(0), (64, 64))
-for _ in range(1_000):
+for _ in range(100):
     w, loss = train(w)
-    loss.block_until_ready()
-    time.sleep(0.002)
 print("loss", repr(float(loss)))
+status = json.loads(os.environ["PERFADVISOR_RUN"])["status"]
+while not {"problem", "summary"} & json.loads(
+    pathlib.Path(status, f"{os.getpid()}.json").read_text()
+).keys():
+    train(w)[1].block_until_ready()
+    time.sleep(0.002)
 """
 # As much of libtpu as JAX asks for on a machine without a TPU: it does not start, but leaves a
 # profiler. That one is of another size than JAX expects, as in a libtpu of another time.
@@ -192,6 +198,11 @@ def test_jax_is_recorded_by_time(tmp_path: Path) -> None:
     reports = analyze_all(tmp_path)
     assert {report.framework for report in reports} == {"jax"}
     assert [report for report in reports if report.steps.used > 3]
+
+
+def test_a_program_of_jax_that_ends_at_once_is_told_so(tmp_path: Path) -> None:
+    said = recorded("import jax.numpy as jnp; print(jnp.ones(3).sum())", "jax", tmp_path)
+    assert "imported JAX, but ended before it had computed for a moment" in said
 
 
 def test_a_profiler_that_would_end_the_program_is_not_started(tmp_path: Path) -> None:
