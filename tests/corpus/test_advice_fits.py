@@ -24,7 +24,6 @@ KEPT = {
     "asdf_False_a73da0d1": {"device-synchronization", "full-precision-compute"},
     "resnet_act_checkpoint": {"exposed-communication"},
     "keras_slow_input": {"input-stall", "python-fed-input"},
-    "critical_path_cuda_event_sync/": {"launch-bound"},
     "jax08_conv": {"layout-conversion"},
     "host_bound": {"python-overhead"},
 }

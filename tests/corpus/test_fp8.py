@@ -22,7 +22,6 @@ def report(corpus: Path, pattern: str) -> Report:
     [
         ("tracelens/inference_sglang_decode/*/*.gz", "--quantization fp8"),  # Qwen3-8B
         ("tracelens/inference_xdit_sd_3.5/*/*.gz", "quantize_(pipe.transformer"),
-        ("tracelens/torch_compile_triton/*.gz", "quantize_(model"),
     ],
 )
 def test_inference_in_16_bits_is_told_what_fp8_would_take(
