@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Of many similar files, list only the first.
 _MAX_FILES = 4
+_MOST_LISTED = 20
+"""Captures, and files that were not used; more are no list to read."""
 _BROKEN = "broken: "
 _NO_TOOLS = "Profile tab: shows no tools, because it cached an empty list. To make it look again:"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -24,20 +26,22 @@ _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 @click.command(cls=Command)
 @click.argument("path", cls=Argument, help="A logdir, as passed to TensorBoard, or one file.")
-def doctor(path: str) -> None:
+@click.option("--all", "lists_all", is_flag=True, help="List all captures and all unused files.")
+def doctor(path: str, lists_all: bool) -> None:
     """Show what was found below PATH, what was not used and why, and problems around it."""
     from rich.text import Text
 
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.ingest.formats import format_of
-    from tb_perfadvisor.plain_text import plain
+    from tb_perfadvisor.plain_text import plain, shell_path
 
     with show_progress(f"listing {path}"):
         listing = discover(path)
         notes = [*_logdir_notes(listing), *environment_notes()]
     console = terminal(highlight=False)
-    is_healthy = True
+    is_healthy, most = True, sys.maxsize if lists_all else _MOST_LISTED
+    how = f"perfadvisor doctor {shell_path(path)} --all"
 
     def say(label: str, style: str, text: str = "") -> None:
         console.print(Text.assemble((plain(label), style), plain(text)), soft_wrap=True)
@@ -45,12 +49,22 @@ def doctor(path: str) -> None:
     with printing():
         files = "1 file" if listing.scanned_files == 1 else f"{listing.scanned_files:,} files"
         say(f"{files} at {path}", "bold")
+        listed = 0
         for capture in listing.captures:
+            lines = _lines(listing, capture)
+            is_broken = any(line.startswith((_BROKEN, _NO_TOOLS)) for line in lines)
+            is_healthy &= not is_broken
+            # One that is broken is listed in any case, as long as they are few.
+            if listed >= most and not (is_broken and listed < 2 * most):
+                continue
+            listed += 1
             console.print()
             say(_title(capture), "cyan")
-            for line in _lines(listing, capture):
-                is_healthy &= not line.startswith((_BROKEN, _NO_TOOLS))
+            for line in lines:
                 say("", "", f"  {line}")
+        if listed < len(listing.captures):
+            console.print()
+            say(f"And {len(listing.captures) - listed:,} more captures: {how}", "dim")
         hidden = sum(
             not format_of(capture.format).is_read_by_profile_tab for capture in listing.captures
         )
@@ -64,9 +78,11 @@ def doctor(path: str) -> None:
             )
         if listing.rejected:
             console.print()
-            say(f"Not used ({len(listing.rejected)}):", "yellow")
-        for file in listing.rejected:
+            say(f"Not used ({len(listing.rejected):,}):", "yellow")
+        for file in listing.rejected[:most]:
             say("", "", f"  {file.path}: {file.reason}")
+        if len(listing.rejected) > most:
+            say(f"  and {len(listing.rejected) - most:,} more: {how}", "dim")
         console.print()
         for note in notes:
             text = f"{note.message} {note.remedy}".rstrip()

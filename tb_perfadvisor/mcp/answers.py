@@ -145,7 +145,7 @@ class Answers:
             f"- {note.severity}: {note.message} {note.remedy}".rstrip()
             for note in environment_notes()
         ]
-        more = f"run `perfadvisor doctor {path_word(path or '.')}`"
+        more = f"run `perfadvisor doctor {path_word(path or '.')} --all`"
         return marked(plain_lines("\n".join(lines)), more)
 
     def how_to_record(self, framework: str, path: str = "") -> str:

@@ -33,6 +33,27 @@ def test_used_and_unused_files_are_listed(tmp_path: Path) -> None:
     assert "Not used (1):\n  cut.pt.trace.json: " in printed
 
 
+def test_of_many_files_the_first_are_listed_and_how_to_see_the_others(tmp_path: Path) -> None:
+    logs = tmp_path / "my logs"
+    for at in range(30):
+        (logs / f"{at:02}").mkdir(parents=True)
+        (logs / f"{at:02}" / "cut.pt.trace.json").write_text('{"a": 1}')
+        shutil.copytree(DEMO / "jax_healthy", logs / f"jax{at:02}")
+    (broken,) = (logs / "jax29").rglob("*.xplane.pb")
+    broken.write_bytes(broken.read_bytes()[:1000])
+    printed = doctor(logs)
+    assert printed.count("  used: ") == 20 + 1
+    assert "broken: " in printed  # the last one, in any case
+    assert f"And 9 more captures: perfadvisor doctor '{logs}' --all" in printed
+    assert "Not used (30):\n  00/cut.pt.trace.json: " in printed
+    assert printed.count("/cut.pt.trace.json: ") == 20
+    assert f"  and 10 more: perfadvisor doctor '{logs}' --all" in printed
+    printed = run("doctor", logs, "--all").stdout
+    assert printed.count("  used: ") == 30
+    assert printed.count("/cut.pt.trace.json: ") == 30
+    assert "more" not in printed
+
+
 def test_a_file_that_analyze_refuses_is_not_used(tmp_path: Path) -> None:
     events = [
         {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}},

@@ -95,3 +95,5 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     generator: Generator
     reports: list[Report]
     rejected: list[Rejected]
+    rejected_truncated: int = 0
+    """How many more files were not read; `perfadvisor doctor --all` lists them."""

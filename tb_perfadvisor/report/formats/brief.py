@@ -153,7 +153,7 @@ def render_brief(document: model.Document, path: str = _ANY_PATH) -> str:
                 for report in document.reports[:captures]
             ],
             reports_truncated=max(len(document.reports) - captures, 0),
-            rejected=len(document.rejected),
+            rejected=len(document.rejected) + document.rejected_truncated,
         )
         for indent in (1, -1):
             content = msgspec.json.format(msgspec.json.encode(brief), indent=indent)

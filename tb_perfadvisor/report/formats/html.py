@@ -71,6 +71,7 @@ def answers(document: model.Document) -> dict[str, Any]:
     by_name = {f"{position}": report for position, report in enumerate(document.reports)}
     listed = {
         "rejected": document.rejected,
+        "rejected_count": len(document.rejected) + document.rejected_truncated,
         "scan": {
             "root": "this report",
             "scanned_files": sum(len(report.workers) for report in document.reports),

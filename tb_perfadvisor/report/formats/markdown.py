@@ -15,6 +15,7 @@ from tb_perfadvisor.report.formats.wording import (
     format_cell,
     number_rows,
     place_line,
+    rejected_lines,
     remaining_notes,
     saving_line,
     source_lines,
@@ -41,7 +42,7 @@ def render_markdown(document: model.Document) -> str:
     """The whole document."""
     blocks = [_report(report) for report in document.reports]
     if document.rejected:
-        lines = "\n".join(f"- {escape(r.path)}: {escape(r.reason)}" for r in document.rejected)
+        lines = "\n".join(f"- {escape(line)}" for line in rejected_lines(document))
         blocks.append(f"## Files not read\n\n{lines}")
     return "\n\n".join(blocks) + "\n"
 

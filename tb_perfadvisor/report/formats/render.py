@@ -13,6 +13,9 @@ from tb_perfadvisor.plain_text import printable_json
 from tb_perfadvisor.report.formats.markdown import render_markdown
 from tb_perfadvisor.version import VERSION
 
+_MOST_REJECTED = 1_000
+"""A log directory may have a hundred thousand."""
+
 
 def document(
     reports: Sequence[model.Report], rejected: Sequence[model.Rejected] = ()
@@ -22,7 +25,8 @@ def document(
         schema_version=model.SCHEMA_VERSION,
         generator=model.Generator(name="tb_perfadvisor", version=VERSION),
         reports=list(reports),
-        rejected=list(rejected),
+        rejected=list(rejected[:_MOST_REJECTED]),
+        rejected_truncated=max(len(rejected) - _MOST_REJECTED, 0),
     )
 
 

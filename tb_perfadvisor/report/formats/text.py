@@ -24,6 +24,7 @@ from tb_perfadvisor.report.formats.wording import (
     number_rows,
     place_line,
     recordable_checks,
+    rejected_lines,
     remaining_notes,
     saving_line,
     source_lines,
@@ -68,10 +69,11 @@ def print_overview(document: model.Document, console: Console) -> None:
 
 
 def _print_rejected(document: model.Document, console: Console) -> None:
-    if document.rejected:
-        console.print(WrappedText(f"\nNot read ({len(document.rejected)}):", style="yellow"))
-        for rejected in document.rejected:
-            console.print(WrappedText(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
+    count = len(document.rejected) + document.rejected_truncated
+    if count:
+        console.print(WrappedText(f"\nNot read ({count:,}):", style="yellow"))
+        for line in rejected_lines(document):
+            console.print(WrappedText(f"  {plain(line)}"))
 
 
 def _report(report: model.Report) -> RenderableType:

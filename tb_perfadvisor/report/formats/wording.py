@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
@@ -10,6 +10,8 @@ from tb_perfadvisor.units import format_bytes, format_duration, format_rate, for
 
 _MOST_STEPS = 12
 """As many steps as fit into a line."""
+_MOST_REJECTED = 20
+"""More are no list to read."""
 
 
 def format_cell(cell: model.Cell, unit: str) -> str:
@@ -207,3 +209,13 @@ def remaining_notes(report: model.Report) -> list[model.NoteInfo]:
         for note in report.notes
         if note.message not in reasons and (not note.remedy or note.remedy not in said)
     ]
+    return [note for note in report.notes if not note.remedy or note.remedy not in said]
+
+
+def rejected_lines(document: model.Document) -> Iterator[str]:
+    """The first files that were not read, each with the reason, and how many there are more."""
+    for file in document.rejected[:_MOST_REJECTED]:
+        yield f"{file.path}: {file.reason}"
+    more = len(document.rejected[_MOST_REJECTED:]) + document.rejected_truncated
+    if more:
+        yield f"and {more:,} more: perfadvisor doctor --all lists them"
