@@ -84,7 +84,7 @@ function makeWindow(query, report) {
 
 async function answer(path, query, method) {
   if (path === "captures") return [200, await readJson(`${process.env.CAPTURES ?? "captures"}.json`)];
-  if (path === "doctor") return [200, { scan: {}, rejected: [], notes: [] }];
+  if (path === "doctor") return [200, { scan: {}, rejected: [], rejected_count: 0, notes: [] }];
   const rule = /^rules\/([\w-]+)$/.exec(path);
   if (rule) {
     const page = await readFile(new URL("rule.md", SAMPLES), "utf8");

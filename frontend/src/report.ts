@@ -8,6 +8,7 @@ export interface Document {
   generator: Generator;
   reports: Report[];
   rejected: Rejected[];
+  rejected_truncated?: number;
 }
 /**
  * The program that made the document.
@@ -1271,6 +1272,7 @@ export interface Document1 {
   generator: Generator;
   reports: Report[];
   rejected: Rejected[];
+  rejected_truncated?: number;
 }
 /**
  * One rule's findings over the recordings of a run.

@@ -8,19 +8,20 @@ from typing import Any
 
 import msgspec
 from tensorboard.plugins import base_plugin
+from werkzeug import wrappers
 
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.code import Code
 from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
 from tb_perfadvisor.plugin.neighbors import Neighbors, find_neighbors
+from tb_perfadvisor.plugin.origins import how_to_allow, is_loopback, page_name, write_hosts
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
 from tb_perfadvisor.plugin.worker import REPORT
 
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Backend:
@@ -35,8 +36,10 @@ class Backend:
         """The user's code, if TensorBoard was started with it."""
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
         stays_inside = bool(getattr(context.flags, "perfadvisor_stay_in_logdir", False))
-        self.allows_remarks = _allows_remarks(context.flags, stays_inside=stays_inside)
-        """Whether users may write notes on findings."""
+        self.write_hosts = write_hosts(getattr(context.flags, "perfadvisor_write_hosts", "") or "")
+        """The hosts whose pages may write, as far as TensorBoard's flag names them."""
+        self.is_private = not stays_inside and _listens_here_only(context.flags)
+        """Whether only this machine's user is expected to reach the server."""
         self.catalog = Catalog(roots_of(self._logdir, logdir_spec, stays_inside=stays_inside))
         self._lock = threading.Lock()
         self._results: Results | None = None
@@ -111,6 +114,13 @@ class Backend:
         has_profile = "profile" in (self._plugins or {})
         return Surroundings(self._logdir, self.catalog.roots, has_profile)
 
+    def notes_hint(self, request: wrappers.Request) -> str:
+        """How to allow the page that asks to write notes; empty if it may."""
+        page = page_name(request)
+        if page in self.write_hosts or (self.is_private and is_loopback(page)):
+            return ""
+        return how_to_allow(page, self.write_hosts)
+
     def profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
         """The run and host that the Profile tab shows a capture under, if it does."""
         if not self.surroundings().shows_in_profile_tab:
@@ -118,12 +128,9 @@ class Backend:
         return profile_target(entry.capture.files[0].path) or (None, None)
 
 
-def _allows_remarks(flags: Any, *, stays_inside: bool) -> bool:
-    """Whether only this machine's user reaches the server, or a flag lets everyone write."""
-    if getattr(flags, "perfadvisor_allow_notes", False):
-        return True
+def _listens_here_only(flags: Any) -> bool:
     host = getattr(flags, "host", None) or "localhost"
-    return not stays_inside and not getattr(flags, "bind_all", False) and host in _LOOPBACK
+    return not getattr(flags, "bind_all", False) and is_loopback(host)
 
 
 class _Finding(msgspec.Struct):

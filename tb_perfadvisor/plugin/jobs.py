@@ -2,6 +2,10 @@
 
 A job runs neither in TensorBoard's threads nor in a fork of them, but in a subprocess, which exits
 when its stdin closes, and so when TensorBoard ends.
+
+Several clients may wait for one job, such as two people who look at the same server. Each can give
+it up for itself; the job is canceled when none is left that waits. Programs that say no name only
+look.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +34,9 @@ from tb_perfadvisor.plugin import log
 JobStatus = Literal["queued", "running", "failed", "canceled"]
 FailureKind = Literal["input", "time", "memory", "killed", "crash"]
 
+# The tab asks every few seconds; browsers let a page that nobody sees ask once a minute.
+_GONE_S = 90.0
+_MOST_CLIENTS = 1_000
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
 _KILLED = -9  # by SIGKILL, which Windows lacks
@@ -91,19 +99,27 @@ class JobQueue:
         self._waiting: dict[str, Job] = {}
         self._running: _Running | None = None
         self._states: dict[str, JobState] = {}
+        # For each job, when each client that waits asked last, and which do not wait any more.
+        self._clients: dict[str, dict[str, float]] = {}
+        self._gave_up: dict[str, set[str]] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def submit(self, job: Job) -> None:
-        """Queue a job, unless one with its key is queued or running. Forgets earlier failures."""
+    def submit(self, job: Job, client: str = "") -> None:
+        """Queue a job for a client, or let it wait for the one with the same key.
+
+        Forgets earlier failures.
+        """
         with self._lock:
-            running = self._running
-            # A canceled job that is still ending will not produce the result.
-            is_running = (
-                running is not None and running.job.key == job.key and not running.is_canceled
-            )
-            if job.key in self._waiting or is_running or self._is_closed:
+            if self._is_closed:
                 return
+            if self._is_active(job.key):
+                self._gave_up.get(job.key, set()).discard(client)
+                self.join(job.key, client)
+                return
+            self._clients[job.key] = {}
+            self._gave_up.pop(job.key, None)
+            self.join(job.key, client)
             self._waiting[job.key] = job
             self._states[job.key] = JobState("queued", "waiting")
             if self._thread is None:
@@ -113,14 +129,41 @@ class JobQueue:
                 self._thread.start()
             self._lock.notify_all()
 
-    def state(self, key: str) -> JobState | None:
-        """The state of a job; None if there is none or it succeeded."""
+    def state(self, key: str, client: str | None = None) -> JobState | None:
+        """The state of a job; None if there is none or it succeeded.
+
+        For a client, a job that only others have canceled is none.
+        """
         with self._lock:
             state = self._states.get(key)
+            is_canceled = state is not None and state.status == "canceled"
+            if is_canceled and client is not None and client not in self._gave_up.get(key, ()):
+                return None
             if state is not None and state.status == "queued":
                 position = list(self._waiting).index(key) if key in self._waiting else 0
                 return replace(state, queue_position=position)
             return state
+
+    def join(self, key: str, client: str) -> None:
+        """Note that a client waits for a job that is active, unless it has given it up."""
+        with self._lock:
+            clients = self._clients.get(key)
+            if clients is None or not client or client in self._gave_up.get(key, ()):
+                return
+            if client in clients or len(clients) < _MOST_CLIENTS:
+                clients[client] = time.monotonic()
+
+    def clients(self, key: str) -> int:
+        """How many clients wait for a job."""
+        with self._lock:
+            now = time.monotonic()
+            return sum(now - at < _GONE_S for at in self._clients.get(key, {}).values())
+
+    def _is_active(self, key: str) -> bool:
+        """Whether a job will produce its result; one that was canceled and still ends will not."""
+        running = self._running
+        is_running = running is not None and running.job.key == key and not running.is_canceled
+        return key in self._waiting or is_running
 
     @property
     def waiting(self) -> int:
@@ -128,27 +171,40 @@ class JobQueue:
         return len(self._waiting)
 
     def wait(self, key: str, timeout_s: float) -> JobState | None:
-        """Wait until a job has ended, and return its state: None if it succeeded."""
+        """Wait until a job has ended; one that waits for others is not waited for.
+
+        Returns:
+            Its state: None if it succeeded.
+        """
         with self._lock:
-            self._lock.wait_for(lambda: self._has_ended(key), timeout_s)
-            return self._states.get(key)
+            self._lock.wait_for(lambda: self._has_ended(key) or self._is_behind(key), timeout_s)
+            return self.state(key)
 
     def _has_ended(self, key: str) -> bool:
         state = self._states.get(key)
         return self._is_closed or state is None or state.status in ("failed", "canceled")
 
-    def cancel(self, key: str) -> bool:
-        """Stop a job; return whether there was one."""
+    def _is_behind(self, key: str) -> bool:
+        return key in self._waiting and (
+            self._running is not None or next(iter(self._waiting)) != key
+        )
+
+    def cancel(self, key: str, client: str = "") -> bool:
+        """Give up a job for a client; stop it and return true if no other client waits for it."""
         with self._lock:
-            if self._waiting.pop(key, None) is not None:
-                self._states[key] = JobState("canceled")
-                return True
-            running = self._running
-            if running is None or running.job.key != key:
+            if not self._is_active(key):
                 return False
-            running.is_canceled = True
+            self._clients[key].pop(client, None)
+            gave_up = self._gave_up.setdefault(key, set())
+            if len(gave_up) < _MOST_CLIENTS:
+                gave_up.add(client)
+            if self.clients(key):
+                return False
+            del self._clients[key]
             self._states[key] = JobState("canceled")
-            _kill(running.process)
+            if self._waiting.pop(key, None) is None and self._running is not None:
+                self._running.is_canceled = True
+                _kill(self._running.process)
             return True
 
     def close(self) -> None:
@@ -180,12 +236,14 @@ class JobQueue:
                 self._running = None
                 if key in self._waiting:
                     continue  # canceled and submitted again: its state is queued
+                self._clients.pop(key, None)
                 if running.is_canceled:
                     self._states[key] = JobState("canceled")
-                elif failure is None:
-                    self._states.pop(key, None)
                 else:
-                    self._states[key] = JobState("failed", failure=failure)
+                    self._gave_up.pop(key, None)
+                    self._states.pop(key, None)
+                    if failure is not None:
+                        self._states[key] = JobState("failed", failure=failure)
                 self._lock.notify_all()
 
     def _attempt(self, running: _Running) -> Failure | None:

@@ -15,7 +15,7 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
     """Loads the plugin, or logs why it cannot."""
 
     def define_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Add the flags that show the user's code, and the one for shared servers."""
+        """Add the flags that show the user's code, and those for shared servers."""
         group = parser.add_argument_group("Perf Advisor")
         group.add_argument(
             "--perfadvisor_repo",
@@ -36,10 +36,11 @@ class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoa
             "directory others may write to",
         )
         group.add_argument(
-            "--perfadvisor_allow_notes",
-            action="store_true",
-            help="let everyone who reaches this server write notes on findings; by default, only "
-            "on a server that listens on this machine alone",
+            "--perfadvisor_write_hosts",
+            metavar="HOSTS",
+            default="",
+            help="hosts, separated by commas and named as in the browser's address bar, at which "
+            "everyone may write notes on findings and stop analyses; by default, only at localhost",
         )
 
     def load(self, context: base_plugin.TBContext) -> PerfAdvisorPlugin | None:

@@ -11,10 +11,12 @@ from werkzeug import wrappers
 from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.log import report_bug
+from tb_perfadvisor.plugin.origins import require_known_host, require_same_origin
 from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
     ApiError,
-    require_same_origin,
+    NotReady,
+    respond,
     respond_error,
     respond_file,
 )
@@ -82,6 +84,8 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
         try:
             return _route(request, self.backend)
+        except NotReady as making:
+            return respond(request, making.progress, status=202)
         except ApiError as error:
             return respond_error(request, error)
         except PerfAdvisorError as error:
@@ -97,7 +101,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     match parts:
         case ["captures", capture_id, "cancel"]:
             _require(request, "POST")
-            require_same_origin(request)
+            require_known_host(request, backend.write_hosts)
             return analyses.cancel(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "note"]:
             _require(request, "POST")
@@ -130,6 +134,8 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return exports.export(request, backend, backend.entry(capture_id))
         case ["notes"]:
             return remarks.settings(request, backend)
+        case ["rejected"]:
+            return listing.rejected(request, backend)
         case ["marks"]:
             return listing.marks(request, backend)
         case ["compare"]:

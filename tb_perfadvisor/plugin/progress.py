@@ -10,14 +10,15 @@ from werkzeug import wrappers
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Request, keys_of
 from tb_perfadvisor.plugin.jobs import JobState
-from tb_perfadvisor.plugin.responses import ApiError, require_same_origin
+from tb_perfadvisor.plugin.origins import client_of, require_same_origin
+from tb_perfadvisor.plugin.responses import ApiError, NotReady
 from tb_perfadvisor.plugin.results import Results
 from tb_perfadvisor.plugin.whole_runs import WholeRun
 
-# Each waiting request has a thread of TensorBoard. Clicks come one by one.
+# Clicks come one by one.
 _MOST_WAITING = 32
-# Documents of the largest reports take a few seconds; a browser waits for minutes.
-_WAIT_S = 60.0
+# Documents of the largest reports take a few seconds; proxies wait for a minute.
+_WAIT_S = 45.0
 _LATER = "Try again in a moment."
 
 
@@ -34,8 +35,13 @@ def ensure_started(request: wrappers.Request, results: Results, entry: Entry) ->
     Raises:
         ApiError: If the analysis failed or was canceled, or the request must not start it.
     """
+    client = client_of(request)
+    results.join(entry, client)
     return _ensure_started(
-        request, lambda: results.state(entry), lambda: results.start(entry), entry.run
+        request,
+        lambda: results.state(entry, client),
+        lambda: results.start(entry, client),
+        entry.run,
     )
 
 
@@ -67,11 +73,15 @@ def _ensure_started(
     where: str,
 ) -> dict[str, Any]:
     state = read_state()
-    if state is None or (is_retry(request) and state.status in ("failed", "canceled")):
+    if state is None or is_retry(request):
         require_same_origin(request)
         start()
         state = read_state() or JobState("queued", "waiting", queue_position=0)
     _refuse_failed(state, where)
+    return _progress_of(state)
+
+
+def _progress_of(state: JobState) -> dict[str, Any]:
     return {
         "status": state.status,
         "stage": state.stage,
@@ -83,6 +93,8 @@ def _ensure_started(
 def document(request: wrappers.Request, results: Results, wanted: Request) -> bytes | None:
     """A document from the cache, or made now; None if one of the results that it needs is missing.
 
+    A request waits only for what is being made, as each one that waits has a thread of TensorBoard.
+
     Args:
         request: The request for it.
         results: Where the results are.
@@ -90,11 +102,12 @@ def document(request: wrappers.Request, results: Results, wanted: Request) -> by
 
     Raises:
         ApiError: If it cannot be made, or the request must not start that.
+        NotReady: If others are made before it, or it takes long.
     """
     state = None
     if _has_results(results, wanted) and results.document(wanted) is None:
         require_same_origin(request)
-        if results.documents_waiting >= _MOST_WAITING:
+        if results.documents_waiting >= _MOST_WAITING and not results.is_making(wanted):
             raise ApiError(503, "too many documents are being made.", hint=_LATER)
         state = results.make(wanted, _WAIT_S)
     if not _has_results(results, wanted):
@@ -102,8 +115,10 @@ def document(request: wrappers.Request, results: Results, wanted: Request) -> by
     content = results.document(wanted)
     if content is not None:
         return content
-    if state is None or state.failure is None:
-        raise ApiError(503, "this takes long, but it goes on.", hint=_LATER)
+    if state is None or state.status == "canceled":  # TensorBoard ends, or the cache is too small
+        raise ApiError(503, "this could not be kept.", hint=_LATER)
+    if state.failure is None:
+        raise NotReady(_progress_of(state))
     raise ApiError(500, state.failure.message, where=state.failure.where, hint=state.failure.hint)
 
 

@@ -1,22 +1,18 @@
-"""HTTP responses: JSON, errors as JSON, and the files of the frontend bundle."""
+"""Bodies of requests and responses: JSON, errors as JSON, and the files of the frontend bundle."""
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from tensorboard.backend import http_util
 from werkzeug import wrappers
+from werkzeug.exceptions import HTTPException
 
 from tb_perfadvisor.errors import PerfAdvisorError
 
 STATIC_DIRECTORY = Path(__file__).resolve().parent.parent / "static"
-
-TAB_HEADER = "X-Perf-Advisor"
-"""Sent by the tab with each request of its own; links in the tab don't send it."""
 
 # TensorBoard forbids content sniffing, so types must be exact. Other files are not served.
 _CONTENT_TYPES = {
@@ -30,13 +26,6 @@ _CONTENT_TYPES = {
 }
 
 
-TOKEN = secrets.token_hex(16)
-"""Part of the tab's links to what is made on request; changes when TensorBoard starts."""
-
-# What each browser calls itself, and no page can change.
-_BROWSER = "Mozilla/"
-
-
 class ApiError(Exception):
     """An error response with an HTTP status."""
 
@@ -46,6 +35,34 @@ class ApiError(Exception):
         self.message = message
         self.where = where
         self.hint = hint
+
+
+class NotReady(Exception):  # noqa: N818 - no error
+    """What is asked for is being made: a response that says how far it is."""
+
+    def __init__(self, progress: dict[str, Any]) -> None:
+        super().__init__()
+        self.progress = progress
+
+
+def read_body(request: wrappers.Request, most_bytes: int) -> bytes:
+    """The body of a request; no more of it is read than it may have, whatever its headers say.
+
+    Raises:
+        ApiError: If it is longer, or ends too early.
+    """
+    too_long = ApiError(413, f"the request has more than {most_bytes:,} bytes.")
+    if (request.content_length or 0) > most_bytes:
+        raise too_long
+    content = b""
+    try:
+        while piece := request.stream.read(most_bytes + 1 - len(content)):
+            content += piece
+            if len(content) > most_bytes:
+                raise too_long
+    except (OSError, HTTPException) as error:
+        raise ApiError(400, "the request ends too early, or its parts are damaged.") from error
+    return content
 
 
 def respond(
@@ -97,35 +114,3 @@ def respond_file(
             raise ApiError(404, "the frontend bundle is not installed.", where="static", hint=hint)
         raise ApiError(404, "there is no such file.", where="static")
     return respond(request, path.read_bytes(), content_type=content_type)
-
-
-def require_same_origin(request: wrappers.Request) -> None:
-    """Refuse a request that a page of another site sent, before it starts or stops anything.
-
-    Raises:
-        ApiError: If another site sent it.
-    """
-    if is_cross_origin(request):
-        hint = "Open the tab in TensorBoard."
-        raise ApiError(403, "requests from other sites are not allowed.", hint=hint)
-
-
-def is_cross_origin(request: wrappers.Request) -> bool:
-    """Whether a page of another site sent the request; programs other than browsers do not count.
-
-    Browsers say so in `Sec-Fetch-Site`, which also works behind proxies that rewrite the host. Over
-    plain http from another host they send only `Origin` or `Referer`, which are useless behind such
-    a proxy. There the tab proves itself: by a header, which other sites can send only after a
-    preflight request, or in its links by a token, which they cannot read. A browser that sends
-    none of these may follow another site's wish.
-    """
-    site = request.headers.get("Sec-Fetch-Site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    if request.headers.get(TAB_HEADER) or request.args.get("token") == TOKEN:
-        return False
-    origin = request.headers.get("Origin") or request.headers.get("Referer")
-    if origin is None:
-        return request.headers.get("User-Agent", "").startswith(_BROWSER)
-    hosts = {request.host, request.headers.get("X-Forwarded-Host", "")} - {""}
-    return urlsplit(origin).netloc not in hosts

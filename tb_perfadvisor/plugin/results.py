@@ -63,9 +63,20 @@ class Results:
         """A file of a capture's result; None without a result."""
         return self._cache.read(entry.key, name)
 
-    def state(self, entry: Entry) -> JobState | None:
-        """The state of a capture's job; None without a job or after success."""
-        return self._jobs.state(entry.key)
+    def state(self, entry: Entry, client: str | None = None) -> JobState | None:
+        """The state of a capture's job; None without a job or after success.
+
+        For a client, one that only others have canceled is none.
+        """
+        return self._jobs.state(entry.key, client)
+
+    def join(self, entry: Entry, client: str) -> None:
+        """Note that a client waits for the analysis of a capture."""
+        self._jobs.join(entry.key, client)
+
+    def clients(self, entry: Entry) -> int:
+        """How many clients wait for the analysis of a capture."""
+        return self._jobs.clients(entry.key)
 
     def row(self, entry: Entry) -> RunRow | None:
         """The row of a capture in the table of runs; None without a result."""
@@ -121,11 +132,16 @@ class Results:
         """How many documents wait to be made."""
         return self._documents.waiting
 
+    def is_making(self, wanted: Request) -> bool:
+        """Whether a document is being made, or waits for that."""
+        state = self._documents.state(key_of(wanted))
+        return state is not None and state.status in ("queued", "running")
+
     def make(self, wanted: Request, timeout_s: float) -> JobState | None:
         """Make a document, and wait for it.
 
         Returns:
-            None if it was made; else why not, or that it is still being made.
+            None if it was made; else why not, or that it is being made or waits for others.
         """
         key = key_of(wanted)
         self._documents.submit(
@@ -212,8 +228,8 @@ class Results:
                 self._windows.popitem(last=False)
         return window
 
-    def start(self, entry: Entry) -> None:
-        """Queue the analysis of a capture, unless it is queued or running."""
+    def start(self, entry: Entry, client: str = "") -> None:
+        """Queue the analysis of a capture for a client, unless it is queued or running."""
         self._jobs.submit(
             Job(
                 key=entry.key,
@@ -224,12 +240,13 @@ class Results:
                 prepare=lambda: self._prepare(entry),
                 finish=lambda directory, is_good: self._finish(entry.key, directory, is_good),
                 is_done=lambda: self._cache.read(entry.key, REPORT) is not None,
-            )
+            ),
+            client,
         )
 
-    def cancel(self, entry: Entry) -> bool:
-        """Stop the analysis of a capture; return whether there was one."""
-        return self._jobs.cancel(entry.key)
+    def cancel(self, entry: Entry, client: str) -> bool:
+        """Give up an analysis for a client; return whether that stopped it, as no other waits."""
+        return self._jobs.cancel(entry.key, client)
 
     def close(self) -> None:
         """Stop all analyses."""

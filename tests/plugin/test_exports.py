@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.plugin import progress
 from tb_perfadvisor.plugin.documents import Export, key_of
-from tb_perfadvisor.plugin.jobs import JobQueue, Limits
+from tb_perfadvisor.plugin.jobs import Job, JobQueue, Limits
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import draw, run_of
@@ -85,26 +85,32 @@ def test_one_process_makes_documents_whatever_the_number_of_requests(
     log = behave("gate")
     use_fake_worker(tab)
     monkeypatch.setattr(progress, "_MOST_WAITING", 2)
-    statuses: list[int] = []
-
-    def ask(format: str) -> None:
-        statuses.append(tab.get(f"{address}?format={format}").status_code)
-
-    formats = ("json", "text", "html", "sarif")
-    threads = [threading.Thread(target=ask, args=(format,)) for format in formats]
-    results = tab.plugin.backend.results()
-    threads[0].start()
+    first = threading.Thread(target=tab.get, args=(f"{address}?format=json",))
+    first.start()
     eventually(log.exists)
-    for waiting, thread in enumerate(threads[1:3], start=1):
-        thread.start()
-        eventually(lambda waiting=waiting: results.documents_waiting == waiting)  # type: ignore[misc]
-    threads[3].start()
-    threads[3].join(15)
-    assert statuses == [503]  # refused at once: two are waiting
+    # The process works on the first until the gate opens. The others get their places at once.
+    for place, format in enumerate(("text", "html")):
+        answer = tab.get(f"{address}?format={format}")
+        assert (answer.status_code, answer.json["status"]) == (202, "queued")
+        assert answer.json["queue_position"] == place
+    assert tab.get(f"{address}?format=sarif").status_code == 503  # two are waiting
+    assert tab.get(f"{address}?format=html").json["queue_position"] == 1  # it keeps its place
     assert len(log.read_text().splitlines()) == 1
     log.with_name("gate").touch()
-    for thread in threads:
-        thread.join(15)
+    first.join(15)
+
+
+def test_a_document_is_there_once_its_turn_has_come(
+    tab: Tab, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, running = tab.plugin.backend.results(), threading.Event()
+    blocking = Job("other", (), lambda: running.wait(60) and tab.cache.stage(), lambda *_: None)
+    results._documents.submit(blocking)
+    answer = tab.get(f"{address}?format=markdown")
+    assert (answer.status_code, answer.json["status"]) == (202, "queued")
+    running.set()
+    eventually(lambda: tab.get(f"{address}?format=markdown").status_code == 200, 60)
+    assert tab.get(f"{address}?format=markdown").text == render(report_of(tab), "markdown")
 
 
 def test_a_document_that_takes_long_can_be_asked_for_again(
@@ -114,8 +120,7 @@ def test_a_document_that_takes_long_can_be_asked_for_again(
     use_fake_worker(tab)
     monkeypatch.setattr(progress, "_WAIT_S", 0.1)
     answer = tab.get(f"{address}?format=text")
-    assert answer.status_code == 503
-    assert error_of(answer)["hint"] == "Try again in a moment."
+    assert (answer.status_code, answer.json["status"]) == (202, "running")
     tab.plugin.close()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.execution.limits import limits_from_environment
+from tb_perfadvisor.plugin import jobs
 from tb_perfadvisor.plugin.jobs import (
     Failure,
     Job,
@@ -148,6 +149,61 @@ def test_canceling_a_running_job_kills_its_process(bench: Bench, behave: Behave)
     eventually(lambda: not is_alive(starts_in(log)[0][0]))
     assert bench.queue.state("a") == JobState("canceled")
     assert not bench.queue.cancel("a")
+
+
+def test_a_job_ends_when_no_client_waits_for_it(bench: Bench, behave: Behave) -> None:
+    log = behave("forever")
+    bench.submit("a")
+    for client in ("first", "other", ""):  # the last says no name
+        bench.queue.join("a", client)
+    eventually(lambda: len(starts_in(log)) == 1)
+    assert bench.queue.clients("a") == 2
+    assert not bench.queue.cancel("a", "first")
+    assert bench.queue.clients("a") == 1
+    assert is_alive(starts_in(log)[0][0])
+    bench.queue.join("a", "first")  # its page still asks
+    assert bench.queue.clients("a") == 1
+    assert bench.queue.cancel("a", "other")
+    eventually(lambda: bench.finished == [("a", False, False)])
+    assert [bench.queue.state("a", name) for name in ("first", "other", "later")] == [
+        JobState("canceled"),
+        JobState("canceled"),
+        None,
+    ]
+
+
+def test_a_client_that_is_gone_does_not_wait(
+    bench: Bench, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave("forever")
+    bench.submit("a")
+    for client in ("here", "closed its window"):
+        bench.queue.join("a", client)
+    monkeypatch.setattr(jobs, "_GONE_S", 0.0)
+    assert bench.queue.cancel("a", "here")
+
+
+def test_clients_are_counted_up_to_a_limit(
+    bench: Bench, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave("forever")
+    monkeypatch.setattr(jobs, "_MOST_CLIENTS", 3)
+    bench.submit("a")
+    for number in range(9):
+        bench.queue.join("a", str(number))
+    assert bench.queue.clients("a") == 3
+
+
+def test_only_the_next_job_is_waited_for(bench: Bench, behave: Behave) -> None:
+    log = behave("gate")
+    for key in ("a", "b", "c"):
+        bench.submit(key)
+    eventually(lambda: len(starts_in(log)) == 1)
+    # These would wait for the gate, which opens below.
+    assert bench.queue.wait("b", 600) == JobState("queued", "waiting", queue_position=0)
+    assert bench.queue.wait("c", 600) == JobState("queued", "waiting", queue_position=1)
+    log.with_name("gate").touch()
+    assert bench.queue.wait("a", 600) is None
 
 
 def test_canceled_queued_job_never_starts(bench: Bench, behave: Behave) -> None:

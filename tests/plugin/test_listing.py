@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor.plugin.catalog import Catalog, Snapshot
 from tests.support.served_tab import BASE, KINETO, Tab
 from tests.support.waiting import eventually
 
@@ -33,8 +34,10 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     assert len(body.pop("token")) == 32
     assert body == {
         "allows_notes": True,
+        "notes_hint": "",
         "captures": [],
         "rejected": [],
+        "rejected_count": 0,
         "scan": {
             "root": "logs",
             "scanned_files": 0,
@@ -239,3 +242,39 @@ def test_a_baseline_marks_all_captures_that_do_the_same_work(tab: Tab) -> None:
     # The medians are 105 and 155.
     assert marks[b]["change_share"] == pytest.approx(155 / 105 - 1)
     assert tab.get("api/v1/marks?baseline=none").status_code == 404
+
+
+def unread(count: int) -> Snapshot:
+    """A scan that found as many files that are no profiles."""
+    files = ((f"run/{at:06}.pt.trace.json", "it is cut off.") for at in range(count))
+    return Snapshot(rejected=tuple(files), scanned_files=count)
+
+
+@pytest.fixture
+def crowded(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> Tab:
+    monkeypatch.setattr(Catalog, "snapshot", unread(110_000))
+    return tab
+
+
+def test_a_hundred_thousand_unread_files_are_counted_and_sent_in_pages(crowded: Tab) -> None:
+    for route in ("captures", "doctor"):
+        answer = crowded.get(f"api/v1/{route}")
+        assert answer.json["rejected_count"] == 110_000
+        assert len(answer.json["rejected"]) == 100
+        # A file takes 62 bytes: its name 24, its reason 14, keys and marks 24.
+        assert len(answer.data) < 100 * 62 + 2_000
+    page = crowded.get("api/v1/rejected?from=109990").json
+    assert page["rejected_count"] == 110_000
+    assert [file["path"] for file in page["rejected"]] == [
+        f"run/{at:06}.pt.trace.json" for at in range(109_990, 110_000)
+    ]
+    assert crowded.get("api/v1/rejected?from=110000").json["rejected"] == []
+    assert crowded.get("api/v1/rejected?from=-1").status_code == 400
+
+
+def test_unread_files_are_found_by_words(crowded: Tab) -> None:
+    # 012340 to 012349 are ten of the names with 01234, and 001234 and 101234 are the others.
+    found = crowded.get("api/v1/rejected?text=01234+CUT").json
+    assert found["rejected_count"] == 12
+    assert found["rejected"][0] == {"path": "run/001234.pt.trace.json", "reason": "it is cut off."}
+    assert crowded.get("api/v1/rejected?text=01234+readable").json["rejected_count"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config, read_config
-from tb_perfadvisor.plugin.backend import _allows_remarks
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.served_tab import Tab, error_of
@@ -104,27 +102,33 @@ def test_notes_are_posted(tab: Tab, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "stays_inside", "allows"),
+    ("flags", "allows"),
     [
-        ({}, False, True),
-        ({"host": "localhost"}, False, True),
-        ({"host": "127.0.0.1", "bind_all": False}, False, True),
-        ({"host": "0.0.0.0"}, False, False),
-        ({"bind_all": True}, False, False),
-        ({}, True, False),
-        ({"bind_all": True, "perfadvisor_allow_notes": True}, True, True),
+        ({}, True),
+        ({"host": "localhost"}, True),
+        ({"host": "127.0.0.1", "bind_all": False}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"bind_all": True}, False),
+        ({"perfadvisor_stay_in_logdir": True}, False),
+        ({"bind_all": True, "perfadvisor_write_hosts": "gpu-box,localhost"}, True),
+        ({"bind_all": True, "perfadvisor_write_hosts": "gpu-box"}, False),
     ],
 )
 def test_shared_servers_need_a_flag(
-    flags: dict[str, Any], stays_inside: bool, allows: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], allows: bool
 ) -> None:
-    assert _allows_remarks(argparse.Namespace(**flags), stays_inside=stays_inside) == allows
+    tab = Tab(tmp_path, monkeypatch, **flags)
+    answer = tab.get("api/v1/captures").json
+    tab.plugin.close()
+    assert answer["allows_notes"] is allows
+    assert answer["notes_hint"].startswith("" if allows else "Start TensorBoard with `--perfadv")
 
 
 def test_shared_server_refuses_notes(tab: Tab, address: str) -> None:
-    tab.plugin.backend.allows_remarks = False
-    assert tab.get("api/v1/captures").json["allows_notes"] is False
+    tab.plugin.backend.is_private = False
     answer = tab.post(f"{address}/note", json=NOTE)
     assert answer.status_code == 403
-    assert "--perfadvisor_allow_notes" in error_of(answer)["hint"]
+    assert (
+        error_of(answer)["hint"] == "Start TensorBoard with `--perfadvisor_write_hosts=localhost`."
+    )
     assert remarks_in(tab, address) == {}

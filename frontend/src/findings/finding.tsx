@@ -18,7 +18,7 @@ import { PreviewBadge } from "./preview-badge";
 import { Places } from "./places";
 import { Proof } from "./proof";
 import { Prose } from "../widgets/prose";
-import { RemarkForm, RemarkLine, canWriteRemark, isSetAside } from "./remark";
+import { RemarkForm, RemarkLine, canWriteRemark, isSetAside, remarkHint } from "./remark";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
 import { Saving } from "./saving";
@@ -129,6 +129,13 @@ function FindingBody({ id, finding, report, captureId, isRefined = false }: Prop
       {canWriteRemark() && (
         <Part isRefined={isRefined} title="Your note">
           <RemarkForm id={id} finding={finding} captureId={captureId} />
+        </Part>
+      )}
+      {remarkHint() && (
+        <Part isRefined={isRefined} title="Your note">
+          <p class="muted">
+            <Prose text={`Notes cannot be written at this address. ${remarkHint()}`} />
+          </p>
         </Part>
       )}
       <FindingFooter id={id} finding={finding} captureId={captureId} findingIndex={findingIndex} />

@@ -25,6 +25,10 @@ export function RemarkLine({ remark }: { remark: RemarkInfo }): JSX.Element {
 export const canWriteRemark = (): boolean =>
   !isExported && captures.value.state === "ready" && captures.value.value.allows_notes === true;
 
+/** Which flag of TensorBoard lets this page write notes, where it cannot. */
+export const remarkHint = (): string =>
+  !isExported && captures.value.state === "ready" ? (captures.value.value.notes_hint ?? "") : "";
+
 interface Props {
   id: string;
   finding: FindingInfo;
@@ -47,7 +51,8 @@ export function RemarkForm({ id, finding, captureId }: Props): JSX.Element {
       setText(remark.text);
       await showRemark(captureId);
     } catch (error) {
-      setProblem(toApiError(error).message);
+      const { message, hint } = toApiError(error);
+      setProblem(`${message} ${hint}`);
     }
     setSaving(false);
   };

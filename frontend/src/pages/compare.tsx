@@ -184,7 +184,7 @@ async function poll(
         show({ state: "ready", value: answer.comparison });
         return;
       }
-      show({ state: "waiting", captures: answer.waiting });
+      show(answer.waiting.length > 0 ? { state: "waiting", captures: answer.waiting } : { state: "loading" });
     } catch (error) {
       if (!signal.aborted) show({ state: "failed", error: toApiError(error) });
       return;

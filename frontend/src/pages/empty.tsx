@@ -3,13 +3,13 @@ import type { JSX } from "preact";
 import type { CaptureList } from "../state/answers";
 import { fetchDoctor } from "../state/api";
 import { formatPlural } from "../format";
-import { asSentence } from "../text";
 import { Fetched } from "../widgets/fetched";
 import { NoteList } from "../widgets/notes";
 import { Recording } from "./recording";
+import { UnreadFiles } from "./unread-files";
 
 export function EmptyPage({ list }: { list: CaptureList }): JSX.Element {
-  const { scan, rejected } = list;
+  const { scan } = list;
   return (
     <>
       <header class="headline">
@@ -28,7 +28,14 @@ export function EmptyPage({ list }: { list: CaptureList }): JSX.Element {
           {({ notes }) => notes.length > 0 && <NoteList notes={notes} />}
         </Fetched>
       )}
-      {rejected.length > 0 && <Rejected rejected={rejected} />}
+      {list.rejected.length > 0 && (
+        <section aria-labelledby="not-read">
+          <div class="section-head">
+            <h2 id="not-read">Files not read</h2>
+          </div>
+          <UnreadFiles rejected={list.rejected} rejected_count={list.rejected_count} />
+        </section>
+      )}
       <section class="card" aria-labelledby="recording">
         <div class="card-head">
           <h2 id="recording">Record a profile</h2>
@@ -40,29 +47,5 @@ export function EmptyPage({ list }: { list: CaptureList }): JSX.Element {
         <Recording />
       </section>
     </>
-  );
-}
-
-function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
-  return (
-    <section class="card" aria-labelledby="rejected">
-      <div class="card-head">
-        <h2 id="rejected">Files not read</h2>
-      </div>
-      <RejectedList rejected={rejected} />
-    </section>
-  );
-}
-
-function RejectedList({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
-  return (
-    <ul class="rejected">
-      {rejected.map(({ path, reason }) => (
-        <li key={path}>
-          <code>{path}</code>
-          <span>{asSentence(reason)}</span>
-        </li>
-      ))}
-    </ul>
   );
 }

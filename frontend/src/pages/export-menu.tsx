@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { hasRemarks } from "../findings/remark";
 import { notesUrl } from "../state/api";
+import { Download } from "../widgets/download";
 import { Menu } from "./menu";
 
 const FORMATS = [
@@ -17,9 +18,9 @@ export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.El
     <Menu label="Export" name="export">
       {FORMATS.map(([format, label, extension]) => (
         <li key={format}>
-          <a href={urlOf(format)} download={`perf-advisor.${extension}`}>
+          <Download href={urlOf(format)} name={`perf-advisor.${extension}`}>
             {label}
-          </a>
+          </Download>
         </li>
       ))}
       {hasRemarks() && (

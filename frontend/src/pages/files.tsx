@@ -1,16 +1,17 @@
 // The files of the log folder: what was read, what was not and why, and problems with the setup.
 import type { JSX } from "preact";
-import type { Capture, CaptureList, RejectedFile } from "../state/answers";
+import type { Capture, CaptureList } from "../state/answers";
 import { fetchDoctor } from "../state/api";
 import { formatBytes, formatPlural } from "../format";
 import { captureLink, selectedId } from "../state/store";
-import { asSentence, frameworkName, sessionName } from "../text";
+import { frameworkName, sessionName } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched } from "../widgets/fetched";
 import { CheckIcon } from "../widgets/icons";
 import { Name } from "../widgets/name";
 import { NoteList } from "../widgets/notes";
 import { PageLink } from "../widgets/page-link";
+import { UnreadFiles } from "./unread-files";
 
 const STATUS: Record<Capture["status"], string> = {
   new: "not yet",
@@ -51,11 +52,6 @@ const CAPTURES: Column<Capture>[] = [
   { key: "status", label: "Analyzed", unit: null, value: ({ status }) => STATUS[status] },
 ];
 
-const REJECTED: Column<RejectedFile>[] = [
-  { key: "path", label: "File", unit: null, value: ({ path }) => path, render: ({ path }) => <code><Name of={path} /></code> },
-  { key: "reason", label: "Reason", unit: null, value: ({ reason }) => asSentence(reason), render: ({ reason }) => asSentence(reason) },
-];
-
 export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
   const { captures, scan } = list;
   const sizeBytes = captures.reduce((sum, capture) => sum + capture.size_bytes, 0);
@@ -92,7 +88,7 @@ export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
         )}
       </section>
       <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>
-        {({ notes, rejected }) => (
+        {({ notes, ...unread }) => (
           <>
             <section aria-labelledby="setup">
               <div class="section-head">
@@ -110,8 +106,8 @@ export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
               <div class="section-head">
                 <h2 id="not-read">Files not read</h2>
               </div>
-              {rejected.length > 0 ? (
-                <SortableTable caption="Files not read" columns={REJECTED} rows={rejected} filterLabel="Find a file" />
+              {unread.rejected.length > 0 ? (
+                <UnreadFiles {...unread} />
               ) : (
                 <p class="card all-clear">
                   <CheckIcon /> Every file that looks like a profile was read.

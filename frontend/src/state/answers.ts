@@ -80,14 +80,28 @@ export interface RejectedFile {
   reason: string;
 }
 
-export interface CaptureList {
+/** Some of the files that were not read, and how many there are. */
+export interface RejectedFiles {
+  rejected: RejectedFile[];
+  rejected_count: number;
+}
+
+export interface CaptureList extends RejectedFiles {
   captures: Capture[];
   /** Absent in exported pages, which have no links to what a server makes. */
   token?: string;
   /** Whether notes on findings can be written. */
   allows_notes?: boolean;
-  rejected: RejectedFile[];
+  /** How to allow that. */
+  notes_hint?: string;
   scan: Scan;
+}
+
+/** What came of giving up an analysis. */
+export interface Canceled {
+  is_canceled: boolean;
+  /** How many others wait for it, if any: it goes on. */
+  others_waiting?: number;
 }
 
 export interface Progress {

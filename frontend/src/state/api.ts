@@ -3,10 +3,13 @@ import type {
   CombinedSaving, Comparison, HistoryView, RemarkInfo, Report, TrainingView, Views,
 } from "../report";
 import {
-  ApiError, type Capture, type CaptureList, type Doctor, type EventWindow, type FoundEvents, type Mark, type Progress, type RuleInfo, type RulePage,
+  ApiError, type Canceled, type Capture, type CaptureList, type Doctor, type EventWindow, type FoundEvents, type Mark, type Progress,
+  type RejectedFiles, type RuleInfo, type RulePage,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
+import { clientName } from "./client";
 import { answerFromPage, isExported } from "./exported";
+import { attempts } from "./polling";
 import { type RunOptions, runOptions } from "./run-options";
 
 // An exported page fetches nothing, and may be in a frame without a URL of its own.
@@ -20,7 +23,7 @@ async function request(url: string, init: RequestInit = {}): Promise<Response> {
   try {
     if (isExported) response = answerFromPage(url);
     // The header proves that the request comes from the tab, also in browsers that send no Origin.
-    else response = await fetch(url, { credentials: "same-origin", headers: { "X-Perf-Advisor": "tab" }, ...init });
+    else response = await fetch(url, { credentials: "same-origin", ...init, headers: { "X-Perf-Advisor": clientName(), ...init.headers } });
   } catch (cause) {
     if (init.signal?.aborted) throw cause;
     throw new ApiError(
@@ -52,6 +55,20 @@ async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return parseAnswer(await response.text()) as T;
 }
 
+/** What the server makes of results, once it is made: one after the other, so it may have to wait its turn. */
+export async function fetchMade(url: string, signal: AbortSignal = new AbortController().signal): Promise<Response> {
+  for await (const _ of attempts(signal)) {
+    const response = await request(url, { signal });
+    if (response.status !== 202) return response;
+  }
+  throw signal.reason;
+}
+
+async function getMade<T>(path: string, signal: AbortSignal): Promise<T> {
+  const response = await fetchMade(new URL(`api/v1/${path}`, BASE).href, signal);
+  return parseAnswer(await response.text()) as T;
+}
+
 // Proves that a link comes from the tab.
 let token = "";
 
@@ -66,6 +83,10 @@ export const fetchRule = (id: string): Promise<RulePage> =>
 
 export const fetchRules = async (signal?: AbortSignal): Promise<RuleInfo[]> =>
   (await get<{ rules: RuleInfo[] }>("rules", signal)).rules;
+
+/** Files that were not read, from a place on, of those that contain all words of a text. */
+export const fetchRejected = (text: string, from: number, signal?: AbortSignal): Promise<RejectedFiles> =>
+  get<RejectedFiles>(`rejected?${new URLSearchParams({ text, from: String(from) })}`, signal);
 
 export const fetchDoctor = (signal?: AbortSignal): Promise<Doctor> => get<Doctor>("doctor", signal);
 
@@ -97,14 +118,14 @@ export async function fetchTraining(
 
 /** What some findings save together, by their places in the report. */
 export const fetchCombination = (id: string, places: number[], signal: AbortSignal): Promise<CombinedSaving> =>
-  get<CombinedSaving>(
+  getMade<CombinedSaving>(
     `captures/${encodeURIComponent(id)}/combination?${new URLSearchParams(places.map((place) => ["finding", String(place)]))}`,
     signal,
   );
 
 /** The recordings of the run that a capture belongs to, as far as they are analyzed. */
 export const fetchHistory = (id: string, signal: AbortSignal): Promise<HistoryView> =>
-  get<HistoryView>(`captures/${encodeURIComponent(id)}/history`, signal);
+  getMade<HistoryView>(`captures/${encodeURIComponent(id)}/history`, signal);
 
 /** Which captures got slower or faster: than the recording before, or than a baseline. */
 export const fetchMarks = async (baseline: string | null, signal: AbortSignal): Promise<Record<string, Mark>> => {
@@ -112,7 +133,7 @@ export const fetchMarks = async (baseline: string | null, signal: AbortSignal): 
   return (await get<{ marks: Record<string, Mark> }>(`marks${query}`, signal)).marks;
 };
 
-/** Compares captures with a base; answers with progress while some are still being analyzed. */
+/** Compares captures with a base; answers with the progress of those, if any, that are still being analyzed. */
 export async function fetchComparison(
   base: string,
   targets: string[],
@@ -124,7 +145,7 @@ export async function fetchComparison(
   const url = new URL(`api/v1/compare?${query}`, BASE).href;
   const response = await request(url, signal ? { signal } : {});
   const body = parseAnswer(await response.text());
-  if (response.status === 202) return { waiting: (body as { captures: (Progress & { id: string })[] }).captures };
+  if (response.status === 202) return { waiting: (body as { captures?: (Progress & { id: string })[] }).captures ?? [] };
   return { comparison: body as Comparison };
 }
 
@@ -185,8 +206,10 @@ export async function fetchReport(
 export const fetchRow = (id: string, signal?: AbortSignal, isRetry = false): Promise<Capture> =>
   get<Capture>(`captures/${encodeURIComponent(id)}/row${isRetry ? "?retry=1" : ""}`, signal);
 
-export async function cancelAnalysis(id: string): Promise<void> {
-  await request(captureUrl(id, "cancel"), { method: "POST" });
+/** Waits for an analysis no more. */
+export async function cancelAnalysis(id: string): Promise<Canceled> {
+  const response = await request(captureUrl(id, "cancel"), { method: "POST" });
+  return parseAnswer(await response.text()) as Canceled;
 }
 
 /** Keeps what the user says about a finding; an empty note takes back the last one. */
@@ -195,7 +218,7 @@ export async function sendRemark(id: string, finding: string, remark: RemarkInfo
   const response = await request(captureUrl(id, "note"), {
     method: "POST",
     body,
-    headers: { "X-Perf-Advisor": "tab", "Content-Type": "application/json" },
+    headers: { "Content-Type": "application/json" },
   });
   return parseAnswer(await response.text()) as RemarkInfo;
 }

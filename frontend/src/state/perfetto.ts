@@ -2,6 +2,7 @@
 // answers PONG, then post the file. The trace goes from tab to tab; nothing is uploaded.
 // https://perfetto.dev/docs/visualization/deep-linking-to-perfetto-ui
 import { ApiError } from "./answers";
+import { fetchMade } from "./api";
 
 const PERFETTO = "https://ui.perfetto.dev";
 const PING_EVERY_MS = 50;
@@ -17,8 +18,7 @@ export async function openInPerfetto(url: string, title: string): Promise<void> 
   if (!tab) {
     throw new ApiError("The browser blocked the new tab", "", "Allow pop-ups for TensorBoard, or download the trace.");
   }
-  const [response] = await Promise.all([fetch(url, { credentials: "same-origin" }), answering(tab)]);
-  if (!response.ok) throw new ApiError("The events cannot be read");
+  const [response] = await Promise.all([fetchMade(url), answering(tab)]);
   const buffer = await response.arrayBuffer();
   tab.postMessage({ perfetto: { buffer, title } }, PERFETTO, [buffer]);
 }

@@ -170,16 +170,17 @@ export function toggleFinding(id: string): void {
 export async function cancelSelected(): Promise<void> {
   const id = selectedId.value;
   if (id === null) return;
+  loading?.abort();
+  let error: ApiError;
   try {
-    await cancelAnalysis(id);
-    loading?.abort();
-    report.value = {
-      state: "failed",
-      error: new ApiError("The analysis was canceled", "", "Press “Try again” to restart it."),
-    };
-  } catch (error) {
-    report.value = { state: "failed", error: toApiError(error) };
+    const { others_waiting: others } = await cancelAnalysis(id);
+    error = others
+      ? new ApiError("The analysis goes on for others", "", "Press “Try again” to wait for it, too.")
+      : new ApiError("The analysis was canceled", "", "Press “Try again” to restart it.");
+  } catch (refused) {
+    error = toApiError(refused);
   }
+  if (id === selectedId.value) report.value = { state: "failed", error };
 }
 
 /** A page of the selected capture, or of the log folder. */

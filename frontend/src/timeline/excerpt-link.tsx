@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { toApiError } from "../state/answers";
 import { isExported } from "../state/exported";
 import { openInPerfetto } from "../state/perfetto";
+import { Download } from "../widgets/download";
 import { DownloadIcon, LinkIcon } from "../widgets/icons";
 
 /** `name` is the rule's id, or what else the events are about. */
@@ -30,14 +31,14 @@ export function ExcerptLink({ href, name }: { href: string; name: string }): JSX
       >
         Open in Perfetto <LinkIcon />
       </button>
-      <a
+      <Download
         class="button"
         href={href}
-        download={`perf-advisor-${name}.json.gz`}
+        name={`perf-advisor-${name}.json.gz`}
         title="Download these events, with the affected time marked, to open in ui.perfetto.dev"
       >
         Perfetto trace <DownloadIcon />
-      </a>
+      </Download>
       <span class="muted perfetto-problem" role="status">
         {problem}
       </span>

@@ -9,8 +9,9 @@ from tb_perfadvisor.contract.model import ProofInfo
 from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Combination, Measured
+from tb_perfadvisor.plugin.origins import client_of, require_same_origin
 from tb_perfadvisor.plugin.progress import document, ensure_started, is_retry
-from tb_perfadvisor.plugin.responses import ApiError, require_same_origin, respond
+from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.routes import remarks
 from tb_perfadvisor.plugin.routes.listing import describe
 from tb_perfadvisor.plugin.worker import REPORT, VIEWS
@@ -82,11 +83,12 @@ def _place(text: str) -> int:
 
 def row(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """The capture as the list shows it, once it is analyzed; starts the analysis if necessary."""
-    results = backend.results()
-    state = results.state(entry)
+    results, client = backend.results(), client_of(request)
+    results.join(entry, client)
+    state = results.state(entry, client)
     if results.row(entry) is None and (state is None or is_retry(request)):
         require_same_origin(request)
-        results.start(entry)
+        results.start(entry, client)
     (capture,) = describe(backend, [entry])
     is_waiting = capture["status"] in ("queued", "running")
     return respond(request, capture, status=202 if is_waiting else 200)
@@ -103,5 +105,8 @@ def view(request: wrappers.Request, backend: Backend, entry: Entry, name: str) -
 
 
 def cancel(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
-    """Stop an analysis, and say whether there was one."""
-    return respond(request, {"is_canceled": backend.results().cancel(entry)})
+    """Give up an analysis, and say whether that stopped it, or how many others wait for it."""
+    results = backend.results()
+    is_canceled, others = results.cancel(entry, client_of(request)), results.clients(entry)
+    waiting = {"others_waiting": others} if others else {}
+    return respond(request, {"is_canceled": is_canceled, **waiting})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,24 +19,42 @@ from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.log_directories import grouped_run
-from tb_perfadvisor.plugin.responses import TOKEN, respond
+from tb_perfadvisor.plugin.origins import TOKEN
+from tb_perfadvisor.plugin.responses import respond
 from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.routes.parameters import integer
+
+_PAGE = 100
+"""How many files that were not read an answer lists; there may be a hundred thousand."""
 
 
 def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
-    """All captures with their status, and the files that were rejected."""
+    """All captures with their status, and the first files that were rejected."""
     backend.refresh()
     entries = backend.catalog.snapshot.entries.values()
     listed = describe(backend, entries)
+    notes_hint = backend.notes_hint(request)
     return respond(
         request,
         {
             "captures": listed,
             "token": TOKEN,
-            "allows_notes": backend.allows_remarks,
+            "allows_notes": not notes_hint,
+            "notes_hint": notes_hint,
             **_scan(backend),
         },
     )
+
+
+def rejected(request: wrappers.Request, backend: Backend) -> wrappers.Response:
+    """A page of the files that were rejected, of those whose path and reason contain all words."""
+    words = request.args.get("text", "").casefold().split()
+    found = [
+        (path, reason)
+        for path, reason in _unread(backend)
+        if all(word in f"{path}\n{reason}".casefold() for word in words)
+    ]
+    return respond(request, _page(found, integer(request, "from", 0, 0)))
 
 
 def doctor(request: wrappers.Request, backend: Backend) -> wrappers.Response:
@@ -68,13 +86,8 @@ def doctor(request: wrappers.Request, backend: Backend) -> wrappers.Response:
 
 def _scan(backend: Backend) -> dict[str, Any]:
     snapshot = backend.catalog.snapshot
-    problems = [
-        {"path": problem.where, "reason": f"{problem.message} {problem.hint}".strip()}
-        for problem in snapshot.problems
-    ]
-    rejected = [{"path": path, "reason": reason} for path, reason in snapshot.rejected]
     return {
-        "rejected": problems + rejected,
+        **_page(_unread(backend), 0),
         "scan": {
             # Do not send the path: a tunnel may make the page public.
             "root": ", ".join(root.label for root in backend.catalog.roots),
@@ -83,6 +96,24 @@ def _scan(backend: Backend) -> dict[str, Any]:
             "gaps": snapshot.gaps,
             "is_scanning": backend.catalog.is_scanning,
         },
+    }
+
+
+def _unread(backend: Backend) -> Sequence[tuple[str, str]]:
+    """The log directories and files that could not be read, and why."""
+    snapshot = backend.catalog.snapshot
+    problems = (
+        (problem.where, f"{problem.message} {problem.hint}".strip())
+        for problem in snapshot.problems
+    )
+    return (*problems, *snapshot.rejected)
+
+
+def _page(files: Sequence[tuple[str, str]], start: int) -> dict[str, Any]:
+    page = files[start : start + _PAGE]
+    return {
+        "rejected": [{"path": path, "reason": reason} for path, reason in page],
+        "rejected_count": len(files),
     }
 
 

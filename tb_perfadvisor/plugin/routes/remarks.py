@@ -12,7 +12,7 @@ from tb_perfadvisor.plain_text import plain_lines
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.log_directories import grouped_run
-from tb_perfadvisor.plugin.responses import ApiError, respond
+from tb_perfadvisor.plugin.responses import ApiError, read_body, respond
 from tb_perfadvisor.plugin.worker import REPORT
 from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.remarks.attach import with_remarks
@@ -31,13 +31,11 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
 def write(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """Keep what the user says about a finding, for all recordings of the run."""
-    if not backend.allows_remarks:
-        hint = "Start TensorBoard with --perfadvisor_allow_notes."
-        raise ApiError(403, "notes are off on a server that others can reach.", hint=hint)
-    if (request.content_length or 0) > _MOST_BYTES:
-        raise ApiError(413, f"a note has at most {MOST_CHARACTERS} characters.")
+    if hint := backend.notes_hint(request):
+        raise ApiError(403, "notes cannot be written at this address.", hint=hint)
+    content = read_body(request, _MOST_BYTES)
     try:
-        wanted = msgspec.json.decode(request.get_data(), type=_Wanted)
+        wanted = msgspec.json.decode(content, type=_Wanted)
     except msgspec.MsgspecError as error:
         raise ApiError(400, f"this is no note: {error}.") from error
     text = plain_lines(wanted.text.strip())

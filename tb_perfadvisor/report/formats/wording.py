@@ -209,7 +209,6 @@ def remaining_notes(report: model.Report) -> list[model.NoteInfo]:
         for note in report.notes
         if note.message not in reasons and (not note.remedy or note.remedy not in said)
     ]
-    return [note for note in report.notes if not note.remedy or note.remedy not in said]
 
 
 def rejected_lines(document: model.Document) -> Iterator[str]:
