@@ -22,10 +22,8 @@ from tb_perfadvisor.plugin.responses import (
 )
 from tb_perfadvisor.plugin.routes import (
     analyses,
-    comparison,
+    documents,
     events,
-    exports,
-    history,
     listing,
     remarks,
     rules,
@@ -123,7 +121,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         case ["captures", capture_id, "training"]:
             return training.training(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "history"]:
-            return history.history(request, backend, backend.entry(capture_id))
+            return documents.history(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "window"]:
             return events.window(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "search"]:
@@ -131,7 +129,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         case ["captures", capture_id, "excerpt"]:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
-            return exports.export(request, backend, backend.entry(capture_id))
+            return documents.export(request, backend, backend.entry(capture_id))
         case ["notes"]:
             return remarks.settings(request, backend)
         case ["rejected"]:
@@ -139,7 +137,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         case ["marks"]:
             return listing.marks(request, backend)
         case ["compare"]:
-            return comparison.compare(request, backend)
+            return documents.compare(request, backend)
         case ["rules"]:
             return rules.rules(request)
         case ["rules", rule_id]:

@@ -87,7 +87,7 @@ def test_one_process_makes_documents_whatever_the_number_of_requests(
     monkeypatch.setattr(progress, "_MOST_WAITING", 2)
     first = threading.Thread(target=tab.get, args=(f"{address}?format=json",))
     first.start()
-    eventually(log.exists)
+    eventually(lambda: log.exists() and log.read_text() != "")
     # The process works on the first until the gate opens. The others get their places at once.
     for place, format in enumerate(("text", "html")):
         answer = tab.get(f"{address}?format={format}")
@@ -104,8 +104,9 @@ def test_a_document_is_there_once_its_turn_has_come(
     tab: Tab, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, running = tab.plugin.backend.results(), threading.Event()
-    blocking = Job("other", (), lambda: running.wait(60) and tab.cache.stage(), lambda *_: None)
-    results._documents.submit(blocking)
+    results._documents.submit(
+        Job("other", (), tab.cache.stage, lambda *_: None, is_done=lambda: running.wait(60))
+    )
     answer = tab.get(f"{address}?format=markdown")
     assert (answer.status_code, answer.json["status"]) == (202, "queued")
     running.set()

@@ -9,7 +9,7 @@ import pytest
 
 from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.contract.model import HistoryView, RecordedInfo
-from tb_perfadvisor.plugin.routes import history as route
+from tb_perfadvisor.plugin.routes import documents as route
 from tests.support.comparison_facts import facts
 from tests.support.event_files import write_scalar
 from tests.support.served_tab import Behave, Tab, error_of

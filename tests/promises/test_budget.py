@@ -21,7 +21,8 @@ BUDGET = {
     "modules": 890,
     "rules": 152,
     "limits that users can set": 264,
-    "options of the command line": 70,
+    # `doctor --all`: the only way to see each of thousands of files, which doctor no longer prints.
+    "options of the command line": 71,
     "lines of Python and TOML": 133_500,
 }
 SLACK = 0.02

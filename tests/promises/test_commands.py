@@ -126,7 +126,7 @@ def test_answers_for_agents(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     ]
     for at in range(9):
         (tmp_path / "runs" / name / f"{at}{'long' * 30}.pt.trace.json").write_text("nothing")
-    assert words_in(told(served.doctor(name)), place) == ["perfadvisor", "doctor", path]
+    assert words_in(told(served.doctor(name)), place) == ["perfadvisor", "doctor", path, "--all"]
 
 
 @each_name
