@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Most changes have so many near tests that more would take longer than a quick check may.
-MOST_FILES = 40
+MOST_FILES = 60
 # These start browsers, frameworks or clusters, or need the corpus: too slow for a quick check.
 FRAMEWORKS = "tests/frameworks/"
 SLOW = ("tests/browser/", "tests/corpus/", FRAMEWORKS, "tests/execution/test_dask_cluster.py")

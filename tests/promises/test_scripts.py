@@ -58,8 +58,11 @@ def test_the_nearest_tests_run_and_those_of_properties() -> None:
     assert near["tests/signals/input/test_loader_workers.py"] == (2, 1)
     chosen = changed_tests.tests_of([changed])
     assert "tests/signals/core/test_idle_gaps.py" in chosen
-    assert "tests/property/test_two_formats.py" in chosen
-    assert len(chosen) < changed_tests.MOST_FILES + 5
+    tests = changed_tests.test_files()
+    properties = {test for test in tests if test.startswith(changed_tests.PROPERTIES)}
+    assert "tests/property/test_two_formats.py" in properties
+    assert properties <= set(chosen)
+    assert len(set(chosen) - properties) <= changed_tests.MOST_FILES
 
 
 def test_a_changed_document_runs_the_tests_of_all_documents() -> None:
