@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.engine.analysis import SOLID, BlindSpot, CombinedSaving, RankedFinding, Trust
 from tb_perfadvisor.engine.combination import limits_of
-from tb_perfadvisor.rules.evidence.compile_log import log_in_short
+from tb_perfadvisor.rules.evidence.compilation import log_in_short
 from tb_perfadvisor.rules.evidence.instance import short_annotation
-from tb_perfadvisor.rules.evidence.queued_waits import wait_in_short
-from tb_perfadvisor.rules.evidence.snapshots import holders_in
+from tb_perfadvisor.rules.evidence.memory import holders_in
+from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.host.idle_annotations import annotated_idle

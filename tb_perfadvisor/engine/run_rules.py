@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.analysis import RuleOutcome, Status
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table, claimed_idle
+from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle, sampled_functions
 from tb_perfadvisor.rules.evidence.instance import instance_of
-from tb_perfadvisor.rules.evidence.sampled_functions import sampled_functions
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 from tb_perfadvisor.signals.workload.workload import fitting, workload

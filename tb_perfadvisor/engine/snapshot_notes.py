@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.rules.evidence.snapshots import holders_in
+from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import Course, memory_course
 from tb_perfadvisor.trace.memory_snapshot import Action

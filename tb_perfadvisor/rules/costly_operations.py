@@ -13,8 +13,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.at_best import at_best_also
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns

@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.finding import Finding, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.program.argument_reads import argument_reads_ns

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
+from tb_perfadvisor.rules.evidence.host import annotation_table
 from tb_perfadvisor.rules.finding import Finding, Saving, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, host, ms, run_of

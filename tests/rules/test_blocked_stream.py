@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence.queued_waits import describe_wait
+from tb_perfadvisor.rules.evidence.synchronization import describe_wait
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.waits import BlockedStream
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from tb_perfadvisor.rules import savings
 from tb_perfadvisor.rules.finding import Finding, Saving, Table
 from tb_perfadvisor.rules.launch.waits import DeviceSynchronization
-from tb_perfadvisor.rules.savings import synchronization
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.testing.symbols import Symbol, host
 from tb_perfadvisor.trace import EventKind, Trace
@@ -164,7 +164,7 @@ def test_waits_in_a_step_without_idle_time_are_not_replayed(
     def refuse(signals: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(synchronization, "simulation", refuse)
+    monkeypatch.setattr(savings, "simulation", refuse)
     # Half a percent of each step is idle: a cell of two hundred.
     busy = f"{'K' * 199}."
     trace = f"""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
+from tb_perfadvisor.rules.savings import saving_of_doubled_input_rate_ns
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.machine.facts import Facts, Line, Lines, Load
 from tb_perfadvisor.report.build import build_report
-from tb_perfadvisor.rules.evidence.host_code import host_code_table
+from tb_perfadvisor.rules.evidence.host import host_code_table
 from tb_perfadvisor.rules.finding import Column
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound

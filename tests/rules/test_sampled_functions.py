@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.evidence.sampled_functions import sampled_functions
+from tb_perfadvisor.rules.evidence.host import sampled_functions
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing.builder import TraceBuilder, run_of, us
 from tb_perfadvisor.trace import SampleTable, Trace

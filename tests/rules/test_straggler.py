@@ -7,9 +7,8 @@ import pytest
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.engine.run_rules import run_rule
-from tb_perfadvisor.rules.communication.imbalance import Straggler
+from tb_perfadvisor.rules.communication.imbalance import OWN_CORES, Straggler
 from tb_perfadvisor.rules.communication.transfers import LongAllReduce
-from tb_perfadvisor.rules.evidence.lateness_causes import OWN_CORES
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness

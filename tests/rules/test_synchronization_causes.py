@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.rules.evidence.synchronization_causes import cause_of, changes_for
+from tb_perfadvisor.rules.evidence.synchronization import cause_of, changes_for
 from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 

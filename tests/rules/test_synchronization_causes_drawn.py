@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.evidence.synchronization_causes import CAUSES
+from tb_perfadvisor.rules.evidence.synchronization import CAUSES
 from tb_perfadvisor.rules.launch.waits import BackwardSynchronization, DeviceSynchronization
 from tb_perfadvisor.testing import find
 from tb_perfadvisor.testing.symbols import Symbol, copy, host, operator

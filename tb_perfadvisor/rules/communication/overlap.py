@@ -25,7 +25,7 @@ from tb_perfadvisor.rules.evidence.collectives import (
     on_waiting,
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
-from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
+from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives

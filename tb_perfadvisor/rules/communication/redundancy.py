@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
+from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts

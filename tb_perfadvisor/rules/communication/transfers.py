@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.evidence.collectives import (
 )
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
+from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask
 from tb_perfadvisor.signals.ranks.collective_costs import (

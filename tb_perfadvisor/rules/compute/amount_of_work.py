@@ -12,8 +12,8 @@ from msgspec import Struct
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.evidence.server_steps import batches_table
+from tb_perfadvisor.rules.evidence.device_work import costly_work
+from tb_perfadvisor.rules.evidence.tables import batches_table
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -24,8 +24,7 @@ from tb_perfadvisor.rules.finding import (
     Table,
     costliest,
 )
-from tb_perfadvisor.rules.savings.at_best import at_best_also
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE

@@ -9,17 +9,14 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.evidence.fused_kernels import fused_kernels
-from tb_perfadvisor.rules.evidence.made import made_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.at_best import at_best_also
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.evidence.device_work import MOST_SITES, costly_work
+from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
 from tb_perfadvisor.signals.device.attention_by_order import attention_by_order
-from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.device_work import operators_of, time_within
 from tb_perfadvisor.signals.device.gathered_matrices import gathered_matrices
 from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
@@ -28,12 +25,88 @@ from tb_perfadvisor.signals.device.unfused_attention import (
     fused_attention_ns,
     unfused_attention,
 )
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments, passed_copies
-from tb_perfadvisor.signals.work.fusible_work import fusible_work
+from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
 from tb_perfadvisor.signals.work.layer_forms import in_channels_last
+from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import format_share
+
+_MOST_NAMES = 6
+
+
+def fused_kernels(signals: Signals, work: FusibleWork, now_ns: Int64, then_ns: Int64) -> Table:
+    """What would be fused, by the operators in it, the costliest first.
+
+    Args:
+        signals: Signals of one rank.
+        work: The work that would be fused.
+        now_ns: The time of each of its rows that counts, shape (n,).
+        then_ns: The time of each when fused, shape (n,).
+    """
+    trace = signals.trace
+    order = np.argsort(work.kernel, kind="stable")
+    rows, kernel = work.rows[order], work.kernel[order]
+    operators = operators_of(signals, rows)
+    families = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    names = np.where(operators >= 0, trace.events.name[operators], -1 - families.astype(np.int32))
+    # The kernels of one execution of an operator count once.
+    is_next = np.ones(len(rows), dtype=bool)
+    is_next[1:] = (operators[1:] != operators[:-1]) | (operators[1:] < 0)
+    is_next[1:] |= kernel[1:] != kernel[:-1]
+    names, owner = names[is_next], kernel[is_next]
+    ends = np.flatnonzero(np.diff(owner)) + 1
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for number, members in enumerate(np.split(names, ends)) if len(names) else ():
+        kinds.setdefault(tuple(members.tolist()), []).append(number)
+    count = len(work.operators)
+    now = np.bincount(work.kernel, weights=now_ns, minlength=count)
+    then = np.bincount(work.kernel, weights=then_ns, minlength=count)
+    first = np.searchsorted(kernel, np.arange(count))
+    table: list[tuple[Cell, ...]] = []
+    for kind, numbers in kinds.items():
+        moved = ~work.by_time[numbers]
+        known = bool(moved.all())
+        table.append(
+            (
+                _label(signals, kind),
+                source_line(signals, int(rows[first[numbers[0]]])) or "",
+                len(numbers),
+                int(work.now_bytes[numbers].sum()) if known else None,
+                int(work.fused_bytes[numbers].sum()) if known else None,
+                int(now[numbers].sum()),
+                int(then[numbers].sum()),
+            )
+        )
+    table.sort(key=lambda row: -int(row[5] or 0))
+    return Table(
+        "What would be fused",
+        (
+            Column("operators", "Operators"),
+            Column("source", "Source line"),
+            Column("count", "Count", "count"),
+            Column("moved_bytes", "Moved now", "bytes"),
+            Column("fused_bytes", "Moved if fused", "bytes"),
+            Column("total_ns", "Time now", "ns"),
+            Column("fused_ns", "Time if fused", "ns"),
+        ),
+        tuple(table[:MOST_SITES]),
+        names_instance=True,
+    )
+
+
+def _label(signals: Signals, names: tuple[int, ...]) -> str:
+    """Operators in their order; kernels of unknown operators by what they do."""
+    texts = [
+        signals.trace.strings[name].removeprefix("aten::")
+        if name >= 0
+        else KernelFamily(-1 - name).name.lower()
+        for name in names[:_MOST_NAMES]
+    ]
+    more = ("…",) if len(names) > _MOST_NAMES else ()
+    return " → ".join((*texts, *more))
 
 
 class UnfusedAttention(Rule):

@@ -11,17 +11,20 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import costly_work, work_by_call_site
+from tb_perfadvisor.rules.evidence.device_work import (
+    costly_work,
+    matrix_products_by_size,
+    work_by_call_site,
+)
 from tb_perfadvisor.rules.evidence.instance import leading_names, short_name
-from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
-from tb_perfadvisor.rules.evidence.operator_sums import (
+from tb_perfadvisor.rules.evidence.tables import (
     OperatorKind,
+    costliest_groups,
     operator_kinds,
     operator_sums_table,
 )
-from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work, halfway_to_best
+from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within, work_rows
 from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy

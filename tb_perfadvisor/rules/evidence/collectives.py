@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import in_analyzed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
-from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
+from tb_perfadvisor.rules.savings import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_costs import (

@@ -1,15 +1,19 @@
-"""Events by name, and the times of the steps."""
+"""Tables that many rules show: events by name, times of the steps, and what recorders sum up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec import Struct
 
-from tb_perfadvisor.rules.finding import Column, Events, Series, Table, Unit, costliest
+from tb_perfadvisor.machine.facts import Made
+from tb_perfadvisor.rules.finding import Cell, Column, Events, Series, Table, Unit, costliest
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, phases_within
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
+from tb_perfadvisor.trace.intervals import Intervals, clip, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -106,4 +110,131 @@ def executions_by_operation(
     return (
         events_by_name(table, "Operation", signals.trace, rows, total),
         costliest(longest, signals.worker, rows, now_ns),
+    )
+
+
+def equal_part(signals: Signals, share: float) -> Intervals:
+    """A part of each step, since nothing tells in which steps the work is done."""
+    window = signals.attribution
+    edges = np.append(signals.steps.start_ns, window.window_end_ns).astype(np.int64)
+    if len(edges) < 2:
+        edges = np.array([window.window_start_ns, window.window_end_ns], dtype=np.int64)
+    ends = edges[:-1] + np.ceil(np.diff(edges) * share).astype(np.int64)
+    return clip(union(edges[:-1], ends), window.window_start_ns, window.window_end_ns)
+
+
+def made_tables(parts: Iterable[Made]) -> tuple[Table, ...]:
+    """A table of the lines that make some parts; none if no recorder saw them."""
+    rows = tuple(dict.fromkeys((made.name, f"{made.path}:{made.line} {made.function}".strip())
+                               for made in parts))  # fmt: skip
+    columns = (Column("name", "Part"), Column("place", "Where"))
+    return (Table("Where the program makes it", columns, rows),) if rows else ()
+
+
+def step_loops(signals: Signals) -> tuple[Table, ...]:
+    """A table of the loops that make the steps; none if no recorder saw them."""
+    return made_tables(signals.trace.facts.program.all_made("step loop"))
+
+
+class OperatorKind(Struct, frozen=True):
+    """All operators of a type on one side, over the whole recording and all devices."""
+
+    type: str
+    count: int
+    self_ns: int
+    share: float
+    """Of the time of all operators on this side."""
+
+
+def operator_kinds(signals: Signals, *, on_device: bool) -> tuple[OperatorKind, ...]:
+    """The kinds of operators on the device or on the host, the costliest first.
+
+    On the host, the operators of an input pipeline count as well: sums do not tell them apart.
+    """
+    totals = signals.trace.totals
+    sums: dict[str, list[int]] = {}
+    for operator in totals.operators if totals is not None else ():
+        if operator.is_on_device == on_device:
+            kind = sums.setdefault(operator.type, [0, 0])
+            kind[0] += operator.count
+            kind[1] += operator.self_ns
+    whole_ns = sum(self_ns for _, self_ns in sums.values())
+    kinds = [
+        OperatorKind(type_, count, self_ns, self_ns / whole_ns if whole_ns else 0.0)
+        for type_, (count, self_ns) in sums.items()
+    ]
+    return tuple(sorted(kinds, key=lambda kind: -kind.self_ns))
+
+
+def operator_sums_table(kinds: tuple[OperatorKind, ...], *, on_device: bool) -> Table:
+    """The kinds with their mean durations."""
+    where = "device" if on_device else "host"
+    return Table(
+        f"Operators on the {where} in the whole recording, by their own time",
+        (
+            Column("type", "Type"),
+            Column("count", "Count", "count"),
+            Column("own_ns", "Own time", "ns"),
+            Column("mean_ns", "Mean", "ns"),
+            Column("share", "Of the operators' time", "share"),
+        ),
+        tuple(
+            (kind.type, kind.count, kind.self_ns, kind.self_ns // max(kind.count, 1), kind.share)
+            for kind in kinds
+        ),
+    )
+
+
+def server_phases(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
+    """What an inference server does during some idle time; nothing for other programs."""
+    phases = phases_within(signals, idle)
+    if not phases:
+        return ()
+    return (
+        Table(
+            "What the server did in the gaps",
+            (
+                Column("phase", "The server was"),
+                Column("idle_ns", "Device idle in all", "ns"),
+                Column("code", "Mostly in"),
+            ),
+            tuple(
+                (part.phase.value.lower(), part.idle_ns, part.code[0][0] if part.code else "")
+                for part in phases
+            ),
+        ),
+    )
+
+
+def batches_table(steps: ServerSteps, chosen: Mask) -> Table:
+    """Some steps by the number of requests and by whether they replay graphs."""
+    places = np.flatnonzero(chosen)
+    is_replayed = steps.graphs[places] > 0
+    first, group = group_rows(steps.decode_requests[places], is_replayed.astype(np.int64))
+    order = np.argsort(steps.decode_requests[places[first]], kind="stable")
+    rows: list[tuple[Cell, ...]] = []
+    for number in order.tolist():
+        members = places[group == number]
+        requests, periods = int(steps.decode_requests[members[0]]), steps.period_ns[members]
+        rows.append(
+            (
+                None if requests < 0 else requests,
+                len(members),
+                "yes" if steps.graphs[members[0]] else "no",
+                round(float(steps.launches[members].mean())),
+                round(float(periods.mean())) if (periods >= 0).all() else None,
+                round(float(steps.device_ns[members].mean())),
+            )
+        )
+    return Table(
+        "Decode steps by batch",
+        (
+            Column("requests", "Requests", "count"),
+            Column("steps", "Steps", "count"),
+            Column("replays", "Replays a graph"),
+            Column("launches", "Other launches", "count"),
+            Column("period_ns", "Step", "ns"),
+            Column("device_ns", "Device", "ns"),
+        ),
+        tuple(rows),
     )

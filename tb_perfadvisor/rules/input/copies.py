@@ -11,14 +11,10 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.evidence.copies import (
-    copies_by_direction,
-    copy_wait_table,
-    weights_in_short,
-)
-from tb_perfadvisor.rules.finding import Finding, Saving, costliest
-from tb_perfadvisor.rules.savings.pinned_memory import pinning, saving_by_pinning
+from tb_perfadvisor.rules.evidence.device_work import work_by_call_site
+from tb_perfadvisor.rules.evidence.tables import event_count
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.copy_streams import copies_to_device, copy_waits
 from tb_perfadvisor.signals.device.device_work import (
@@ -34,13 +30,16 @@ from tb_perfadvisor.signals.device.pageable_copies import (
     pageable_copies,
     time_when_pinned_ns,
 )
+from tb_perfadvisor.signals.device.pageable_copies import (
+    PageableCopies as Pageable,
+)
 from tb_perfadvisor.signals.device.streamed_weights import fits_on_device, streamed_weights
 from tb_perfadvisor.signals.launch.runtime_calls import argument_transfers
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -52,7 +51,130 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_rate
-from tb_perfadvisor.whatif import Fix, Overlap, Remove, Shorten
+from tb_perfadvisor.whatif import Async, Fix, Overlap, Remove, Shorten, shrink
+
+_LABELS = {
+    CopyDirection.UNKNOWN: "direction unknown",
+    CopyDirection.HOST_TO_DEVICE: "host to device",
+    CopyDirection.DEVICE_TO_HOST: "device to host",
+    CopyDirection.DEVICE_TO_DEVICE: "within the device",
+    CopyDirection.PEER_TO_PEER: "device to device",
+    CopyDirection.HOST_TO_HOST: "host to host",
+}
+_PINNING = {1: "pageable", 0: "pinned", -1: ""}
+
+
+def copies_by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
+    """Exposed time by direction and kind of host memory; no bytes if a size is unknown."""
+    trace, copies = signals.trace, signals.trace.copies
+    pageable = trace.by_event(copies.row, copies.pageable, -1)
+    size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
+    is_memset = trace.events.kind[rows] == EventKind.MEMSET
+    kinds = (
+        is_memset.astype(np.int8),
+        trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows],
+        pageable[rows],
+    )
+    groups, inverse = group_rows(*kinds)
+    table: list[tuple[str, str, int | None, int | None, int]] = []
+    for group, row in enumerate(groups.tolist()):
+        is_filled, direction, memory = (int(kind[row]) for kind in kinds)
+        members = inverse == group
+        sizes = size_bytes[rows[members]]
+        table.append(
+            (
+                "memset" if is_filled else _LABELS[CopyDirection(direction)],
+                _PINNING[memory],
+                event_count(trace, int(members.sum())),
+                int(sizes.sum()) if (sizes >= 0).all() else None,
+                int(exposed[members].sum()),
+            )
+        )
+    ranked = sorted(table, key=lambda row: -row[4])
+    return Table(
+        "Copies that overlap no other work",
+        (
+            Column("direction", "Direction"),
+            Column("memory", "Host memory"),
+            Column("count", "Count", "count"),
+            Column("size_bytes", "Bytes", "bytes"),
+            Column("exposed_ns", "Exposed", "ns"),
+        ),
+        tuple(ranked),
+    )
+
+
+def copy_wait_table(signals: Signals) -> tuple[Table, ...]:
+    """Launched work that waits for copies on other streams; nothing if there is none."""
+    waits = copy_waits(signals).waits
+    columns = (
+        Column("name", "Waiting work"),
+        Column("stream", "Stream"),
+        Column("copy_streams", "Copies on"),
+        Column("count", "Count", "count"),
+        Column("waiting_ns", "Waits", "ns"),
+    )
+    rows = tuple(
+        (wait.event, wait.stream, ", ".join(wait.copy_streams), wait.count, wait.waiting_ns)
+        for wait in waits
+    )
+    return (Table("Launched work that waits for copies", columns, rows),) if rows else ()
+
+
+def weights_in_short(signals: Signals) -> str:
+    """A sentence on weights that a program copies from the host; empty if it copies none."""
+    found = streamed_weights(signals)
+    if found is None:
+        return ""
+    fits = " All of it would fit into the device's memory." if fits_on_device(signals) else ""
+    return (
+        f" They look like weights that are kept on the host:"
+        f" {count_per_step(found.rounds, 'round', signals)} of copies,"
+        f" {format_bytes(found.size_bytes)} each, with {found.kernels}"
+        f" {'kernel' if found.kernels == 1 else 'kernels'} between two rounds."
+        f"{fits}"
+    )
+
+
+LAUNCH_NS = 10_000
+"""What the host takes to launch a copy from pinned memory: an eager operator and its call."""
+SLOWER_LINK = 2
+"""A PCIe generation has twice the bandwidth of the one before (PCI-SIG)."""
+
+
+def saving_by_pinning(signals: Signals, copies: Pageable, link: HostLink) -> Saving:
+    """The saving of pinned memory, copied from without waiting.
+
+    Expected is the link's bandwidth, and low that of the generation before it, unless copies of
+    this profile reached it. High is all time in which nothing else runs on the device: a copy that
+    the host does not wait for may overlap other work.
+    """
+    then_ns = link.copy_ns(copies.size_bytes)
+    saving = faster_device_work(
+        signals,
+        copies.rows,
+        then_ns,
+        basis="modeled",
+        most_then_ns=then_ns * (SLOWER_LINK if link.name else 1),
+    )
+    return Saving(
+        saving.low_ns,
+        saving.expected_ns,
+        saving.high_ns,
+        saving.claims,
+        saving.basis,
+        pinning(signals, copies, link),
+    )
+
+
+def pinning(signals: Signals, copies: Pageable, link: HostLink) -> tuple[Fix, ...]:
+    """What pinned memory changes: copies get faster, and the host no longer waits for them."""
+    events = signals.trace.events
+    now_ns = events.duration_ns[copies.rows]
+    shorter = Shorten(copies.rows, np.minimum(link.copy_ns(copies.size_bytes), now_ns))
+    released = shrink(events.start_ns[copies.calls], events.end_ns[copies.calls], LAUNCH_NS)
+    return shorter, released, Async(np.union1d(copies.waits, copies.calls).astype(np.int32))
+
 
 _FROM_HOST = ("copy-ahead", "prefetch-to-device")
 _COPIES_OF_WEIGHTS = ("resident-weights", "weights-ahead", "fewer-bits-for-weights")

@@ -9,18 +9,19 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.loader_workers import worker_batches_table
-from tb_perfadvisor.rules.evidence.made import made_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     MINIMUM_SHARE,
     changes_of_stage,
     iterator_table,
     stalls_of,
 )
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.savings.input_rate import bet_on_rate_ns, saving_of_doubled_input_rate_ns
-from tb_perfadvisor.rules.savings.loading import loading_saving
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.savings import (
+    bet_on_rate_ns,
+    loading_saving,
+    saving_of_doubled_input_rate_ns,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
 from tb_perfadvisor.signals.input.file_calls import file_calls
@@ -49,8 +50,33 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
+
+
+def worker_batches_table(workers: WorkerBatches) -> Table:
+    """One row for each batch, in the order in which the program received them."""
+    columns = (
+        (Column("wall_ns", "Time", "ns"), workers.wall_ns),
+        (Column("cpu_ns", "Processor time", "ns"), workers.cpu_ns),
+        (Column("collate_ns", "In collate_fn", "ns"), workers.collate_ns),
+        (Column("samples", "Samples", "count"), workers.samples),
+        (Column("files", "Files opened", "count"), workers.files),
+        (Column("read_bytes", "Read", "bytes"), workers.read_bytes),
+    )
+    # Older recordings do not tell all of them.
+    known = [(column, values) for column, values in columns if (values >= 0).any()]
+    return Table(
+        "Batches of the workers",
+        tuple(column for column, _ in known),
+        tuple(zip(*(_cells(values) for _, values in known), strict=True)),
+    )
+
+
+def _cells(values: Int64) -> list[int | None]:
+    return [value if value >= 0 else None for value in values.tolist()]
+
 
 _IN_MEMORY = "Keep prepared samples in memory"
 

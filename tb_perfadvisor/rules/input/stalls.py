@@ -11,12 +11,14 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.instance import fetch_name, short_name
-from tb_perfadvisor.rules.evidence.made import made_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
+from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest
-from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
-from tb_perfadvisor.rules.savings.loading import pipeline_saving, stall_saving
+from tb_perfadvisor.rules.savings import (
+    pipeline_saving,
+    saving_of_doubled_input_rate_ns,
+    stall_saving,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.input.host_loading import IN_MEMORY, host_loading, loader_in_process

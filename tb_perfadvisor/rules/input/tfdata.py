@@ -24,7 +24,7 @@ from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
     stalls_of,
 )
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.rules.savings.input_rate import REALIZED_SHARE, saving_of_doubled_input_rate_ns
+from tb_perfadvisor.rules.savings import REALIZED_SHARE, saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import overlap_limit
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.changing_inputs import changing_inputs_table, shapes_clause
-from tb_perfadvisor.rules.evidence.compile_log import (
+from tb_perfadvisor.rules.evidence.compilation import (
     breaks_clause,
     breaks_table,
     caches_table,
+    changing_inputs_table,
     counted,
     distinct_breaks,
     frames_table,
@@ -24,10 +24,10 @@ from tb_perfadvisor.rules.evidence.compile_log import (
     phases_table,
     recompilations,
     recompilations_table,
+    shapes_clause,
 )
-from tb_perfadvisor.rules.evidence.equal_part import equal_part
-from tb_perfadvisor.rules.evidence.source_lines import lines_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
+from tb_perfadvisor.rules.evidence.host import lines_tables
+from tb_perfadvisor.rules.evidence.tables import equal_part, events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution

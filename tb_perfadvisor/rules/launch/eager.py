@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.launches import idle_by_host_state, idle_by_launching_operator
-from tb_perfadvisor.rules.evidence.made import step_loops
-from tb_perfadvisor.rules.evidence.server_steps import batches_table
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.host import idle_by_host_state, idle_by_launching_operator
+from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, step_loops
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind

@@ -12,25 +12,25 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.equal_part import equal_part
-from tb_perfadvisor.rules.evidence.host_code import (
-    dispatching_on_host,
-    host_code_table,
-    is_mostly_wrapper,
-    longest_stretch,
-)
-from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.evidence.made import step_loops
-from tb_perfadvisor.rules.evidence.server_steps import server_phases
-from tb_perfadvisor.rules.evidence.source_lines import (
+from tb_perfadvisor.rules.evidence.host import (
     BusyFunction,
     busiest_for,
     described,
+    dispatching_on_host,
+    host_code_table,
+    is_mostly_wrapper,
     likely_ns,
     lines_tables,
+    longest_stretch,
     seen_most,
 )
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.instance import short_name
+from tb_perfadvisor.rules.evidence.tables import (
+    equal_part,
+    events_by_name,
+    server_phases,
+    step_loops,
+)
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity

@@ -10,21 +10,26 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host_code import generated_ns, host_code_table, stretch
-from tb_perfadvisor.rules.evidence.instance import short_name
-from tb_perfadvisor.rules.evidence.launches import (
+from tb_perfadvisor.rules.evidence.host import (
+    generated_ns,
+    host_code_table,
     idle_by_host_state,
     idle_by_launching_operator,
     launch_queue_table,
     launched_kernels,
+    lines_tables,
+    stretch,
 )
-from tb_perfadvisor.rules.evidence.made import step_loops
-from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
-from tb_perfadvisor.rules.evidence.source_lines import lines_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.instance import short_name
+from tb_perfadvisor.rules.evidence.tables import (
+    events_by_name,
+    operator_kinds,
+    operator_sums_table,
+    step_loops,
+)
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.host_states import input_waits, states_of
 from tb_perfadvisor.signals.host.idle_owners import (
     LAUNCHING,
     OVERRIDING,
@@ -50,6 +55,7 @@ from tb_perfadvisor.signals.steps.around_steps import ProgramRuns, program_runs
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.generated_code import GENERATED_KERNEL
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -63,6 +69,32 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
+
+_LAUNCHING = (EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR)
+
+
+def without_launching(signals: Signals, idle: Intervals, others: Intervals) -> Remove:
+    """The steps without any host time for launching, whether the device waits for it or not.
+
+    With a single launch for all kernels, a faster device gains as well.
+
+    Args:
+        signals: The worker's facts.
+        idle: Idle time that launching causes.
+        others: Gaps with other causes, left as they are.
+    """
+    window, step_track = signals.attribution, signals.step_track
+    calls = signals.trace.rows(EventKind.LAUNCH)
+    tracks = (step_track, *distinct(signals.trace.events.track[calls]).tolist())
+    not_launching = join(
+        window.intervals[Cause.BETWEEN_STEPS],
+        input_waits(signals.trace, tracks),
+        states_of(signals.trace, (EventKind.COMPILE,), tracks),
+        others,
+    )
+    host = minus(states_of(signals.trace, _LAUNCHING, tracks), not_launching)
+    return Remove(join(host, idle), is_launching=True)
+
 
 _GOOD_PART = 0.1
 """An optimizer in which less of the idle time passes gets no advice here."""

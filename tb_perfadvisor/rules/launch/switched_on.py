@@ -10,7 +10,7 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.snapshots import memory_over_time
+from tb_perfadvisor.rules.evidence.memory import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals, why_missing

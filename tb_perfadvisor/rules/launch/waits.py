@@ -9,20 +9,26 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
-from tb_perfadvisor.rules.evidence.idle_annotations import annotation_table
-from tb_perfadvisor.rules.evidence.launches import idle_by_host_state, idle_by_launching_operator
-from tb_perfadvisor.rules.evidence.queued_waits import describe_wait, wait_table, waiting_work
+from tb_perfadvisor.rules.evidence.host import (
+    annotation_table,
+    host_code_table,
+    idle_by_host_state,
+    idle_by_launching_operator,
+    longest_stretch,
+)
 from tb_perfadvisor.rules.evidence.synchronization import (
+    changes_for,
     costliest_waits,
+    describe_wait,
     if_not_needed,
     main_causes,
+    wait_table,
+    waiting_work,
     waits_by_call_site,
 )
-from tb_perfadvisor.rules.evidence.synchronization_causes import changes_for
 from tb_perfadvisor.rules.evidence.tables import executions_by_operation
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
+from tb_perfadvisor.rules.savings import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners

@@ -8,8 +8,12 @@ import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
-from tb_perfadvisor.rules.evidence.snapshots import memory_by_line, memory_over_time
+from tb_perfadvisor.rules.evidence.memory import (
+    allocated_memory_series,
+    memory_by_line,
+    memory_by_operator,
+    memory_over_time,
+)
 from tb_perfadvisor.rules.evidence.tables import series_by_step
 from tb_perfadvisor.rules.finding import (
     Column,

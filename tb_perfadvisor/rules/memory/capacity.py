@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
-from tb_perfadvisor.rules.evidence.snapshots import (
+from tb_perfadvisor.rules.evidence.memory import (
+    allocated_memory_series,
     holders_in,
     largest_holder,
     memory_by_line,
+    memory_by_operator,
     memory_over_time,
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table

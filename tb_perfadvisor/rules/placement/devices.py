@@ -10,7 +10,7 @@ from msgspec import Struct
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.evidence.device_work import work_by_call_site
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals

@@ -12,15 +12,15 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step, share_of_each, share_of_window, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import costly_work
-from tb_perfadvisor.rules.evidence.matrix_products import (
+from tb_perfadvisor.rules.evidence.device_work import (
+    costly_work,
     matrix_products_by_size,
     product_text,
     wide_kernels,
 )
 from tb_perfadvisor.rules.evidence.tables import costliest_groups, executions_by_operation
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work, halfway_to_best
+from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within

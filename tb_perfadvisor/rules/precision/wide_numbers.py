@@ -12,10 +12,10 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
-from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.evidence.device_work import costly_work
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.casts import casts

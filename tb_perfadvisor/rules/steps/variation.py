@@ -10,7 +10,7 @@ from msgspec import Struct
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host_code import host_code_table
+from tb_perfadvisor.rules.evidence.host import host_code_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
 from tb_perfadvisor.rules.finding import (
     Cell,

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import Remedy, Value, advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.operator_sums import operator_kinds, operator_sums_table
-from tb_perfadvisor.rules.evidence.padding import describe_array, padding_table
+from tb_perfadvisor.rules.evidence.tables import operator_kinds, operator_sums_table
 from tb_perfadvisor.rules.finding import Column, Finding, LargerBatch, Saving, Table, costliest
-from tb_perfadvisor.rules.savings.fitting_sizes import executions_of, saving_of_fitting_sizes
+from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, work_rows
 from tb_perfadvisor.signals.tpu.fitting_sizes import (
@@ -28,11 +29,114 @@ from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
 from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
 from tb_perfadvisor.trace import Totals
-from tb_perfadvisor.trace.hlo_text import round_up
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.hlo_text import Shape, round_up
+from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_share
+
+
+def describe_array(shape: Shape) -> str:
+    """A shape and its misfits: `bf16[100,30] (30 is not a multiple of 128)`."""
+    misfits = ", ".join(f"{size} is not a multiple of {tile}" for _, size, tile in shape.misfits)
+    return f"{shape} ({misfits})" if misfits else str(shape)
+
+
+def padding_table(
+    signals: Signals, padded: Sequence[OperationPadding], fitted: Sequence[FittedOperation]
+) -> Table:
+    """Operations that work on padding, most padding first.
+
+    Args:
+        signals: The worker's facts.
+        padded: The operations.
+        fitted: Those that other sizes make faster.
+    """
+    hlo, text = signals.trace.hlo, signals.trace.text
+    by_op = {found.op: found for found in fitted}
+    return Table(
+        "Operations that work on padding",
+        (
+            Column("op", "Operation"),
+            Column("shape", "Array with most padding"),
+            Column("fits", "Padded to"),
+            Column("of", "What is padded"),
+            Column("share", "Share that is padding", "share"),
+            Column("empty", "Matrix unit left empty", "share"),
+            Column("padding_bytes", "Padding moved", "bytes"),
+            Column("count", "Count", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("size", "Size that fits"),
+            Column("saved_ns", "Time saved, by the model", "ns"),
+            Column("source", "Source line"),
+        ),
+        tuple(
+            (
+                text(int(hlo.name[operation.op])),
+                describe_array(operation.padding.worst_array),
+                str(
+                    replace(
+                        operation.padding.worst_array,
+                        dims=operation.padding.worst_array.padded_dims,
+                    )
+                ),
+                "multiplications" if operation.padding.is_product else "bytes",
+                operation.padding.share,
+                operation.padding.share if operation.padding.is_product else None,
+                operation.padding.padding_bytes * operation.count,
+                operation.count,
+                operation.total_ns,
+                _size(by_op.get(operation.op)),
+                _saved_ns(by_op.get(operation.op)),
+                text(int(hlo.source_line[operation.op])) or None,
+            )
+            for operation in padded
+        ),
+    )
+
+
+def _size(found: FittedOperation | None) -> str | None:
+    if found is None:
+        return None
+    return f"{found.size.dimension} {found.size.size} → {found.size.fits}".strip()
+
+
+def _saved_ns(found: FittedOperation | None) -> int | None:
+    return None if found is None else round(found.saved_ns)
+
+
+def executions_of(signals: Signals, ops: Sequence[int]) -> Int32:
+    """Executions of some rows of the `HloTable` on the device."""
+    hlo = signals.trace.hlo_events
+    is_chosen = np.zeros(len(signals.trace.hlo.name), dtype=bool)
+    is_chosen[list(ops)] = True
+    rows = hlo.row[is_chosen[hlo.op]]
+    used: Int32 = rows[is_in(rows, work_rows(signals))]
+    return used
+
+
+def saving_of_fitting_sizes(signals: Signals, fitted: Sequence[FittedOperation]) -> Saving:
+    """What sizes that fit save."""
+    rows = executions_of(signals, [found.op for found in fitted])
+    now_ns, op = signals.trace.events.duration_ns[rows], signals.trace.operations(rows)
+    least, expected, most = np.zeros((3, len(signals.trace.hlo.name)))
+    for found in fitted:
+        shares = found.least_share, found.saved_share, found.most_share
+        least[found.op], expected[found.op], most[found.op] = shares
+    return faster_device_work(
+        signals,
+        rows,
+        _rounded(now_ns * (1 - expected[op])),
+        basis="modeled",
+        least_then_ns=_rounded(now_ns * (1 - most[op])),
+        most_then_ns=_rounded(now_ns * (1 - least[op])),
+    )
+
+
+def _rounded(lengths_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Round the running sum, so that the total is off by at most a nanosecond."""
+    return np.diff(np.rint(np.cumsum(lengths_ns)), prepend=0).astype(np.int64)
+
 
 MOST_OPERATIONS = 30
 
