@@ -263,7 +263,8 @@ class Document(Generic[E]):
             return
         trailer = _envelope_of(b"{" + tail.removeprefix(b","))
         if trailer is None:
-            self._is_cut_off |= not tail.startswith(b"}")
+            # Kineto writes a path there without escaping it. All events were read before.
+            self._is_cut_off |= not tail.rstrip().endswith(b"}")
             return
         for name in Envelope.__struct_fields__:
             value = getattr(trailer, name)

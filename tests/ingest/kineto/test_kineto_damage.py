@@ -427,3 +427,18 @@ def test_an_event_that_is_no_event_is_still_left_out() -> None:
     trace = read(text.encode())
     assert names(trace) == ["aten::mm", "aten::mul"]
     assert any(note.id == "malformed-events" for note in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_cut"),
+    [
+        (', "traceName": "C:\\new\\"best".json"\n}', False),
+        (', "traceName": "/tmp/a"b]}c.json"}\n', False),
+        (', "traceName": "/tmp/a', True),
+    ],
+)
+def test_an_error_after_the_last_event_is_no_truncation(tail: str, is_cut: bool) -> None:
+    whole = to_bytes([event("aten::mm", 1, 2), event("aten::add", 4, 2)]).decode()
+    trace = read((whole.removesuffix("}") + tail).encode())
+    assert names(trace) == ["aten::mm", "aten::add"]
+    assert any(note.id == "truncated-file" for note in trace.notes) is is_cut
