@@ -14,6 +14,7 @@ SUFFIX: Final = ".perfadvisor.json"
 """The file of facts is named like the capture's own file: `rank0.1795226000001.perfadvisor.json`
 beside `rank0.1795226000001.pt.trace.json.gz`."""
 
+_MOST_WHY: Final = 300
 Text = Annotated[str, Meta(max_length=1000)]
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
@@ -171,32 +172,29 @@ class Lines(Struct, frozen=True):
 ObservedKind = Literal[
     "same in every step",
     "same twice",
-    "mostly zero",
-    "few rows",
-    "padding",
-    "independent",
-    "growing",
     "unused",
-    "sorted for few",
-    "repeated rows",
-    "copied items",
-    "pairwise differences",
-    "dense transform",
-    "product order",
-    "long kernel",
-    "scattered reads",
+    "independent",
+    "mostly zero",
+    "padding",
     "dropped gradients",
-    "subnormal",
-    "unfused attention",
-    "one-hot",
-    "gathered product",
 ]
+Look = Literal[
+    "operators",
+    "repeated results",
+    "unread results",
+    "independent calls",
+    "zeros",
+    "padding",
+    "dropped gradients",
+]
+"""What the steps whose tensors are looked at are searched for; without operators, for nothing."""
 
 
 class Observed(Struct, frozen=True):
     """Something that the tensors of a few steps show about a line's operators."""
 
-    kind: ObservedKind
+    kind: Text
+    """One of `ObservedKind`; recordings of other versions may have more."""
     operator: Text
     """The one with most time, such as `aten::mm`."""
     path: Text
@@ -211,13 +209,28 @@ class Observed(Struct, frozen=True):
     calls: Count = 0
     """How many operators per step."""
     amount: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
-    """The share of zeros, of rows, of padding, or of what is read of a result; of independent
-    calls, how many could be one."""
+    """The share of zeros, of padding, or of what is read of a result; of independent calls, how
+    many could be one."""
     elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     """Of the largest input, if calls are independent."""
     updates: Share = 0.0
     """Of the optimizer's operators, those that independent calls with parameters of their own need
     more of than one call for all would."""
+
+
+class FailedLook(Struct, frozen=True):
+    """A look at the tensors of some steps that ended with an error."""
+
+    look: Text
+    """One of `Look`."""
+    why: Text
+
+    @classmethod
+    def of(cls, look: Look, error: Exception | str) -> FailedLook:
+        """A look and why it ended, in a line."""
+        if isinstance(error, Exception):
+            error = f"{type(error).__name__}: {error}"
+        return cls(look, " ".join(error.split())[:_MOST_WHY])
 
 
 class Examined(Struct, frozen=True):
@@ -231,6 +244,7 @@ class Examined(Struct, frozen=True):
     on_device: bool = False
     """Whether times are those of a device: it limits the steps, and not the calls."""
     observed: Annotated[tuple[Observed, ...], Meta(max_length=256)] = ()
+    failed: Annotated[tuple[FailedLook, ...], Meta(max_length=64)] = ()
 
     def all_of(self, *kinds: ObservedKind) -> tuple[Observed, ...]:
         """What was found of some kinds, the costliest first."""

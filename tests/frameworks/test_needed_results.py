@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -128,133 +126,6 @@ def test_a_convolution_whose_places_are_all_read() -> None:
     assert look(step, "unused") == ()
 
 
-@pytest.mark.parametrize(("points", "neighbors"), [(200, 8), (256, 16)])
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_neighbors(points: int, neighbors: int, is_fixed: bool) -> None:
-    layer = nn.Linear(3, 16)
-
-    def loss() -> torch.Tensor:
-        x = torch.randn(4, points, 3)
-        apart = torch.cdist(x, x)
-        if is_fixed:
-            near = apart.topk(neighbors, largest=False).indices
-        else:
-            near = apart.argsort(-1)[..., :neighbors]
-        rows = near + points * torch.arange(4)[:, None, None]
-        return layer(x.flatten(0, 1))[rows.flatten()].square().mean()
-
-    found = look(training(layer, loss), "sorted for few")
-    assert [round(1 / each.amount) for each in found] == ([] if is_fixed else [points // neighbors])
-
-
-def test_a_random_batch() -> None:
-    data = torch.randn(20_000, 4)
-    layer = nn.Linear(4, 4)
-    step = training(layer, lambda: layer(data[torch.randperm(20_000)[:64]]).square().mean())
-    assert [each.operator for each in look(step, "sorted for few")] == ["aten::randperm"]
-
-
-def test_an_order_that_is_used_is_needed() -> None:
-    layer = nn.Linear(4, 4)
-
-    def loss() -> torch.Tensor:
-        x = torch.randn(5_000, 4)
-        return layer(x[x[:, 0].argsort()]).cumsum(0).square().mean()
-
-    assert look(training(layer, loss), "sorted for few") == ()
-
-
-@pytest.mark.parametrize("way", ["expanded", "repeated", "indexed", "whole"])
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_pairs(way: str, is_fixed: bool) -> None:
-    first = nn.Linear(512, 256)  # wide: adding two parts takes little of that
-    ends = torch.randint(0, 40, (2, 3000))
-
-    def loss() -> torch.Tensor:
-        x = torch.randn(40, 256)
-        left, right = first.weight.t().chunk(2)
-        if way == "indexed":
-            if is_fixed:
-                return ((x @ left)[ends[0]] + (x @ right)[ends[1]]).relu().mean()
-            return first(torch.cat([x[ends[0]], x[ends[1]]], -1)).relu().mean()
-        if is_fixed:
-            return ((x @ left)[:, None] + (x @ right)[None]).relu().mean()
-        if way == "repeated":
-            pairs = torch.cat([x.repeat_interleave(40, 0), x.repeat(40, 1)], -1)
-        elif way == "whole":
-            each = x.mean(0, keepdim=True).expand(1600, 256)
-            pairs = torch.cat([torch.randn(1600, 256), each], -1)
-        else:
-            pairs = torch.cat([x[:, None].expand(40, 40, 256), x[None].expand(40, 40, 256)], -1)
-        return first(pairs).relu().mean()
-
-    found = look(training(first, loss), "repeated rows")
-    assert bool(found) != is_fixed
-    if found:
-        assert found[0].operator in ("aten::addmm", "aten::mm", "aten::cat")
-        assert found[0].amount >= (0.5 if way == "whole" else 0.0)
-
-
-def test_rows_of_their_own_side_by_side() -> None:
-    layer = nn.Linear(128, 64)
-    step = training(
-        layer, lambda: layer(torch.cat([torch.randn(900, 64) for _ in range(2)], -1)).mean()
-    )
-    assert look(step, "repeated rows") == ()
-
-
-def test_a_vector_beside_each_pixel() -> None:
-    layer = nn.Conv1d(256 + 32, 128, 1)
-
-    def loss() -> torch.Tensor:
-        points, whole = torch.randn(4, 32, 500), torch.randn(4, 256, 1)
-        return layer(torch.cat([points, whole.expand(4, 256, 500)], 1)).relu().mean()
-
-    assert look(training(layer, loss), "repeated rows")
-
-
-def waves(length: int, way: str) -> torch.Tensor:
-    """Columns of waves."""
-    at, number = torch.arange(length).double(), torch.arange(length // 2 + 1).double()
-    if way == "cosine transform":
-        return (math.pi / length * (at[:, None] + 0.5) * at).cos().float()
-    turns = 2 * math.pi / length * at[:, None] * number
-    window = torch.hann_window(length, dtype=torch.double)[:, None]
-    return ((turns.sin() if way == "sines" else turns.cos()) * window).float()
-
-
-@pytest.mark.parametrize("length", [1024, 1200])
-@pytest.mark.parametrize("way", ["sines", "cosines", "cosine transform", "kernels"])
-def test_a_dense_transform(length: int, way: str) -> None:
-    table = waves(length, way)
-
-    def step() -> torch.Tensor:
-        if way == "kernels":
-            sound = torch.randn(8, 1, 40 * length)
-            return functional.conv1d(sound, table.t()[:, None].contiguous(), stride=length // 2)
-        return torch.randn(600, length) @ table
-
-    (found,) = look(step, "dense transform")
-    assert found.amount < 0.6
-
-
-@pytest.mark.parametrize("what", ["random", "places", "smoothing", "fft"])
-def test_other_fixed_tables_are_no_transform(what: str) -> None:
-    at = torch.arange(512.0)
-    table = {
-        "random": torch.randn(512, 256),
-        "places": (at[:, None] / 10_000 ** (torch.arange(256) / 256)).sin(),
-        "smoothing": (-((at[:, None] - at) ** 2) / 50).exp(),
-        "fft": torch.zeros(0),
-    }[what]
-
-    def step() -> torch.Tensor:
-        x = torch.randn(600, 512)
-        return torch.fft.rfft(x).real if what == "fft" else x @ table
-
-    assert look(step, "dense transform") == ()
-
-
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_a_table_for_each_column(is_fixed: bool) -> None:
     sizes = [5 + 3 * number for number in range(20)]
@@ -282,17 +153,6 @@ def test_the_same_call_again_is_no_call_for_many() -> None:
     assert look(step, "same twice")
 
 
-def test_the_backward_pass_of_what_is_computed_twice() -> None:
-    layer = nn.Linear(256, 256)
-
-    def loss() -> torch.Tensor:
-        x = torch.randn(512, 256)
-        return layer(x).square().mean() + layer(x).abs().mean()
-
-    found = look(training(layer, loss), "same twice")
-    assert found[0].calls >= 2  # the product, and its gradient
-
-
 def test_gradients_through_a_sum_are_followed() -> None:
     body, around, head = nn.Linear(400, 600), nn.Linear(400, 600), nn.Linear(600, 4)
 
@@ -303,46 +163,6 @@ def test_gradients_through_a_sum_are_followed() -> None:
     found = look(training(head, loss), "dropped gradients")
     # The gradients of both layers, and the one that only leads to them: all but the head's.
     assert sum(each.share for each in found) > 0.2
-
-
-@pytest.mark.parametrize("way", ["pow", "times itself", "norm", "expanded"])
-def test_distances_from_differences(way: str) -> None:
-    layer = nn.Linear(32, 32)
-    centers = torch.randn(200, 32)
-
-    def loss() -> torch.Tensor:
-        x = layer(torch.randn(300, 32))
-        if way == "expanded":
-            apart = x[:, None].expand(300, 200, 32) - centers[None].expand(300, 200, 32)
-        else:
-            apart = x[:, None] - centers
-        if way == "norm":
-            return apart.norm(dim=-1).min(1).values.mean()
-        squares = apart * apart if way == "times itself" else apart.pow(2)
-        return squares.sum(-1).min(1).values.mean()
-
-    found = look(training(layer, loss), "pairwise differences")
-    assert found
-    assert found[0].amount < 0.6
-
-
-@pytest.mark.parametrize("way", ["product", "cdist", "vectors", "cubes", "rows"])
-def test_what_is_no_distance_from_differences(way: str) -> None:
-    layer = nn.Linear(32, 32)
-    centers = torch.randn(200, 32)
-
-    def loss() -> torch.Tensor:
-        x = layer(torch.randn(200, 32))
-        if way == "product":
-            return (x.square().sum(-1)[:, None] - 2 * x @ centers.T).min(1).values.mean()
-        if way == "cdist":
-            return torch.cdist(x, centers).min(1).values.mean()
-        apart = x - centers if way == "rows" else x[:, None] - centers
-        if way == "vectors":
-            return (apart.pow(2).sum(-1, keepdim=True) * apart).mean()
-        return apart.pow(3 if way == "cubes" else 2).sum(-1).mean()
-
-    assert look(training(layer, loss), "pairwise differences") == ()
 
 
 @pytest.mark.parametrize("is_unbound", [False, True])
@@ -357,53 +177,3 @@ def test_queries_keys_and_values_of_one_product_are_all_needed(is_unbound: bool)
         return mixed.square().mean()
 
     assert look(training(layer, loss), "unused") == ()
-
-
-@pytest.mark.parametrize("way", ["layers", "encoder", "repeated", "images"])
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_the_same_for_each_of_a_batch(way: str, is_fixed: bool) -> None:
-    table = nn.Embedding(500, 32)
-    places = nn.Parameter(torch.randn(20, 32))
-    one = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(one, 1, enable_nested_tensor=False).eval()
-    images, layers = nn.Conv2d(3, 8, 3), nn.Sequential(nn.Linear(32, 64), nn.ReLU())
-    joined = nn.Linear(64 if way == "layers" else 40, 1)
-
-    def step() -> torch.Tensor:
-        count = 1 if is_fixed else 64
-        history = torch.randint(0, 500, (20,))
-        others = torch.randn(64, 8)
-        with torch.inference_mode(way == "encoder"):
-            if way == "images":
-                return images(torch.randn(1, 3, 16, 16).expand(count, -1, -1, -1)).mean()
-            x = table(history).expand(count, -1, -1) + places
-            if way == "repeated":  # each of them in a row
-                return layers(table(history).repeat_interleave(count, 0)).mean()
-            if way == "layers":
-                return joined(layers(x)).mean()
-            user = encoder(x).mean(1).expand(64, -1)
-            return joined(torch.cat([user, others], 1)).mean()
-
-    found = look(step, "copied items")
-    assert bool(found) is not is_fixed
-    if found:
-        assert found[0].amount == pytest.approx(1 / 64)
-
-
-@pytest.mark.parametrize("why", ["different", "zeros", "ones", "once", "last"])
-def test_other_batches_are_no_copies(why: str) -> None:
-    layer = nn.Sequential(nn.Linear(128, 96), nn.Linear(96, 64))
-    seen = [0]
-
-    def step() -> torch.Tensor:
-        seen[0] += 1
-        x = torch.randn(64, 128)
-        if why in ("zeros", "ones"):
-            x = torch.full((64, 128), float(why == "ones"))
-        if why == "once" and seen[0] == 3:
-            x = x[:1].expand(64, -1)
-        if why == "last":
-            x = torch.cat([x[:32], x[:31], x[:1]])
-        return layer(x)
-
-    assert look(step, "copied items") == ()

@@ -9,8 +9,9 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Watching
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call
 from tb_perfadvisor.instrument.examination.findings import examined
+from tb_perfadvisor.instrument.examination.watching import Watching
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
 
 Step = Callable[[], object]
@@ -30,9 +31,10 @@ def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]
         for _ in range(steps):
             step()
             ends.append(len(watching.calls))
-    assert watching.is_on, "looking failed"
     timed = [replace(call, ns=modeled_ns(call)) for call in watching.calls]
-    return examined([timed[a:b] for a, b in pairwise(ends)]).all_of(kind)
+    found = examined([timed[a:b] for a, b in pairwise(ends)], watching)
+    assert found.failed == ()
+    return found.all_of(kind)
 
 
 def modeled_ns(call: Call) -> int:

@@ -7,10 +7,10 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from tb_perfadvisor.machine.facts import Examined
+from tb_perfadvisor.machine.facts import Examined, FailedLook
 
 _FEWEST: Final = 4
-"""Three changes from step to step show what grows; two would show what stays."""
+"""What is the same in so many steps is not so by chance."""
 _ENOUGH_AFTER_S: Final = ((5.0, 1), (3.0, 2))
 """So many steps are enough where they have taken that long."""
 
@@ -41,12 +41,17 @@ class Examiner:
         """
         if self._is_done or not _is_possible():
             return
-        from tb_perfadvisor.instrument.examination.calls import Watching
-
         self._is_done = True
+        try:
+            from tb_perfadvisor.instrument.examination.watching import Watching
+
+            mode = Watching()
+        except Exception as error:  # the program must run as without it
+            self.found = _failed(error)
+            return
         self._steps = max(steps, _FEWEST)
         self._began_s = time.monotonic()
-        self._mode = Watching()
+        self._mode = mode
         self._mode.__enter__()
         _stay_after_inference_mode(self._mode)
 
@@ -55,7 +60,7 @@ class Examiner:
         self._ends.append(len(self._mode.calls))
         passed_s = time.monotonic() - self._began_s
         enough = [steps for seconds, steps in _ENOUGH_AFTER_S if passed_s > seconds]
-        if len(self._ends) < min(enough, default=self._steps):
+        if self._mode.is_on and len(self._ends) < min(enough, default=self._steps):
             return False
         self.end()
         return True
@@ -66,13 +71,21 @@ class Examiner:
         if mode is None:
             return
         has_failed, mode.is_on = not mode.is_on, False
-        if not _leave(mode) or not self._ends or has_failed:
-            return
-        from tb_perfadvisor.instrument.examination.findings import examined
+        if not _leave(mode):
+            self.found = _failed("a mode of the program's own was on top")
+        elif has_failed:
+            self.found = Examined(0, 0.0, 0, failed=(mode.failed["operators"],))
+        elif self._ends:
+            from tb_perfadvisor.instrument.examination.findings import examined
 
-        begins = [0, *self._ends[:-1]]
-        steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
-        self.found = examined([step for step in steps if step])
+            begins = [0, *self._ends[:-1]]
+            steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
+            self.found = examined([step for step in steps if step], mode)
+
+
+def _failed(why: Exception | str) -> Examined:
+    """What is known if the operators were not seen."""
+    return Examined(0, 0.0, 0, failed=(FailedLook.of("operators", why),))
 
 
 def _is_possible() -> bool:

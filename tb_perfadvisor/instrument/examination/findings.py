@@ -9,51 +9,22 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.attention import unfused_attention
-from tb_perfadvisor.instrument.examination.calls import Call
-from tb_perfadvisor.instrument.examination.copies import copied_items, repeated_rows
-from tb_perfadvisor.instrument.examination.flow import growing
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
-from tb_perfadvisor.instrument.examination.long_kernels import long_kernels
-from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, total_ns
-from tb_perfadvisor.instrument.examination.pairs import pairwise_differences
-from tb_perfadvisor.instrument.examination.product_orders import costly_orders
+from tb_perfadvisor.instrument.examination.noted import total_ns
 from tb_perfadvisor.instrument.examination.repeated import repeated
-from tb_perfadvisor.instrument.examination.scattered import scattered_reads
-from tb_perfadvisor.instrument.examination.sparse import few_rows, mostly_zero, padding
-from tb_perfadvisor.instrument.examination.subnormals import subnormals
-from tb_perfadvisor.instrument.examination.transforms import dense_transforms
-from tb_perfadvisor.instrument.examination.unread import sorted_for_few, unused
-from tb_perfadvisor.machine.facts import Examined, Observed
-
-_LOOKS: Final[tuple[Callable[[Steps], list[Observed]], ...]] = (
-    *(repeated, mostly_zero, few_rows, padding),
-    *(
-        independent,
-        growing,
-        unused,
-        sorted_for_few,
-        repeated_rows,
-        copied_items,
-        dense_transforms,
-        costly_orders,
-        long_kernels,
-        scattered_reads,
-        pairwise_differences,
-        dropped,
-        subnormals,
-        unfused_attention,
-    ),
-)
-
+from tb_perfadvisor.instrument.examination.unread import unread
+from tb_perfadvisor.instrument.examination.watching import Watching
+from tb_perfadvisor.instrument.examination.zeros import mostly_zero, padding
+from tb_perfadvisor.machine.facts import Examined, Look, Observed
 
 _WHOLE_CALL: Final = 2
 """Python and autograd, which call an operator, take about as long as the call itself."""
 
 
-def examined(steps: Steps) -> Examined:
-    """What was found in some steps."""
+def examined(steps: Steps, watching: Watching) -> Examined:
+    """What was found in some steps. A look that fails does not end the others."""
     host_ns, device_ns = total_ns(steps), sum(call.device_ns for call in all_calls(steps))
     on_device = device_ns > _WHOLE_CALL * host_ns
     if on_device:
@@ -63,12 +34,25 @@ def examined(steps: Steps) -> Examined:
         [replace(call, ns=usual_ns[_work(call)]) for call in _at_forward_lines(step)]
         for step in steps
     ]
+    freed = watching.provenance.freed()
+    looks: dict[Look, Callable[[], list[Observed]]] = {
+        "repeated results": lambda: repeated(steps),
+        "unread results": lambda: unread(steps, freed),
+        "independent calls": lambda: independent(steps),
+        "zeros": lambda: mostly_zero(steps),
+        "padding": lambda: padding(steps),
+        "dropped gradients": lambda: dropped(steps),
+    }
+    observed: list[Observed] = []
+    for look, find in looks.items():
+        observed += watching.attempt(look, find, list[Observed]())
     return Examined(
         steps=len(steps),
         seconds=total_ns(steps) / 1e9,
         on_device=on_device,
         calls=round(sum(map(len, steps)) / max(len(steps), 1)),
-        observed=tuple(each for look in _LOOKS for each in look(steps)),
+        observed=tuple(observed),
+        failed=tuple(watching.failed.values()),
     )
 
 

@@ -8,11 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import Call
-from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
+from tb_perfadvisor.instrument.examination.noted import noted
 from tb_perfadvisor.machine.facts import Observed
 
 _ADDS: Final = frozenset({"add_", "add"})
+_ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
 _OF_LEAF: Final = 0.5
 """Gradients of inputs and of weights take about as long, in layers that have both."""
 
@@ -65,9 +66,6 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
     leaves = {call.leaf for call in calls if call.leaf is not None}
     updated: set[int] = set()
     for call, run in zip(calls, runs, strict=True):
-        if not (call.mutates or call.is_view):
-            for each in call.outputs:  # in memory that a gradient had before
-                gradient_of.pop(each.storage, None)
         if call.leaf is not None:
             adds = call.name in _ADDS
             if not adds:
@@ -82,7 +80,7 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
             continue
         if call.kind == "backward" or call.is_view:
             continue
-        if call.name == "zero_":
+        if call.name in _ZEROING:
             for each in call.inputs:
                 leaf = gradient_of.get(each.storage)
                 if leaf is not None:
@@ -90,7 +88,7 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
             continue
         for each in call.inputs:
             leaf = each.storage if each.storage in leaves else gradient_of.get(each.storage)
-            is_used = leaf is not None and (call.mutates or call.kind == "update")
+            is_used = leaf is not None and (call.writes or call.kind == "update")
             if leaf is not None and is_used:
                 waiting.pop(leaf, None)
                 updated.add(leaf)

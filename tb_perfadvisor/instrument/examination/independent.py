@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Place
-from tb_perfadvisor.instrument.examination.noted import MOST, Steps, shapes_of
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Place, Steps
+from tb_perfadvisor.instrument.examination.noted import MOST, operator_of, shapes_of
 from tb_perfadvisor.machine.facts import Observed
 
 _FEWEST: Final = 3
@@ -61,7 +61,7 @@ def independent(steps: Steps) -> list[Observed]:
         found.append(
             Observed(
                 kind="independent",
-                operator=f"aten::{costliest.name}",
+                operator=operator_of(costliest),
                 path=path,
                 line=line,
                 function=function,
@@ -88,7 +88,7 @@ def _elements(call: Call) -> int:
 
 def _are_equal(group: Sequence[Call]) -> bool:
     shapes = {tuple(each.shape for each in call.inputs) for call in group}
-    return len(shapes) == 1 and (group[0].is_view or len({call.scalars for call in group}) == 1)
+    return len(shapes) == 1 and (group[0].is_view or len({_arguments(call) for call in group}) == 1)
 
 
 def _updates(steps: Steps, loops: Mapping[Place, _Loop]) -> dict[Place, float]:
@@ -126,11 +126,10 @@ def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
     for number, call in enumerate(calls):
         if call.kind != "forward":
             continue
-        digests = tuple(each.digest for each in call.inputs)
-        is_known = None not in digests and not call.is_random and not call.is_view and call.inputs
+        is_known = call.computes and not call.is_random and call.inputs
         key = _alike(call)
         groups[key].append(number)
-        contents[key].add(digests if is_known else number)
+        contents[key].add(call.content if is_known else -number)
     wanted = {
         number: key
         for key, numbers in groups.items()
@@ -150,9 +149,8 @@ def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
             merged[group] = merged.get(group, 0) + 1
             longest[group] = 1 if call.is_view else max(longest[group], merged[group])
         # What updates several tensors returns none of them.
-        changed = (*call.outputs, *(call.inputs if call.mutates else ()))
-        for each in () if call.is_view else changed:
-            depth[each.storage] = merged
+        changed = {each.storage for each in call.outputs} | call.writes
+        depth |= dict.fromkeys(() if call.is_view else changed, merged)
     return [
         ([calls[number] for number in numbers], longest[key])
         for key, numbers in groups.items()
@@ -165,5 +163,10 @@ def _alike(call: Call) -> object:
     if call.name in _JOINED:
         shapes: object = tuple(len(each.shape) for each in call.inputs)
         results = tuple(each.shape for each in call.outputs)
-        return call.place, call.name, shapes, results, "" if call.is_view else call.scalars
-    return call.place, call.name, tuple(each.shape for each in call.inputs), call.scalars
+        return call.place, call.name, shapes, results, _arguments(call)
+    return call.place, call.name, tuple(each.shape for each in call.inputs), _arguments(call)
+
+
+def _arguments(call: Call) -> str:
+    """What is no tensor. Views of different parts can be one of all."""
+    return "" if call.is_view else repr((call.numbers, call.lists))

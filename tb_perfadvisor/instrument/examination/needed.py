@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tb_perfadvisor.instrument.examination.calls import LOSSES, MASKING, PRODUCTS, Call, Operand
+from tb_perfadvisor.instrument.examination.calls import (
+    LOSSES,
+    MASKING,
+    PRODUCTS,
+    Call,
+    Operand,
+)
 
 _SAME_ROWS: Final = frozenset(
     {"native_layer_norm", "layer_norm", "native_dropout", "dropout", "clone", "_to_copy", "cat"}
@@ -47,26 +52,51 @@ _INNER: Final = frozenset({"add", "add_", *CONVOLUTIONS})
 """What a block of a model ends with. Other results may be read as numbers, by NumPy."""
 
 
-def needs(calls: Sequence[Call]) -> Iterator[tuple[Call, Need]]:
-    """Each forward call of a step that computes something, with what of its result is needed.
+def needs(calls: Sequence[Call], freed: frozenset[int]) -> Iterator[tuple[Call, Need]]:
+    """Each forward call that computes something, with what of its result is needed.
 
-    A result that no operator reads is needed: something else may read it.
+    A result that no operator reads is needed, because something else may read it: NumPy, or the
+    program later. But NumPy takes no tensor with a gradient before `detach`, so if that was not
+    called, and the memory is free again, nothing has read it.
+
+    Args:
+        calls: Of some steps, in order.
+        freed: The storages that the program does not hold any longer.
     """
     readers, made_by = _readers(calls)
-    dropped = _dropped(calls)
+    unread = _unread(calls, freed)
+    ran = {call.sequence for call in calls if call.kind == "backward"}
     found: dict[int, Need] = {}
     for number in range(len(calls) - 1, -1, -1):
-        if calls[number].kind != "forward" or is_view(calls[number]):
+        call = calls[number]
+        if call.kind != "forward" or not call.computes:
             continue
         parts = [
-            _of_reader(calls[reader], at, found[reader], made_by[reader], reader, calls[number])
+            _of_reader(calls[reader], at, found[reader], made_by[reader], reader, call)
             for reader, at in readers.get(number, ())
         ]
-        found[number] = _together(parts) if parts else WHOLE
-        if not parts and number in dropped:
-            found[number] = NOTHING
+        need = _together(parts) if parts else NOTHING if number in unread else WHOLE
+        is_of_loss = call.has_node and call.made in ran
+        found[number] = WHOLE if need.share == 0.0 and is_of_loss else need
     for number in sorted(found):
         yield calls[number], found[number]
+
+
+def _unread(calls: Sequence[Call], freed: frozenset[int]) -> set[int]:
+    """Calls whose results were freed, and neither read nor handed out."""
+    read = {
+        each.storage
+        for call in calls
+        if call.computes or call.name == "detach"
+        for each in call.inputs
+    }
+    return {
+        number
+        for number, call in enumerate(calls)
+        if call.outputs
+        and all(each.storage in freed and each.storage not in read for each in call.outputs)
+        and (call.name in _INNER or all(each.has_gradient for each in call.outputs))
+    }
 
 
 def _of_reader(
@@ -82,19 +112,6 @@ def _of_reader(
     return part._replace(selection=inherited or own)
 
 
-def is_view(call: Call) -> bool:
-    """Whether it computes nothing."""
-    if call.is_view or call.name in ("unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"):
-        return True
-    read = {each.storage for each in call.inputs}
-    return not call.mutates and bool(call.outputs) and all(o.storage in read for o in call.outputs)
-
-
-def readers_of(calls: Sequence[Call]) -> dict[int, list[tuple[int, int]]]:
-    """For each call, by number, which others read its result, and as which of their inputs."""
-    return _readers(calls)[0]
-
-
 def _readers(
     calls: Sequence[Call],
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[str, ...]]]:
@@ -103,40 +120,19 @@ def _readers(
     readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
     made_by: dict[int, tuple[str, ...]] = {}
     for number, call in enumerate(calls):
-        if is_view(call):
-            continue
-        if call.kind != "forward":
-            for each in call.outputs:  # in memory that is used again
-                writer.pop(each.storage, None)
+        if call.kind != "forward" or not call.computes:
             continue
         sources = [writer.get(each.storage) for each in call.inputs]
         made_by[number] = tuple("" if s is None else calls[s].name for s in sources)
         for at, source in enumerate(sources):
-            if source is not None and source != number:
+            if source is not None:
                 readers[source].append((number, at))
         for each in call.outputs:
             before = writer.get(each.storage)
-            is_part = any(each.storage == one.storage for one in call.inputs)
             # What changes a part of a result in place leaves the rest as it was.
-            if not (is_part and before is not None and each.size < _size(calls[before])):
+            if before is None or each.size >= _size(calls[before]):
                 writer[each.storage] = number
     return readers, made_by
-
-
-def _dropped(calls: Sequence[Call]) -> set[int]:
-    """Inner results whose memory another result takes."""
-    writer: dict[int, int] = {}
-    dropped: set[int] = set()
-    for number, call in enumerate(calls):
-        if call.is_view:
-            continue
-        read = {each.storage for each in call.inputs}
-        for each in call.outputs:
-            before = writer.get(each.storage)
-            if before is not None and each.storage not in read and calls[before].name in _INNER:
-                dropped.add(before)
-            writer[each.storage] = number
-    return dropped
 
 
 def _result(call: Call) -> tuple[int, ...]:
@@ -198,7 +194,7 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
         is_row_by_row = result in (operand.shape[:-1], (*operand.shape[:-1], 1))
         return Need(need.share, 1.0, need.is_direct) if is_row_by_row else WHOLE
     is_known = call.is_pointwise or call.name in _SAME_ROWS
-    if not is_known or (call.mutates and operand.shape != result):
+    if not is_known or (call.writes and operand.shape != result):
         return WHOLE
     if call.name == "cat":
         if operand.shape[-1:] == result[-1:] and operand.shape != result:
@@ -210,7 +206,7 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
         need = need._replace(rows=need.rows * _unmasked(call, at, made_by))
     if call.name == "native_layer_norm":
         return need._replace(columns=1.0)
-    others = sum(1 for one in call.inputs if one.shape == result and one.zeros is None)
+    others = sum(1 for one in call.inputs if one.shape == result)
     is_sum = call.name in ("add", "add_", "sub") and others > 1
     return need._replace(is_direct=need.is_direct and not is_sum)
 
@@ -247,33 +243,24 @@ def _unmasked(call: Call, at: int, made_by: tuple[str, ...]) -> float:
 
 
 def _is_over_last(call: Call) -> bool:
-    dims = [each for each in scalars_of(call)[0] if isinstance(each, int)]
+    dims = [each for each in call.numbers if isinstance(each, int)]
     return bool(dims) and dims[0] in (-1, len(_result(call)) - 1)
 
 
 def _of_convolution(call: Call, at: int, need: Need) -> Need:
     """Of a sequence, a place of the result needs as many places as the kernel is long."""
     operand, result = call.inputs[at], _result(call)
-    values, lists, _ = scalars_of(call)
     if at or len(result) != 3 or len(operand.shape) != 3 or need.share == 1.0:
         return WHOLE
-    if any(each is True for each in values):  # it is transposed
+    if any(each is True for each in call.numbers):  # it is transposed
         return WHOLE
-    if any(isinstance(each, str) for each in values):  # padding="same"
-        lists = [*lists[:1], [0], *lists[1:]]
-    stride, _, dilation = (each[0] if each else 1 for each in [*lists, [], [], []][:3])
+    lists = call.lists
+    if any(isinstance(each, str) for each in call.numbers):  # padding="same"
+        lists = (*lists[:1], (0,), *lists[1:])
+    stride, _, dilation = (each[0] if each else 1 for each in (*lists, (), (), ())[:3])
     places = need.columns * result[-1]
     wide = (places - 1) * stride + dilation * (call.inputs[1].shape[-1] - 1) + 1
     return Need(1.0, min(1.0, wide / operand.shape[-1]))
-
-
-def scalars_of(call: Call) -> tuple[list[object], list[list[int]], object]:
-    """A call's other arguments; none if they cannot be read."""
-    try:
-        values, lists, named = ast.literal_eval(call.scalars)
-    except (ValueError, SyntaxError, TypeError):
-        return [], [], {}
-    return values, lists, named
 
 
 def _of_operand(need: Need, shape: tuple[int, ...], source: tuple[int, ...]) -> Need:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tb_perfadvisor.instrument.examination.calls import Call, Place
+from tb_perfadvisor.instrument.examination.calls import Call, Place, Steps, all_calls
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
 
-Steps = Sequence[Sequence[Call]]
 MOST: Final = 8
 """Places of one kind; those with most time tell enough."""
 LEAST_SHARE: Final = 0.01
@@ -17,13 +16,7 @@ LEAST_SHARE: Final = 0.01
 
 def total_ns(steps: Steps) -> int:
     """The time of all operators."""
-    return max(sum(call.ns for step in steps for call in step), 1)
-
-
-def all_calls(steps: Steps) -> Iterator[Call]:
-    """Those of all steps, in order."""
-    for step in steps:
-        yield from step
+    return max(sum(call.ns for call in all_calls(steps)), 1)
 
 
 def noted(
@@ -59,7 +52,7 @@ def noted(
         found.append(
             Observed(
                 kind=kind,
-                operator=f"aten::{costliest.name}",
+                operator=operator_of(costliest),
                 path=path,
                 line=line,
                 function=function,
@@ -72,18 +65,9 @@ def noted(
     return sorted(found, key=lambda each: -each.share)[:MOST]
 
 
-def kept_share(kept: Mapping[int, float]) -> Callable[[Sequence[Call]], float]:
-    """The amount of calls at one place: what is kept of their time.
-
-    Args:
-        kept: The part that is kept of each call, by its `id`.
-    """
-
-    def amount(calls: Sequence[Call]) -> float:
-        whole_ns = max(sum(call.ns for call in calls), 1)
-        return sum(kept[id(call)] * call.ns for call in calls) / whole_ns
-
-    return amount
+def operator_of(call: Call) -> str:
+    """Its name in profiles: `aten::mm`."""
+    return call.name if "::" in call.name else f"aten::{call.name}"
 
 
 def shapes_of(call: Call) -> str:

@@ -1,62 +1,86 @@
-"""Results that are computed again from the same inputs."""
+"""Results that were there already: of the step before, or of the same step.
+
+What depends only on parameters, buffers and constants is the same in every step, if none of them
+changes. A parameter that is trained changes with each update, also where the steps that were looked
+at happen to lie between two: so what depends on it is not the same in every step. Between two
+updates it is, and if a step computes it again, for each part of an accumulated batch for example,
+that is found as computed twice in a step. So is what a step computes twice from the same input.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tb_perfadvisor.instrument.examination.calls import Call
-from tb_perfadvisor.instrument.examination.needed import is_view
-from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, noted
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
+from tb_perfadvisor.instrument.examination.noted import noted
 from tb_perfadvisor.machine.facts import Observed
 
 _EVERYTHING: Final = 0.9
-"""A program that does not train, and computes so much again, repeats itself to be measured."""
+"""A program that computes so much again, and does not train, repeats itself to be measured."""
+
+_Content = tuple[int, int]
+"""The number of a result, and its checksum: kernels that are no operators may have changed it."""
 
 
 def repeated(steps: Steps) -> list[Observed]:
     """Results that are the same in every step, and results that a step computes twice."""
-    forward_ns = sum(call.ns for step in steps for call in step if call.kind == "forward")
-    same = [*_in_every_step(steps)] if len(steps) > 1 else []
-    trains = any(call.kind in ("backward", "update") for call in all_calls(steps))
-    if not trains and sum(call.ns for call in same) > _EVERYTHING * forward_ns:
-        same = []
+    always = _in_every_step(steps) if len(steps) > 1 else set()
+    same = [call for call in all_calls(steps) if _content(call) in always]
     is_same = {id(call) for call in same}
-    twice = (call for call in _twice(steps) if id(call) not in is_same)
+    twice = [call for call in _twice(steps) if id(call) not in is_same]
     return [*noted("same in every step", steps, same), *noted("same twice", steps, twice)]
 
 
-def _in_every_step(steps: Steps) -> Iterator[Call]:
-    seen = [{key for call in step if (key := _key(call)) is not None} for step in steps]
-    always = set.intersection(*seen)
-    for step in steps:
-        for call in step:
-            if _key(call) in always:
-                yield call
+def _in_every_step(steps: Steps) -> set[_Content | None]:
+    """What depends on nothing that changes; nothing if no input comes in at all.
+
+    Such a program works on made-up data to be measured.
+    """
+    calls = [*all_calls(steps)]
+    changed = frozenset(storage for call in calls for storage in call.writes)
+    if any(call.kind in ("backward", "update") for call in calls):
+        changed |= {each.storage for call in calls for each in call.inputs if each.has_gradient}
+    elif all(
+        call.origins is not None for call in calls if call.kind == "forward" and call.computes
+    ):
+        return set()
+    seen = [
+        {_content(call) for call in step if call.origins is not None and not call.origins & changed}
+        for step in steps
+    ]
+    return set.intersection(*seen) - {None}
 
 
-def _twice(steps: Steps) -> Iterator[Call]:
+def _twice(steps: Steps) -> list[Call]:
+    """What a step computes again, with what that adds to its backward pass."""
+    found: list[Call] = []
+    again_ns = first_ns = 0
     for step in steps:
-        before: Counter[object] = Counter()
+        first: dict[_Content, Call] = {}
+        is_repeated: set[_Content] = set()
         nodes: set[int] = set()
         for call in step:
-            key = _key(call, ("forward", "backward"))
-            again = key is not None and before[key] > 0
-            before[key] += 1
-            if again and call.tracks_gradients and any(each.has_gradient for each in call.inputs):
-                nodes.add(call.made)
-            # The last backward pass goes through both, and through a single one after the change.
-            is_passed = call.kind == "backward" and call.sequence in nodes
-            if again or (is_passed and not call.tracks_gradients and not is_view(call)):
-                yield call
+            content = _content(call)
+            if content is not None and content in first:
+                found.append(call)
+                again_ns += call.ns
+                first_ns += 0 if content in is_repeated else first[content].ns
+                is_repeated.add(content)
+                nodes |= {call.made} if call.has_node else set()
+            elif content is not None:
+                first[content] = call
+            # The last backward pass goes through both, and after the change through one of them.
+            elif call.kind == "backward" and call.sequence in nodes and call.computes:
+                found.append(call)
+    trains = any(call.kind in ("backward", "update") for call in all_calls(steps))
+    whole_ns = sum(call.ns for call in all_calls(steps) if call.kind == "forward")
+    if not trains and again_ns + first_ns > _EVERYTHING * whole_ns:
+        return []
+    return found
 
 
-def _key(call: Call, kinds: Sequence[str] = ("forward",)) -> object:
-    """What the result follows from; None if that is unknown, or if the result has no inputs."""
-    if call.kind not in kinds or call.is_view or call.is_random or not call.inputs:
+def _content(call: Call) -> _Content | None:
+    """What a result is known by; None if that is unknown, or if it follows from no tensor."""
+    if call.checksum is None or not call.inputs or call.is_recomputed:
         return None
-    digests = tuple(each.digest for each in call.inputs)
-    if None in digests:
-        return None
-    return call.name, call.scalars, digests
+    return call.content, call.checksum

@@ -14,8 +14,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.examination.gathered_graphs import gathered_products
-from tb_perfadvisor.instrument.examination.one_hot_graphs import one_hot_products
 from tb_perfadvisor.instrument.user_code import shown_path, user_frames
 from tb_perfadvisor.machine.facts import Examined, Observed
 
@@ -28,8 +26,6 @@ _LEAST_SHARE: Final = 0.05
 _MOST_SHARE: Final = 0.9
 """A program that repeats all of its work measures how long it takes."""
 _MOST_OWNERS: Final = 64
-_MOST_OBSERVED: Final = 200
-_IS_FUNCTION: Final = "_list_all_concrete_functions"
 
 
 class _Owner:
@@ -37,9 +33,6 @@ class _Owner:
 
     def __init__(self, owner: Any) -> None:
         self.name = _name_of(owner)
-        self.function = weakref.ref(owner) if hasattr(owner, _IS_FUNCTION) else None
-        self.in_graph: list[Observed] | None = None
-        """What its graph shows; None before that was looked at."""
         self.arguments: list[Any] = []
         """Weak references, and what is no tensor."""
         self.result: list[Any] | None = None
@@ -131,20 +124,12 @@ class RepeatedCalls:
         ]
         if sum(each.share for each in observed) > _MOST_SHARE:
             observed = []
-        observed += [each for owner in self._owners.values() for each in _in_graph(owner)]
         return Examined(
             steps=1,
             seconds=self._seconds,
             calls=self._calls,
-            observed=tuple(observed[:_MOST_OBSERVED]),
+            observed=tuple(observed),
         )
-
-
-def _in_graph(owner: _Owner) -> list[Observed]:
-    function = owner.function() if owner.function is not None else None
-    if owner.in_graph is None and function is not None:
-        owner.in_graph = [*one_hot_products(function), *gathered_products(function)]
-    return owner.in_graph or []
 
 
 def _leaves(tree: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Results of which only a part is needed: what could be left out of them."""
+"""Results of which nothing or only a part is needed: what could be left out of them."""
 
 from __future__ import annotations
 
@@ -7,59 +7,55 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import LOSSES, PRODUCTS, Call, has_node
-from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, Need, is_view, needs
-from tb_perfadvisor.instrument.examination.noted import Steps, all_calls, kept_share, noted
+from tb_perfadvisor.instrument.examination.calls import LOSSES, PRODUCTS, Call, Steps, all_calls
+from tb_perfadvisor.instrument.examination.needed import CONVOLUTIONS, Need, needs
+from tb_perfadvisor.instrument.examination.noted import noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOST_USED: Final = 0.6
 """Where more of a result is needed, computing less saves little."""
-_MOST_SORTED: Final = 0.25
-"""Selecting a quarter takes about as long as sorting."""
 _CALL_NS: Final = 4_000
 """What is left of an operator that has less to do: calling it."""
-_SORTS: Final = frozenset({"sort", "argsort", "randperm"})
 _WHOLE_ONLY: Final = frozenset(
     {"mkldnn_rnn_layer", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "copy_", "cat"}
-    | {"embedding", "topk", "native_batch_norm", "constant_pad_nd", *_SORTS}
+    | {"embedding", "topk", "native_batch_norm", "constant_pad_nd", "sort", "argsort", "randperm"}
 )
 """Operators that need their whole input for a part of the result, or that take next to no time."""
 
 
-def unused(steps: Steps) -> list[Observed]:
-    """Operators of which a part of the result is needed, forward and backward."""
+def unread(steps: Steps, freed: frozenset[int]) -> list[Observed]:
+    """Operators of which nothing or a part of the result is needed, forward and backward.
+
+    What reads the results of the last step, if anything, was not seen.
+    """
+    calls = [*all_calls(steps)]
+    steps = steps[:-1] if len(steps) > 1 else steps
+    known = {id(call) for call in all_calls(steps)}
+    found_needs = [(call, need) for call, need in needs(calls, freed) if id(call) in known]
+    seen = _seen_places(found_needs)
+    trains = any(call.kind == "backward" for call in calls)
     found: list[Call] = []
     used: dict[int, float] = {}
     nodes: dict[int, float] = {}
-    known, found_needs = _known(steps)
-    seen = _seen_places(found_needs)
     for call, need in found_needs:
         share = _needed_share(call, need, seen)
+        share = 1.0 if share == 0.0 and not trains else share
         if share > _MOST_USED:
             continue
-        found.append(_above_calling(call))
+        found.append(_above_calling(call) if share else call)
         used[id(found[-1])] = share
-        if has_node(call):
+        if call.has_node:
             nodes[call.sequence] = share
-    for call in all_calls(known):
-        if call.kind == "backward" and call.sequence in nodes and not is_view(call):
+    for call in all_calls(steps):
+        if call.kind == "backward" and call.sequence in nodes and call.computes:
             found.append(_above_calling(call))
             used[id(found[-1])] = nodes[call.sequence]
 
-    return noted("unused", known, found, amount=kept_share(used))
+    def amount(calls: Sequence[Call]) -> float:
+        whole_ns = max(sum(call.ns for call in calls), 1)
+        return sum(used[id(call)] * call.ns for call in calls) / whole_ns
 
-
-def _known(steps: Steps) -> tuple[Steps, list[tuple[Call, Need]]]:
-    """The steps of whose results the readers were seen, with what they need.
-
-    A step of a program that does not train ends when its model returns: the next one begins with
-    what reads the result.
-    """
-    calls = [*all_calls(steps)]
-    if len(steps) < 2 or any(call.kind == "backward" for call in calls):
-        return steps, [each for step in steps for each in needs(step)]
-    known = {id(call) for step in steps[:-1] for call in step}
-    return steps[:-1], [(call, need) for call, need in needs(calls) if id(call) in known]
+    return noted("unused", steps, found, amount=amount)
 
 
 def _above_calling(call: Call) -> Call:
@@ -81,8 +77,8 @@ def _seen_places(calls: Sequence[tuple[Call, Need]]) -> dict[int, float]:
 
 def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
     """The part of a call's work that is needed."""
-    if need.share == 0.0:
-        return 1.0  # by no operator, but maybe by something else
+    if need.share == 0.0:  # by no operator; without a gradient, maybe by something else
+        return 0.0 if call.has_node else 1.0
     if call.name == "mkldnn_rnn_layer":
         return need.share if call.is_reverse else 1.0
     rank = max((len(each.shape) for each in call.outputs), default=0)
@@ -98,19 +94,3 @@ def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
         return 1.0  # the block before needs other changes than to select first
     is_rowwise = call.name in PRODUCTS or call.is_pointwise or call.name.endswith("softmax")
     return need.share if is_rowwise else 1.0
-
-
-def sorted_for_few(steps: Steps) -> list[Observed]:
-    """Sorted values, and permutations, of which few are read."""
-    known, found_needs = _known(steps)
-    read = {
-        id(call): need.share
-        for call, need in found_needs
-        if call.name in _SORTS and 0.0 < need.share <= _MOST_SORTED
-    }
-    found = [call for call, _ in found_needs if id(call) in read]
-
-    def amount(calls: Sequence[Call]) -> float:
-        return max(read[id(call)] for call in calls)
-
-    return noted("sorted for few", known, found, amount=amount)

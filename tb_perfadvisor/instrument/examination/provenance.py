@@ -1,0 +1,156 @@
+"""Where the content of tensors comes from: which operators made it, of which parameters and inputs.
+
+Content gets a number. Two tensors with the same number hold the same, because the same operators
+made them of the same; what they hold is not compared, for a program may get equal batches by
+chance, or while it is tested. What belongs to the program goes by the storages of its modules:
+parameters, buffers, and tensors that are plain attributes. Any other tensor from outside is an
+input, whether or not it changes, and so is what operators draw at random.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_OVERWRITING: Final = frozenset({"zero_", "fill_", "copy_"})
+"""Operators whose result does not depend on what their target held."""
+_MOST_COPIED_BYTES: Final = 256 << 20
+"""Of a tensor with gaps, which has to be copied to add it up."""
+
+_DEPTH: Final = 3
+_MOST_PARTS: Final = 1_000
+"""How far into the attributes of modules tensors are looked for."""
+
+
+class Source(NamedTuple):
+    """What the content of a tensor follows from."""
+
+    number: int
+    """Equal for equal content."""
+    origins: frozenset[int] | None
+    """The storages of modules that it depends on, besides constants; None if it also depends on
+    inputs or random numbers, or if that is unknown."""
+
+
+class Provenance:
+    """Follows storages and their content from operator to operator."""
+
+    def __init__(self) -> None:
+        """Note what modules hold; nothing is computed yet."""
+        self._numbers: dict[int, int] = {}
+        self._references: list[StorageWeakRef] = []
+        self._sources: dict[int, Source] = {}
+        self._unknown = 0
+        self._of_modules = {self.storage(each) for each in _held_by_modules()}
+
+    def storage(self, tensor: Tensor) -> int:
+        """A number for the memory that a tensor shares with its views.
+
+        Memory that is freed and used again gets another number. Tensors without a storage, such as
+        sparse ones, get a negative number each time.
+        """
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError, ValueError):
+            return -self._next_unknown()
+        # While it is referred to, no other storage gets the same address.
+        address = int(storage._cdata)
+        if address not in self._numbers:
+            self._numbers[address] = len(self._references)
+            self._references.append(StorageWeakRef(storage))
+        return self._numbers[address]
+
+    def freed(self) -> frozenset[int]:
+        """The storages that the program does not hold any longer."""
+        return frozenset(n for n, each in enumerate(self._references) if each.expired())
+
+    def source(self, tensor: Tensor) -> Source:
+        """What the present content of a tensor follows from."""
+        storage = self.storage(tensor)
+        known = self._sources.get(storage)
+        if known is None:
+            is_held = storage in self._of_modules or isinstance(tensor, nn.Parameter)
+            known = Source(hash(("outside", storage)), frozenset({storage}) if is_held else None)
+        if storage < 0:
+            return known
+        part = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+        return Source(hash((known.number, part)), known.origins)
+
+    def made(
+        self,
+        operator: object,
+        inputs: Sequence[Source],
+        written: Iterable[Tensor],
+        results: Iterable[Tensor],
+        *,
+        is_random: bool,
+    ) -> Source:
+        """Note what an operator has computed.
+
+        Args:
+            operator: Its name and its arguments that are no tensors.
+            inputs: What it read, as before the call.
+            written: Inputs that it changed.
+            results: What it returned.
+            is_random: Whether it drew random numbers.
+
+        Returns:
+            What its results follow from.
+        """
+        origins: frozenset[int] | None = frozenset()
+        for each in inputs:
+            origins = None if origins is None or each.origins is None else origins | each.origins
+        number = hash((operator, tuple(each.number for each in inputs)))
+        if is_random:
+            number, origins = hash(("random", self._next_unknown())), None
+        for place, tensor in enumerate((*written, *results)):
+            self._sources[self.storage(tensor)] = Source(hash((number, place)), origins)
+        return Source(number, origins)
+
+    def _next_unknown(self) -> int:
+        self._unknown += 1
+        return self._unknown
+
+
+def overwrites(name: str, tensor: Tensor) -> bool:
+    """Whether an operator replaces all of the storage of a tensor that it writes."""
+    size_bytes = tensor.numel() * tensor.element_size()
+    return name in _OVERWRITING and size_bytes == tensor.untyped_storage().nbytes()
+
+
+def checksum(tensor: Tensor) -> int | None:
+    """A sum of what a tensor holds, for what its provenance cannot tell; None if that costs much.
+
+    Kernels of the program's own and NumPy may write to memory without an operator.
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if not plain.is_contiguous() and plain.numel() * plain.element_size() > _MOST_COPIED_BYTES:
+        return None
+    content = plain.contiguous().reshape(-1)
+    content = content.as_strided(content.shape, (1,))  # a single number may have another stride
+    content = content.view(torch.uint8)
+    is_whole = content.numel() % 8 == 0 and content.data_ptr() % 8 == 0
+    return int((content.view(torch.int64) if is_whole else content).sum(dtype=torch.int64))
+
+
+def _held_by_modules() -> Iterator[Tensor]:
+    for each in gc.get_objects():
+        # Asking an object itself for its class may run code of the program.
+        if issubclass(type(each), nn.Module):
+            yield from _tensors_in(vars(each), _DEPTH)
+
+
+def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:
+    """Tensors in attributes, and in plain dictionaries, lists and tuples there."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth:
+        parts = dict.values(value) if isinstance(value, dict) else ()
+        parts = value if type(value) in (list, tuple) else parts
+        for each in list(parts)[:_MOST_PARTS]:
+            yield from _tensors_in(each, depth - 1)

@@ -1,0 +1,373 @@
+"""Sees each operator of a step, with what matters about its inputs and outputs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tag, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tb_perfadvisor.instrument.examination.calls import (
+    LOSSES,
+    MASKING,
+    PRODUCTS,
+    Call,
+    Operand,
+    Place,
+)
+from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
+from tb_perfadvisor.instrument.examination.provenance import (
+    Provenance,
+    Source,
+    checksum,
+    overwrites,
+)
+from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
+from tb_perfadvisor.machine.facts import FailedLook, Look
+
+MOST_CALLS: Final = 200_000
+"""Of all steps that are looked at. What follows is not seen."""
+_MOST_READ_BYTES: Final = 4 << 30
+_MOST_READ_BYTES_ON_DEVICE: Final = 64 << 30
+"""Checksums run at about the speed of memory: reading so much takes a second or less."""
+_MOST_TOKENS: Final = 1 << 20
+_LEAST_SAMPLED: Final = dict.fromkeys(PRODUCTS, 10_000) | dict.fromkeys(MASKING, 16)
+"""Smaller inputs are not worth looking for zeros: their products take microseconds."""
+_SAMPLE: Final = 4096
+"""Elements that tell a share to about a hundredth."""
+_OPTIMIZERS: Final = tuple(
+    f"{os.sep}{Path(*folders)}{os.sep}"
+    for folders in (
+        ("torch", "optim"),
+        ("keras", "src", "optimizers"),
+        ("keras", "src", "backend", "torch", "optimizers"),
+    )
+)
+_LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
+_RECURRENT: Final = str(Path("torch", "nn", "modules", "rnn.py"))
+_CHECKPOINTS: Final = str(Path("torch", "utils", "checkpoint.py"))
+_CALLING_NOTHING: Final = frozenset({"AddBackward0", "CloneBackward0", "AliasBackward0"})
+"""Nodes of the backward pass that hand on a gradient as it is, so that no operator shows them."""
+
+_T = TypeVar("_T")
+
+
+class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+    """While it is on the stack of modes, remembers every operator of its thread."""
+
+    def __init__(self) -> None:
+        """Nothing is seen yet."""
+        super().__init__()
+        self.calls: list[Call] = []
+        self.is_on = True
+        self.failed: dict[Look, FailedLook] = {}
+        """What cannot be looked for, and why. The rest goes on."""
+        self.provenance = Provenance()
+        self._chance = np.random.default_rng(0)
+        self._has_device = torch.cuda.is_initialized()
+        self._clock = DeviceClock() if self._has_device else HostClock()
+        self._bytes_left = _MOST_READ_BYTES_ON_DEVICE if self._has_device else _MOST_READ_BYTES
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operator, and remember it."""
+        given = kwargs or {}
+        if not self.is_on or len(self.calls) >= MOST_CALLS or func.namespace == "profiler":
+            return func(*args, **given)
+        if self._has_device and torch.cuda.is_current_stream_capturing():
+            # A graph that is captured must not wait for anything.
+            self._stop("the program captured a CUDA graph")
+            return func(*args, **given)
+        seen = None
+        try:
+            seen = self._before(func, args, given)
+            self._clock.begin()
+        except Exception as error:  # the program must run as without it
+            self._stop(error)
+        result = func(*args, **given)
+        if self.is_on and seen is not None:
+            try:
+                self._after(seen, result)
+            except Exception as error:
+                self._stop(error)
+        return result
+
+    def attempt(self, look: Look, find: Callable[[], _T], otherwise: _T) -> _T:
+        """What is found for a look; if it fails, other looks go on without it."""
+        if look not in self.failed:
+            try:
+                return find()
+            except Exception as error:
+                self.failed[look] = FailedLook.of(look, error)
+        return otherwise
+
+    def _stop(self, why: Exception | str) -> None:
+        self.is_on = False
+        self.failed["operators"] = FailedLook.of("operators", why)
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> _Begun:
+        name = func.overloadpacket.__name__
+        name = name if func.namespace == "aten" else f"{func.namespace}::{name}"
+        node = torch._C._current_autograd_node()
+        place, kind, in_layer = _place(sys._getframe(2))
+        tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+        # A backward pass that tracks gradients is computed with, like a forward pass.
+        is_forward = kind == "forward" and (node is None or torch.is_grad_enabled())
+        reads = is_forward and not func.is_view
+        leaf: int | None = None
+        leads_to: tuple[tuple[str, int], ...] = ()
+        made = torch._C._autograd._get_sequence_nr() - 1
+        if node is not None:
+            kind = "backward"
+            variable = getattr(node, "variable", None)
+            leaf = self.provenance.storage(variable) if variable is not None else None
+            leads_to = () if leaf is not None else self._next(node)
+        schema = _schema(func)
+        written = schema.written(args, kwargs)
+        facts = {
+            "name": name,
+            "place": place,
+            "inputs": tuple(self._operand(each, reads, name) for each in tensors),
+            "writes": frozenset(self.provenance.storage(each) for each in written),
+            "numbers": tuple(each for each in args if not isinstance(each, Tensor | list | tuple)),
+            "lists": tuple(tuple(each) for each in args if _is_numbers(each)),
+            "kind": kind,
+            "tracks_gradients": torch.is_grad_enabled(),
+            "is_view": bool(func.is_view),
+            "is_random": schema.is_random(args, kwargs),
+            "sequence": made if node is None else _number(node),
+            "made": made,
+            "leads_to": leads_to,
+            "leaf": leaf,
+            "tokens": self.attempt("padding", lambda: _tokens(name, tensors), None),
+            "in_recurrent_layer": in_layer,
+            "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
+            "is_recomputed": node is not None and reads and _is_recomputed(sys._getframe(2)),
+            "is_pointwise": Tag.pointwise in func.tags,
+            "counted": self.attempt("unread results", lambda: _counted(name, args), None),
+        }
+        nothing: tuple[Source, ...] = ()
+        sources = self.attempt(
+            "repeated results", lambda: self._sources(name, tensors, written, schema), nothing
+        )
+        on_device = any(each.is_cuda for each in tensors)
+        return _Begun(facts, (str(func), _form((args, kwargs))), sources, written, reads, on_device)
+
+    def _after(self, begun: _Begun, result: Any) -> None:
+        took = self._clock.end()
+        facts, results = begun.facts, [*_tensors((result,))]
+        tracks = facts["tracks_gradients"] and any(each.has_gradient for each in facts["inputs"])
+        outputs = tuple(
+            Operand(
+                self.provenance.storage(each),
+                tuple(each.shape),
+                tracks and (each.is_floating_point() or each.is_complex()),
+            )
+            for each in results
+        )
+        source, total = _UNKNOWN, None
+        if not facts["is_view"]:
+            # A result in the memory of an input is that input.
+            read = {each.storage for each in facts["inputs"]}
+            new = [r for r, o in zip(results, outputs, strict=True) if o.storage not in read]
+            source = self.attempt(
+                "repeated results", lambda: self._made(begun, new, facts["is_random"]), _UNKNOWN
+            )
+            if begun.reads and not (facts["writes"] or facts["is_random"]):
+                total = self.attempt("repeated results", lambda: self._checksum(new), None)
+        on_device = begun.on_device or any(each.is_cuda for each in results)
+        self.calls.append(
+            Call(
+                ns=took.host_ns,
+                device_ns=took.device_ns if on_device else 0,
+                outputs=outputs,
+                content=source.number,
+                origins=source.origins,
+                checksum=total,
+                **facts,
+            )
+        )
+
+    def _sources(
+        self, name: str, tensors: Sequence[Tensor], written: Sequence[Tensor], schema: _Schema
+    ) -> tuple[Source, ...]:
+        """Where what an operator reads comes from."""
+        replaced = {id(each) for each in written if schema.is_out or overwrites(name, each)}
+        return tuple(self.provenance.source(each) for each in tensors if id(each) not in replaced)
+
+    def _made(self, begun: _Begun, new: Sequence[Tensor], is_random: bool) -> Source:
+        return self.provenance.made(
+            begun.operator, begun.sources, begun.written, new, is_random=is_random
+        )
+
+    def _checksum(self, results: Sequence[Tensor]) -> int | None:
+        self._bytes_left -= sum(each.numel() * each.element_size() for each in results)
+        if self._bytes_left < 0 or not results:
+            return None
+        sums = [checksum(each) for each in results]
+        return None if None in sums else hash(tuple(sums))
+
+    def _operand(self, tensor: Tensor, reads: bool, name: str) -> Operand:
+        zeros = None
+        least = _LEAST_SAMPLED.get(name)
+        is_sampled = reads and least is not None and tensor.numel() >= least
+        if is_sampled and not tensor.requires_grad and tensor.layout is torch.strided:
+            zeros = self.attempt("zeros", lambda: self._share_of_zeros(tensor), None)
+        storage, shape = self.provenance.storage(tensor), tuple(tensor.shape)
+        return Operand(storage, shape, tensor.requires_grad, zeros)
+
+    def _share_of_zeros(self, tensor: Tensor) -> float:
+        places = [self._chance.integers(0, size, _SAMPLE) for size in tensor.shape]
+        drawn = tensor.detach()[tuple(torch.from_numpy(p).to(tensor.device) for p in places)]
+        return float((drawn == 0).double().mean())
+
+    def _next(self, node: Any) -> tuple[tuple[str, int], ...]:
+        """The nodes and parameters that a node of the backward pass hands gradients on to."""
+        found: list[tuple[str, int]] = []
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if variable is not None:
+                found.append(("leaf", self.provenance.storage(variable)))
+            elif following is not None and following.name() in _CALLING_NOTHING:
+                found += self._next(following)
+            elif following is not None:
+                found.append(("node", _number(following)))
+        return tuple(dict.fromkeys(found))
+
+
+class _Begun(NamedTuple):
+    """A call before it returns."""
+
+    facts: dict[str, Any]
+    operator: tuple[str, object]
+    sources: tuple[Source, ...]
+    written: list[Tensor]
+    reads: bool
+    on_device: bool
+
+
+_UNKNOWN: Final = Source(0, None)
+
+
+class _Schema(Struct, frozen=True):
+    """What an operator's signature tells of its arguments."""
+
+    names: tuple[str, ...]
+    writes: frozenset[str]
+    is_out: bool
+    """Whether it writes only to results that it was given."""
+    is_seeded: bool
+    dropout_by_default: object
+
+    def written(self, args: Any, kwargs: Any) -> list[Tensor]:
+        """The tensors that it changes."""
+        if not self.writes:
+            return []
+        given = (*zip(self.names, args, strict=False), *kwargs.items())
+        return [*_tensors(tuple(value for name, value in given if name in self.writes))]
+
+    def is_random(self, args: Any, kwargs: Any) -> bool:
+        """Whether it draws random numbers. Attention does if it drops some of them."""
+        if not self.is_seeded or "dropout_p" not in self.names:
+            return self.is_seeded
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        return bool(given.get("dropout_p", self.dropout_by_default))
+
+
+@cache
+def _schema(func: Any) -> _Schema:
+    arguments = func._schema.arguments
+    written = [each for each in arguments if each.alias_info and each.alias_info.is_write]
+    dropout = next((each.default_value for each in arguments if each.name == "dropout_p"), None)
+    return _Schema(
+        names=tuple(each.name for each in arguments),
+        writes=frozenset(each.name for each in written),
+        is_out=bool(written) and all(each.kwarg_only for each in written),
+        is_seeded=Tag.nondeterministic_seeded in func.tags,
+        dropout_by_default=dropout,
+    )
+
+
+_shown = cache(shown_path)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _form(value: Any) -> object:
+    """Arguments as text, with the places of tensors."""
+    if isinstance(value, Tensor):
+        return "tensor"
+    if isinstance(value, list | tuple):
+        return tuple(_form(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, _form(each)) for name, each in value.items())
+    return repr(value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and not any(isinstance(each, Tensor) for each in value)
+
+
+def _counted(name: str, args: Any) -> float | None:
+    """The share of targets that count in a loss, if it is one."""
+    if name not in LOSSES or len(args) < 5 or not args[1].numel():
+        return None
+    return float((args[1] != args[4]).double().mean())
+
+
+def _tokens(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
+    """What an embedding of sequences looks up."""
+    if name != "embedding" or len(tensors) < 2:
+        return None
+    tokens = tensors[1]
+    if tokens.is_floating_point() or tokens.dim() != 2 or tokens.numel() > _MOST_TOKENS:
+        return None
+    rows: NDArray[np.int64] = tokens.detach().cpu().numpy().astype(np.int64, copy=True)
+    return rows
+
+
+def _number(node: Any) -> int:
+    number = getattr(node, "_sequence_nr", None)
+    return int(number()) if number is not None else -1
+
+
+def _place(frame: Any) -> tuple[Place | None, str, bool]:
+    """The user's line that is under way, whose work it is, and whether a recurrent layer's."""
+    kind, in_layer = "forward", False
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if kind == "forward" and any(folder in name for folder in _OPTIMIZERS):
+            kind = "update"
+        elif kind == "forward" and _LOADERS in name:
+            kind = "input"
+        if name.endswith(_RECURRENT) and code.co_name == "forward":
+            in_layer |= not type(frame.f_locals.get("self")).__name__.endswith("Cell")
+        if is_user_file(name):
+            function = "" if code.co_name == "<module>" else code.co_name
+            return (_shown(name), frame.f_lineno or 1, function), kind, in_layer
+        frame = frame.f_back
+    return None, kind, in_layer
+
+
+def _is_recomputed(frame: Any) -> bool:
+    """Whether checkpointing asked for a call of the backward pass."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_CHECKPOINTS):
+            return True
+        frame = frame.f_back
+    return False

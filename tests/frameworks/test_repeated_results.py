@@ -1,0 +1,205 @@
+"""What small PyTorch programs compute again, and what only looks so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from tests.support.examined_steps import Step, look, training  # noqa: E402
+
+ALWAYS = "same in every step"
+
+
+def operators(step: Step, kind: str = ALWAYS, steps: int = 4) -> set[str]:
+    return {each.operator for each in look(step, kind, steps)}  # type: ignore[arg-type]
+
+
+class Positions(nn.Module):
+    """Adds waves to a sequence, made of a buffer in each step, or once."""
+
+    def __init__(self, is_fixed: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        rates = torch.exp(torch.arange(0, 64, 2) * (-math.log(1e4) / 64))
+        self.register_buffer("rates", rates)
+        self.register_buffer("waves", self.made() if is_fixed else None)
+
+    def made(self) -> torch.Tensor:
+        at = torch.arange(2048)[:, None] * self.rates
+        return torch.cat([at.sin(), at.cos()], 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x + (self.made() if self.waves is None else self.waves))
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_positions_from_a_buffer(is_fixed: bool) -> None:
+    model = Positions(is_fixed)
+    step = training(model, lambda: model(torch.randn(2048, 64)).square().mean())
+    assert bool(operators(step)) is not is_fixed
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_mask_of_constants(is_fixed: bool) -> None:
+    layer = nn.Linear(32, 32)
+    kept = torch.ones(512, 512).tril().log()
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(512, 32)
+        mask = kept if is_fixed else torch.ones(512, 512).tril().log()
+        return ((x @ layer(x).t()) + mask).softmax(-1).square().mean()
+
+    assert bool(operators(training(layer, loss))) is not is_fixed
+
+
+@pytest.mark.parametrize("what", ["constants", "inputs", "the same input"])
+def test_features_of_frozen_parameters(what: str) -> None:
+    body, head = nn.Linear(256, 256).requires_grad_(False), nn.Linear(256, 4)
+    batch = torch.randn(256, 256)
+
+    def loss() -> torch.Tensor:
+        x = torch.eye(256) if what == "constants" else batch
+        x = torch.randn(256, 256) if what == "inputs" else x
+        return head(body(x)).square().mean()
+
+    # A program that trains on one batch only tries itself.
+    assert ("aten::addmm" in operators(training(head, loss))) is (what == "constants")
+
+
+class Packed(nn.Linear):
+    """Its weight is unpacked in each call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.weight * 0.5 + 1.0).t() + self.bias
+
+
+@pytest.mark.parametrize("way", ["inference", "training", "accumulation", "frozen"])
+def test_a_weight_that_is_unpacked_in_each_call(way: str) -> None:
+    layer, head, x = Packed(400, 400), nn.Linear(400, 1), torch.randn(4, 400)
+    if way == "inference":  # the input never changes, and yet is one
+
+        def step() -> None:
+            with torch.no_grad():
+                head(layer(x))
+
+    elif way == "frozen":
+        layer.requires_grad_(False)
+        step = training(head, lambda: head(layer(x)).mean())
+    else:
+        both, parts = nn.ModuleList((layer, head)), 4 if way == "accumulation" else 1
+        optimizer = torch.optim.SGD(both.parameters(), 0.01)
+
+        def step() -> None:
+            for _ in range(parts):
+                head(layer(torch.randn(4, 400))).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    # Between updates it is the same, after the next one it is not.
+    assert bool(operators(step)) is (way in ("inference", "frozen"))
+    assert ("aten::mul" in operators(step, "same twice")) is (way == "accumulation")
+
+
+def test_parameters_change_also_if_no_update_is_seen() -> None:
+    layer = Packed(400, 400)
+
+    def step() -> None:  # steps that end with gradients; the update comes after many of them
+        layer(torch.randn(4, 400)).mean().backward()
+
+    assert operators(step) == set()
+
+
+@pytest.mark.parametrize("way", ["buffer", "kernel", "random", "numbers", "NumPy"])
+def test_what_changes_is_not_the_same(way: str) -> None:
+    layer = nn.Linear(300, 300)
+    layer.register_buffer("state", torch.ones(300, 300))
+    outside = torch.ones(300, 300).numpy()
+    count = [0]
+
+    def step() -> None:
+        count[0] += 1
+        x = torch.randn(300, 300)
+        with torch.no_grad():
+            made = layer.state
+            if way == "buffer":
+                layer.state.add_(1)
+            elif way == "kernel":  # which writes to memory without an operator
+                made = torch.zeros(300, 300)
+                made.numpy()[:] = count[0]
+            elif way == "random":
+                made = torch.rand(300, 300)
+            elif way == "numbers":
+                made = made * count[0]
+            else:
+                outside[:] = count[0]
+                made = torch.from_numpy(outside)
+            layer(x + made.exp().log())
+
+    assert operators(step).isdisjoint({"aten::exp", "aten::log", "aten::mul"})
+
+
+def test_a_program_without_input_is_only_measured() -> None:
+    layer = nn.Linear(300, 300)
+
+    def step() -> None:
+        with torch.no_grad():
+            layer(torch.ones(300, 300))
+
+    assert operators(step) == set()
+    assert operators(lambda: [step() for _ in range(3)], "same twice") == set()
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_second_forward_pass_for_a_metric(is_fixed: bool) -> None:
+    layer = nn.Linear(128, 128)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(256, 128)
+        y = layer(x)
+        (y if is_fixed else layer(x)).argmax(1)
+        return y.square().mean()
+
+    found = operators(training(layer, loss), "same twice")
+    assert ("aten::addmm" in found) is not is_fixed
+
+
+def test_the_backward_pass_of_what_is_computed_twice() -> None:
+    layer = nn.Linear(256, 256)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(512, 256)
+        return layer(x).square().mean() + layer(x).abs().mean()
+
+    found = look(training(layer, loss), "same twice")
+    assert found[0].calls >= 2  # the product, and its gradient
+
+
+@pytest.mark.parametrize("what", ["dropout", "equal batches", "state", "checkpoints", "columns"])
+def test_what_is_not_computed_twice(what: str) -> None:
+    layer, drop = nn.Linear(128, 128), nn.Dropout(0.5)
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(256, 128)
+        if what == "dropout":
+            return layer(drop(x)).mean() + layer(drop(x)).mean()
+        if what == "equal batches":  # by chance, or to try the program
+            other = torch.tensor(x.tolist())
+            return layer(x).mean() + layer(other).mean()
+        if what == "state":
+            with torch.no_grad():
+                layer(x)
+            x.add_(1)
+            return layer(x).mean()
+        if what == "columns":
+            index = torch.arange(128)
+            square = x[:128]
+            return layer(square[index]).mean() + layer(square[:, index]).mean()
+        return checkpoint(layer, x, use_reentrant=False).square().mean()
+
+    assert "aten::addmm" not in operators(training(layer, loss), "same twice")
