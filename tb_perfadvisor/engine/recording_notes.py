@@ -40,6 +40,17 @@ RECORDING_SHARE = 0.05
 LOADED_SHARE = 0.1
 """Interrupts, agents and desktops take a few percent of the cores of an idle machine."""
 
+_LOOKS: dict[str, str] = {
+    "operators": "at what operators read and write",
+    "repeated results": "for results that are computed again",
+    "unread results": "for results that nothing reads",
+    "independent calls": "for calls that do not need each other",
+    "zeros": "for products with zeros",
+    "padding": "for padding",
+    "dropped gradients": "for gradients that no update uses",
+}
+"""What the steps are searched for."""
+
 
 def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
     """What limits the analysis because of when and how the profile was recorded.
@@ -62,6 +73,7 @@ def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
         *_on_overhead(signals),
         *_on_unseen_input(signals),
         *_on_load(signals),
+        *_on_failed_looks(signals),
     ]
 
 
@@ -305,4 +317,19 @@ def _on_load(signals: Signals) -> list[Note]:
             "machine, and their findings may be of that load.",
             "Record again while nothing else runs, or give the program cores of its own.",
         )
+    ]
+
+
+def _on_failed_looks(signals: Signals) -> list[Note]:
+    """What `perfadvisor run` could not look for in the tensors of the steps."""
+    examined = signals.trace.facts.examined
+    return [
+        Note(
+            "failed-look",
+            "warning",
+            f"In the tensors of a few steps, `perfadvisor run` could not look {_LOOKS[each.look]}: "
+            f"{each.why}. What that would have shown is missing here.",
+        )
+        for each in (examined.failed if examined is not None else ())
+        if each.look in _LOOKS
     ]

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle, sampled_functions
 from tb_perfadvisor.rules.evidence.instance import instance_of
 from tb_perfadvisor.rules.finding import Finding, Table
-from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
+from tb_perfadvisor.signals import Missing, Need, Signals, why_missing, why_not_looked
 from tb_perfadvisor.signals.workload.workload import fitting, workload
 
 
@@ -50,6 +50,8 @@ def missing_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Missing, ...]
     if rule.suffices is not None and why_missing(signals, rule.suffices) is None:
         return ()
     answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
+    if rule.look is not None:
+        answers.append(why_not_looked(signals, rule.look))
     return tuple(answer for answer in answers if answer is not None)
 
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, overload
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.machine.facts import Look
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.entries import HEADINGS, page
 from tb_perfadvisor.rules.finding import Finding
@@ -69,6 +70,9 @@ class Rule(ABC):
     category: ClassVar[Category]
     needs: ClassVar[tuple[Need, ...]] = ()
     """Signals without which the rule is not applicable."""
+    look: ClassVar[Look | None] = None
+    """What it reads of the tensors of some steps; where the recorder could not look for that, the
+    rule is not applicable."""
     suffices: ClassVar[Need | None] = None
     """A signal that makes the rule applicable where some of `needs` are missing. Then `check` asks
     `meets_needs`."""

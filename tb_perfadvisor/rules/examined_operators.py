@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
@@ -13,7 +13,11 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Basis, Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, single, total_ns
+
+_BACKWARD: Final = "autograd::engine::evaluate_function"
 
 Parts = tuple[float, float, float]
 """The parts of an operator's time that a change saves: at least, as expected, and at most."""
@@ -51,8 +55,7 @@ class ExaminedOperators(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding if the operators would save a good part of the step."""
-        examined = signals.trace.facts.examined
-        found = examined.all_of(*self.kinds) if examined is not None else ()
+        found = occurring(signals, *self.kinds)
         if not found:
             return
         work_ns = total_ns(examined_work(signals))
@@ -74,6 +77,24 @@ class ExaminedOperators(Rule):
     def chosen(self, costliest: Observed) -> tuple[str, ...]:
         """The changes that help with the costliest of the observations."""
         return self.changes
+
+
+def occurring(signals: Signals, *kinds: ObservedKind) -> tuple[Observed, ...]:
+    """What was found of operators that run in this recording, too, the costliest first.
+
+    One program's recordings may show its training, and its evaluation.
+    """
+    trace, examined = signals.trace, signals.trace.facts.examined
+    names = distinct(trace.events.name[trace.rows(EventKind.OPERATOR)]).tolist()
+    recorded = {trace.strings[name] for name in names}
+    has_backward = any(name.startswith(_BACKWARD) for name in recorded)
+    return tuple(
+        each
+        for each in (examined.all_of(*kinds) if examined is not None else ())
+        # A look at TensorFlow names functions.
+        if each.operator in recorded or not each.operator.startswith("aten::")
+        if has_backward or each.kind != "dropped gradients"
+    )
 
 
 def examined_work(signals: Signals) -> Intervals:

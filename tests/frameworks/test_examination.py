@@ -11,9 +11,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from tb_perfadvisor.instrument.examination import findings, watching  # noqa: E402
 from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
 from tb_perfadvisor.instrument.examination.watching import Watching  # noqa: E402
-from tests.support.examined_steps import look, training  # noqa: E402
+from tb_perfadvisor.machine.facts import Examined, FailedLook  # noqa: E402
+from tests.support.examined_steps import Step, look, training  # noqa: E402
 
 OF_LOSS = ("aten::addmm", "aten::pow", "aten::mean")
 """The squares of what a layer returns: which of them takes longest depends on the machine."""
@@ -278,3 +280,85 @@ def test_a_look_that_began_outside_of_inference_mode_ends_within() -> None:
     assert torch.ones(2).sum() == 2
     assert examiner.found is not None
     assert torch.inference_mode.__exit__ is before
+
+
+def examined_by(examiner: Examiner, step: Step) -> Examined:
+    """What is found in four steps, as a recorder calls it."""
+    step()
+    examiner.begin(4)
+    while examiner.is_running:
+        step()
+        examiner.step()
+    assert examiner.found is not None
+    return examiner.found
+
+
+def sixteen_bits(way: str) -> Step:
+    """Logits of all places, of which the last is read, and padding; in bfloat16."""
+    table, head = nn.Embedding(100, 64), nn.Linear(64, 500)
+    model = nn.ModuleList((table, head))
+    if way == "plain":
+        model.to(torch.bfloat16)
+    features = torch.randn(64, 64).to(torch.bfloat16)
+
+    def loss() -> torch.Tensor:
+        ids = torch.randint(1, 100, (64, 32))
+        ids[:, 16:] = 0
+        where = torch.get_default_device().type
+        with torch.autocast(where, torch.bfloat16, enabled=way == "autocast"):
+            logits = head(table(ids) + features[:, None].to(table.weight.dtype))[:, -1]
+            # A product of inputs alone: what has no gradient is looked at more closely.
+            mixed = features @ features.t()
+        return logits.float().square().mean() + mixed.float().mean()
+
+    return training(model, loss)
+
+
+@pytest.mark.parametrize("way", ["plain", "autocast"])
+def test_programs_in_sixteen_bits_are_looked_at(way: str) -> None:
+    found = examined_by(Examiner(), sixteen_bits(way))
+    assert found.failed == ()
+    assert found.steps == 4
+    assert {"unused", "padding"} <= {each.kind for each in found.observed}
+    (unread,) = [each for each in found.all_of("unused") if "(64, 500)" in each.shapes]
+    assert unread.amount == pytest.approx(1 / 32)
+
+
+def broken(*_: object, **__: object) -> None:
+    raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+WHY = "TypeError: Got unsupported ScalarType BFloat16"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "look"),
+    [
+        (watching, "_tokens", "padding"),  # while the program runs
+        (watching, "checksum", "repeated results"),
+        (findings, "independent", "independent calls"),  # afterwards
+    ],
+)
+def test_a_look_that_fails_ends_no_other(
+    module: object, name: str, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, broken)
+    found = examined_by(Examiner(), sixteen_bits("plain"))
+    assert found.failed == (FailedLook(look, WHY),)
+    assert found.all_of("unused")
+
+
+def test_operators_that_cannot_be_seen_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        layer = nn.Linear(8, 8)
+        step = training(layer, lambda: layer(torch.randn(4, 8)).square().mean())
+        examiner.begin(4)
+        return [step() for _ in range(4)]  # type: ignore[misc]
+
+    examiner = Examiner()
+    monkeypatch.setattr(watching, "_operator", broken)
+    seen = losses()
+    examiner.end()
+    assert examiner.found == Examined(0, 0.0, 0, failed=(FailedLook("operators", WHY),))
+    assert losses() == seen

@@ -177,3 +177,55 @@ def test_queries_keys_and_values_of_one_product_are_all_needed(is_unbound: bool)
         return mixed.square().mean()
 
     assert look(training(layer, loss), "unused") == ()
+
+
+class TwoHeads(nn.Module):
+    """Returns the results of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 128), nn.Linear(128, 10)
+        self.other = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 50))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.body(x).relu()
+        return self.head(hidden), self.other(hidden)
+
+
+@pytest.mark.parametrize("way", ["unread", "loss", "NumPy", "list", "later", "evaluation"])
+def test_a_head_that_nothing_reads(way: str) -> None:
+    model = TwoHeads()
+    kept = []
+
+    def loss() -> torch.Tensor:
+        first, second = model(torch.randn(256, 64))
+        if way == "loss":
+            return (first.mean() + second.mean()).square()
+        if way == "NumPy":
+            assert second.detach().numpy().shape == (256, 50)
+        if way == "list":
+            assert len(second.data.tolist()) == 256
+        if way == "later":
+            kept.append(second)
+        return first.square().mean()
+
+    def evaluation() -> None:
+        with torch.no_grad():
+            assert len(loss().numpy()[None]) == 1  # what NumPy reads, no operator shows
+
+    found = look(evaluation if way == "evaluation" else training(model, loss), "unused")
+    assert [each.amount for each in found] == ([0.0] if way == "unread" else [])
+    # 2 * 256 * 128 * (128 + 50) of 256 * (64 + 128) * 128 * 3 ... more than what it adds elsewhere
+    assert sum(each.share for each in found) > (0.2 if way == "unread" else -1)
+
+
+def test_gradients_that_the_program_gives_need_their_graph() -> None:
+    layer = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.01)
+
+    def step() -> None:
+        y = layer(torch.randn(128, 64)).relu()
+        y.backward(torch.ones(128, 64))  # reads no number of y
+        optimizer.step()
+
+    assert look(step, "unused") == ()

@@ -64,6 +64,21 @@ class Trainer:
 
 Trainer().train()
 """
+SIXTEEN_BITS = """
+import torch
+is_whole = {is_whole}
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 500))
+x = torch.randn(256, 64)
+if is_whole:
+    net, x = net.to(torch.bfloat16), x.to(torch.bfloat16)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(300):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=not is_whole):
+        y = net(x)
+    y[:8].float().square().mean().backward()
+    optimizer.step()
+"""
 KERAS = """
 import keras, numpy as np
 model = keras.Sequential([keras.layers.Dense(32), keras.layers.Dense(1)])
@@ -163,6 +178,19 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
     assert whole
     for report in whole:
         assert report.workload.mode == "training", report.workload
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_tensors_of_programs_in_sixteen_bits_are_looked_at(is_whole: bool, tmp_path: Path) -> None:
+    recorded(SIXTEEN_BITS.format(is_whole=is_whole), "torch", tmp_path)
+    for path in tmp_path.rglob("*.perfadvisor.json"):
+        examined = json.loads(path.read_bytes())["examined"]
+        assert examined["failed"] == []
+        # 8 of 256 rows are read.
+        assert 8 / 256 in [each["amount"] for each in examined["observed"]]
+    assert not [
+        n for report in analyze_all(tmp_path) for n in report.notes if n.id == "failed-look"
+    ]
 
 
 def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ def test_anonymized_facts_have_no_names_and_all_numbers(tmp_path: Path) -> None:
     loader = copy.program.all_made("loader")[0]
     assert (loader.name, loader.line) == ("DataLoader", 20)
     assert (loader.facts["num_workers"], loader.facts["batch_size"]) == (4, 64)
+    assert copy.examined is not None
+    assert copy.examined.observed[0].operator == "aten::addmm"
     # Alone, the file is anonymized, too.
     anonymize_file(tmp_path / f"a{SUFFIX}", tmp_path / f"c{SUFFIX}")
     assert "churn" not in (tmp_path / f"c{SUFFIX}").read_text().lower()

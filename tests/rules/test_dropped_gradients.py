@@ -19,3 +19,8 @@ def test_saves_the_time_of_the_nodes() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(DroppedGradients, program(observed("dropped gradients", 0.049))) == ()
     assert find(DroppedGradients, program(observed("dropped gradients", 0.051)))
+
+
+def test_a_recording_without_a_backward_pass_has_none() -> None:
+    found = observed("dropped gradients", 0.3)
+    assert find(DroppedGradients, program(found, trains=False)) == ()

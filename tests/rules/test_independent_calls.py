@@ -19,7 +19,7 @@ def heads(*found: Observed, count: int = 100, us: int = 100) -> Trace:
         builder.step(number, start, start + step_ns)
         for call in range(count):
             at = start + call * us * 1000
-            builder.operator("aten::bmm", at, at + 5_000, launches=False)
+            builder.operator("aten::mm", at, at + 5_000, launches=False)
     return replace(builder.build(), facts=Facts(examined=Examined(4, 0.04, count, observed=found)))
 
 
@@ -41,7 +41,7 @@ def test_operators_that_compute_gain_little() -> None:
     builder = TraceBuilder()
     for number in range(3):
         builder.step(number, ms(10 * number), ms(10 * number + 10))
-        builder.operator("aten::bmm", ms(10 * number), ms(10 * number + 10), launches=False)
+        builder.operator("aten::mm", ms(10 * number), ms(10 * number + 10), launches=False)
     facts = Facts(examined=Examined(4, 0.04, 30, observed=(observed("independent", 0.8, 16),)))
     assert find(IndependentCalls, replace(builder.build(), facts=facts)) == ()
 
@@ -55,7 +55,7 @@ def test_small_operators_take_no_longer_than_calling_them() -> None:
     builder = TraceBuilder()
     for number in range(3):
         builder.step(number, ms(10 * number), ms(10 * number + 10))
-        builder.operator("aten::bmm", ms(10 * number), ms(10 * number + 10), launches=False)
+        builder.operator("aten::mm", ms(10 * number), ms(10 * number + 10), launches=False)
     small = replace(observed("independent", 0.4, 16), elements=4096)
     facts = Facts(examined=Examined(4, 0.04, 30, observed=(small,)))
     (finding,) = find(IndependentCalls, replace(builder.build(), facts=facts))

@@ -25,5 +25,11 @@ def test_just_below_and_just_above_the_limit() -> None:
 
 def test_a_convolution_over_more_than_it_sees_gets_a_shorter_context() -> None:
     found = replace(observed("unused", 0.5, 0.1), operator="aten::convolution")
-    (finding,) = find(UnreadResults, program(found))
+    (finding,) = find(UnreadResults, program(found, operator="aten::convolution"))
     assert ["receptive field" in remedy.text for remedy in finding.remedies] == [True]
+
+
+def test_what_nothing_reads_is_left_out() -> None:
+    (finding,) = find(UnreadResults, program(observed("unused", 0.3, 0.0)))
+    assert "of whose results none is." in finding.summary
+    assert ["Leave out what nothing reads" in remedy.text for remedy in finding.remedies] == [True]

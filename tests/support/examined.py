@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.machine.facts import Examined, Facts, Observed, ObservedKind
+from tb_perfadvisor.machine.facts import Examined, Facts, FailedLook, Observed, ObservedKind
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import Trace
 
@@ -16,11 +16,23 @@ def observed(kind: ObservedKind, share: float, amount: float = 1.0) -> Observed:
     )
 
 
-def program(*found: Observed, step_ms: float = 10) -> Trace:
-    """Three steps on the CPU, each of them one product."""
+def program(
+    *found: Observed,
+    step_ms: float = 10,
+    operator: str = "aten::mm",
+    trains: bool = True,
+    failed: tuple[FailedLook, ...] = (),
+) -> Trace:
+    """Three steps on the CPU, each of them one product, and one of its gradient."""
     builder = TraceBuilder()
     for number in range(3):
         start, end = ms(number * step_ms), ms((number + 1) * step_ms)
+        middle = (start + end) // 2
         builder.step(number, start, end)
-        builder.operator("aten::mm", start, end, launches=False)
-    return replace(builder.build(), facts=Facts(examined=Examined(4, 0.04, 30, observed=found)))
+        builder.operator(operator, start, middle, launches=False)
+        if trains:
+            name = "autograd::engine::evaluate_function: MmBackward0"
+            builder.operator(name, middle, end, launches=False)
+        builder.operator(operator, middle, end, launches=False)
+    examined = Examined(4, 0.04, 30, observed=found, failed=failed)
+    return replace(builder.build(), facts=Facts(examined=examined))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tb_perfadvisor.machine.facts import (
+    Examined,
     Facts,
+    FailedLook,
     Load,
     Machine,
     Made,
+    Observed,
     Program,
     Recording,
     Threads,
@@ -38,6 +41,16 @@ FACTS = Facts(
             ),
             Made("step loop", "step", "acme/train_churn.py", 31, "fit_churn"),
         ),
+    ),
+    examined=Examined(
+        steps=4,
+        seconds=0.1,
+        calls=80,
+        observed=(
+            Observed("unused", "aten::addmm", "acme/churn.py", 12, 0.3, "score_churn"),
+            Observed("same twice", "churn_encoder", "acme/churn.py", 14, 0.2),
+        ),
+        failed=(FailedLook("padding", "KeyError: 'churn'"),),
     ),
     recording=Recording("run", is_rich=False, reason="periodic", first_step=20, step_ns=1e6),
 )

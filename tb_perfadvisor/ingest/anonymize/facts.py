@@ -41,12 +41,18 @@ def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
     examined = facts.examined
     if examined is not None:
         observed = tuple(_observed(each, names) for each in examined.observed)
-        examined = replace(examined, observed=observed)
+        failed = tuple(replace(each, why=names.marker(each.why)) for each in examined.failed)
+        examined = replace(examined, observed=observed, failed=failed)
     return msgspec.json.encode(replace(facts, program=program, lines=lines, examined=examined))
 
 
 def _observed(each: Observed, names: Names) -> Observed:
-    return replace(each, path=names.frame(each.path), function=names.marker(each.function))
+    return replace(
+        each,
+        operator=names.operator(each.operator),  # TensorFlow's may be a function of the user
+        path=names.frame(each.path),
+        function=names.marker(each.function),
+    )
 
 
 def _line(line: Line, names: Names) -> Line:

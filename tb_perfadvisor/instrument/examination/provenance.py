@@ -69,9 +69,8 @@ class Provenance:
         """The storages that the program does not hold any longer."""
         return frozenset(n for n, each in enumerate(self._references) if each.expired())
 
-    def source(self, tensor: Tensor) -> Source:
-        """What the present content of a tensor follows from."""
-        storage = self.storage(tensor)
+    def source(self, tensor: Tensor, storage: int) -> Source:
+        """What the present content of a tensor follows from; it lies in a storage."""
         known = self._sources.get(storage)
         if known is None:
             is_held = storage in self._of_modules or isinstance(tensor, nn.Parameter)
@@ -85,8 +84,7 @@ class Provenance:
         self,
         operator: object,
         inputs: Sequence[Source],
-        written: Iterable[Tensor],
-        results: Iterable[Tensor],
+        storages: Iterable[int],
         *,
         is_random: bool,
     ) -> Source:
@@ -95,8 +93,7 @@ class Provenance:
         Args:
             operator: Its name and its arguments that are no tensors.
             inputs: What it read, as before the call.
-            written: Inputs that it changed.
-            results: What it returned.
+            storages: Of what it changed, and of what it returned.
             is_random: Whether it drew random numbers.
 
         Returns:
@@ -108,8 +105,8 @@ class Provenance:
         number = hash((operator, tuple(each.number for each in inputs)))
         if is_random:
             number, origins = hash(("random", self._next_unknown())), None
-        for place, tensor in enumerate((*written, *results)):
-            self._sources[self.storage(tensor)] = Source(hash((number, place)), origins)
+        for place, storage in enumerate(storages):
+            self._sources[storage] = Source(hash((number, place)), origins)
         return Source(number, origins)
 
     def _next_unknown(self) -> int:

@@ -114,14 +114,14 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         self.failed["operators"] = FailedLook.of("operators", why)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> _Begun:
-        name = func.overloadpacket.__name__
-        name = name if func.namespace == "aten" else f"{func.namespace}::{name}"
+        operator = _operator(func)
         node = torch._C._current_autograd_node()
         place, kind, in_layer = _place(sys._getframe(2))
         tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+        storages = [self.provenance.storage(each) for each in tensors]
         # A backward pass that tracks gradients is computed with, like a forward pass.
         is_forward = kind == "forward" and (node is None or torch.is_grad_enabled())
-        reads = is_forward and not func.is_view
+        reads = is_forward and not operator.is_view
         leaf: int | None = None
         leads_to: tuple[tuple[str, int], ...] = ()
         made = torch._C._autograd._get_sequence_nr() - 1
@@ -130,36 +130,50 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             variable = getattr(node, "variable", None)
             leaf = self.provenance.storage(variable) if variable is not None else None
             leads_to = () if leaf is not None else self._next(node)
-        schema = _schema(func)
-        written = schema.written(args, kwargs)
+        written = operator.written(args, kwargs)
+        name = operator.name
         facts = {
             "name": name,
             "place": place,
-            "inputs": tuple(self._operand(each, reads, name) for each in tensors),
+            "inputs": tuple(
+                self._operand(tensor, storage, reads, name)
+                for tensor, storage in zip(tensors, storages, strict=True)
+            ),
             "writes": frozenset(self.provenance.storage(each) for each in written),
             "numbers": tuple(each for each in args if not isinstance(each, Tensor | list | tuple)),
             "lists": tuple(tuple(each) for each in args if _is_numbers(each)),
             "kind": kind,
             "tracks_gradients": torch.is_grad_enabled(),
-            "is_view": bool(func.is_view),
-            "is_random": schema.is_random(args, kwargs),
+            "is_view": operator.is_view,
+            "is_random": operator.is_random(args, kwargs),
             "sequence": made if node is None else _number(node),
             "made": made,
             "leads_to": leads_to,
             "leaf": leaf,
-            "tokens": self.attempt("padding", lambda: _tokens(name, tensors), None),
+            "tokens": self.attempt("padding", lambda: _tokens(tensors), None)
+            if name == "embedding"
+            else None,
             "in_recurrent_layer": in_layer,
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
             "is_recomputed": node is not None and reads and _is_recomputed(sys._getframe(2)),
-            "is_pointwise": Tag.pointwise in func.tags,
-            "counted": self.attempt("unread results", lambda: _counted(name, args), None),
+            "is_pointwise": operator.is_pointwise,
+            "counted": self.attempt("unread results", lambda: _counted(args), None)
+            if name in LOSSES
+            else None,
         }
-        nothing: tuple[Source, ...] = ()
-        sources = self.attempt(
-            "repeated results", lambda: self._sources(name, tensors, written, schema), nothing
-        )
+        sources: tuple[Source, ...] = ()
+        if not operator.is_view:
+            replaced = {id(t) for t in written if operator.is_out or overwrites(name, t)}
+            read = [
+                each for each in zip(tensors, storages, strict=True) if id(each[0]) not in replaced
+            ]
+            sources = self.attempt(
+                "repeated results",
+                lambda: tuple(self.provenance.source(*each) for each in read),
+                sources,
+            )
         on_device = any(each.is_cuda for each in tensors)
-        return _Begun(facts, (str(func), _form((args, kwargs))), sources, written, reads, on_device)
+        return _Begun(facts, (func, _form((args, kwargs))), sources, reads, on_device)
 
     def _after(self, begun: _Begun, result: Any) -> None:
         took = self._clock.end()
@@ -177,12 +191,19 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         if not facts["is_view"]:
             # A result in the memory of an input is that input.
             read = {each.storage for each in facts["inputs"]}
-            new = [r for r, o in zip(results, outputs, strict=True) if o.storage not in read]
+            new = [each.storage for each in outputs if each.storage not in read]
             source = self.attempt(
-                "repeated results", lambda: self._made(begun, new, facts["is_random"]), _UNKNOWN
+                "repeated results",
+                lambda: self.provenance.made(
+                    begun.operator,
+                    begun.sources,
+                    (*sorted(facts["writes"]), *new),
+                    is_random=facts["is_random"],
+                ),
+                _UNKNOWN,
             )
-            if begun.reads and not (facts["writes"] or facts["is_random"]):
-                total = self.attempt("repeated results", lambda: self._checksum(new), None)
+            if begun.reads and new and not (facts["writes"] or facts["is_random"]):
+                total = self.attempt("repeated results", lambda: self._checksum(results), None)
         on_device = begun.on_device or any(each.is_cuda for each in results)
         self.calls.append(
             Call(
@@ -196,18 +217,6 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             )
         )
 
-    def _sources(
-        self, name: str, tensors: Sequence[Tensor], written: Sequence[Tensor], schema: _Schema
-    ) -> tuple[Source, ...]:
-        """Where what an operator reads comes from."""
-        replaced = {id(each) for each in written if schema.is_out or overwrites(name, each)}
-        return tuple(self.provenance.source(each) for each in tensors if id(each) not in replaced)
-
-    def _made(self, begun: _Begun, new: Sequence[Tensor], is_random: bool) -> Source:
-        return self.provenance.made(
-            begun.operator, begun.sources, begun.written, new, is_random=is_random
-        )
-
     def _checksum(self, results: Sequence[Tensor]) -> int | None:
         self._bytes_left -= sum(each.numel() * each.element_size() for each in results)
         if self._bytes_left < 0 or not results:
@@ -215,14 +224,13 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         sums = [checksum(each) for each in results]
         return None if None in sums else hash(tuple(sums))
 
-    def _operand(self, tensor: Tensor, reads: bool, name: str) -> Operand:
+    def _operand(self, tensor: Tensor, storage: int, reads: bool, name: str) -> Operand:
         zeros = None
         least = _LEAST_SAMPLED.get(name)
         is_sampled = reads and least is not None and tensor.numel() >= least
         if is_sampled and not tensor.requires_grad and tensor.layout is torch.strided:
             zeros = self.attempt("zeros", lambda: self._share_of_zeros(tensor), None)
-        storage, shape = self.provenance.storage(tensor), tuple(tensor.shape)
-        return Operand(storage, shape, tensor.requires_grad, zeros)
+        return Operand(storage, tuple(tensor.shape), tensor.requires_grad, zeros)
 
     def _share_of_zeros(self, tensor: Tensor) -> float:
         places = [self._chance.integers(0, size, _SAMPLE) for size in tensor.shape]
@@ -247,9 +255,8 @@ class _Begun(NamedTuple):
     """A call before it returns."""
 
     facts: dict[str, Any]
-    operator: tuple[str, object]
+    operator: tuple[object, object]
     sources: tuple[Source, ...]
-    written: list[Tensor]
     reads: bool
     on_device: bool
 
@@ -257,10 +264,14 @@ class _Begun(NamedTuple):
 _UNKNOWN: Final = Source(0, None)
 
 
-class _Schema(Struct, frozen=True):
-    """What an operator's signature tells of its arguments."""
+class _Operator(Struct, frozen=True):
+    """What an operator tells of itself and of its arguments."""
 
+    name: str
+    is_view: bool
+    is_pointwise: bool
     names: tuple[str, ...]
+    """Of its arguments."""
     writes: frozenset[str]
     is_out: bool
     """Whether it writes only to results that it was given."""
@@ -283,11 +294,15 @@ class _Schema(Struct, frozen=True):
 
 
 @cache
-def _schema(func: Any) -> _Schema:
+def _operator(func: Any) -> _Operator:
+    name = func.overloadpacket.__name__
     arguments = func._schema.arguments
     written = [each for each in arguments if each.alias_info and each.alias_info.is_write]
     dropout = next((each.default_value for each in arguments if each.name == "dropout_p"), None)
-    return _Schema(
+    return _Operator(
+        name=name if func.namespace == "aten" else f"{func.namespace}::{name}",
+        is_view=bool(func.is_view),
+        is_pointwise=Tag.pointwise in func.tags,
         names=tuple(each.name for each in arguments),
         writes=frozenset(each.name for each in written),
         is_out=bool(written) and all(each.kwarg_only for each in written),
@@ -322,17 +337,15 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list | tuple) and not any(isinstance(each, Tensor) for each in value)
 
 
-def _counted(name: str, args: Any) -> float | None:
-    """The share of targets that count in a loss, if it is one."""
-    if name not in LOSSES or len(args) < 5 or not args[1].numel():
+def _counted(args: Any) -> float | None:
+    """The share of targets that count in a loss."""
+    if len(args) < 5 or not args[1].numel():
         return None
     return float((args[1] != args[4]).double().mean())
 
 
-def _tokens(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
-    """What an embedding of sequences looks up."""
-    if name != "embedding" or len(tensors) < 2:
-        return None
+def _tokens(tensors: list[Tensor]) -> NDArray[np.int64] | None:
+    """What an embedding looks up, if it is of sequences."""
     tokens = tensors[1]
     if tokens.is_floating_point() or tokens.dim() != 2 or tokens.numel() > _MOST_TOKENS:
         return None

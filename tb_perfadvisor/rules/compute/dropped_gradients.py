@@ -44,6 +44,7 @@ class DroppedGradients(ExaminedOperators):
     id = "dropped-gradients"
     title = "Stop computing gradients that nothing uses"
     kinds = ("dropped gradients",)
+    look = "dropped gradients"
     changes = ("no-unused-gradients",)
     basis = "measured"
 

@@ -58,6 +58,7 @@ class MostlyZeroProducts(ExaminedOperators):
     id = "mostly-zero-products"
     title = "Do not multiply by zeros"
     kinds = ("mostly zero",)
+    look = "zeros"
     changes = ("sparse-matrix", "rows-gathered")
     amount = Column("zeros", "Zeros", "share")
 

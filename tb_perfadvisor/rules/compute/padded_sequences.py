@@ -45,6 +45,7 @@ class PaddedSequences(ExaminedOperators):
     id = "padded-sequences"
     title = "Cut the padding off the batches"
     kinds = ("padding",)
+    look = "padding"
     changes = ("similar-lengths",)
     amount = Column("padding", "Padding", "share")
 

@@ -1,4 +1,4 @@
-"""Operators whose inputs do not change, so that their results do not, either."""
+"""Results that were there already, of the step before or of the same step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ class RepeatedResults(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program, operators of the forward pass whose inputs have the same
-    content in every step that `perfadvisor run` looked at, and operators that get the same inputs
-    twice in one step: masks, tables of positions, distances, products of fixed matrices, a second
-    forward pass for a metric. In a TensorFlow program, calls of compiled functions and models that
-    get the same tensors as the call before, such as an encoder that runs for each token.
+    In a PyTorch program, operators of the forward pass that depend only on parameters, buffers and
+    other tensors of its modules that do not change, and on constants: masks, tables of positions, a
+    weight that is unpacked in each call. And what a step computes twice from the same tensors: a
+    second forward pass for a metric. In a TensorFlow program, calls of compiled functions and
+    models that get the same tensors as the call before, such as an encoder that runs for each
+    token.
 
     Why it matters
     --------------
@@ -24,17 +25,19 @@ class RepeatedResults(ExaminedOperators):
 
     How it is measured
     ------------------
-    The content of each input is compared by a checksum. TensorFlow's tensors do not change; that
-    the results of calls are the same, too, is compared five times. Operators that draw random
-    numbers, and views, are left out, and so are programs that repeat all of their work, as
-    benchmarks do. Expected is the operators' share of the time of all operators, with what the last
+    In steps that `perfadvisor run` looked at, each tensor is followed back to where it comes from.
+    Inputs count as changing, even if they are equal. So do parameters that are trained: what
+    depends on them is the same only between two updates, within a step. A checksum of the results
+    makes sure. TensorFlow's tensors do not change; that the results of calls are the same is
+    compared five times. Operators that draw random numbers, views, and what checkpointing computes
+    again are left out, and so are programs that repeat all of their work, as benchmarks do.
+    Expected is the operators' share of the time of all operators, with what the last
     backward pass does once more for a second forward pass. Low is 70 % of it, and high is a third
     more.
 
     When to ignore
     --------------
-    When the result does not fit in memory, or when the program works on the same batch only while
-    it is being tested.
+    When the result does not fit in memory.
 
     How to verify
     -------------
@@ -49,6 +52,7 @@ class RepeatedResults(ExaminedOperators):
     id = "repeated-results"
     title = "Compute once what does not change"
     kinds = ("same in every step", "same twice")
+    look = "repeated results"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.EXAMINED_STEPS)
     changes = ("computed-once",)
     basis = "measured"
@@ -59,8 +63,12 @@ class RepeatedResults(ExaminedOperators):
 
     def describe(self, observed: Observed, cost: str) -> str:
         """What is the same."""
-        when = "in every step" if observed.kind == "same in every step" else "twice in a step"
+        why = (
+            "depends on nothing that changes from step to step"
+            if observed.kind == "same in every step"
+            else "gets the same inputs twice in a step"
+        )
         return (
             f"{cost} goes into results that are there already. {observed.operator} in"
-            f" {place_of_observed(observed)} gets the same inputs {when}."
+            f" {place_of_observed(observed)} {why}."
         )

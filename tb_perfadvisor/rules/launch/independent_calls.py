@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.examined_operators import (
     examined_work,
     observed_table,
+    occurring,
     place_of_observed,
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
@@ -81,6 +82,7 @@ class IndependentCalls(Rule):
     title = "Make one call of the calls that do not need each other"
     category = "launch"
     needs = (*(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.EXAMINED_STEPS),)
+    look = "independent calls"
 
     minimum_share = Limit(
         0.05, "share", "Rewriting a loop is not worth it for less than 5 % of the step."
@@ -88,8 +90,7 @@ class IndependentCalls(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding if one call for all would save a good part of the step."""
-        examined = signals.trace.facts.examined
-        found = examined.all_of("independent") if examined is not None else ()
+        found = occurring(signals, "independent")
         if not found:
             return
         share = min(sum(each.share for each in found), 1.0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from tb_perfadvisor.machine.facts import Look
 from tb_perfadvisor.signals.core.devices_in_use import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.input.input_stages import input_stages
@@ -126,7 +127,7 @@ CHECKS: dict[Need, Check] = {
         "the recorder did not look where the program was over its whole run",
     ),
     Need.EXAMINED_STEPS: Check(
-        lambda s: s.trace.facts.examined is not None,
+        lambda s: s.trace.facts.examined is not None and s.trace.facts.examined.steps > 0,
         "the recorder did not look at the tensors of any step",
     ),
     Need.INPUT: Check(
@@ -301,6 +302,21 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
     if totals is not None and reason != CPU_ONLY:
         return Missing(need, SUMMED.get(need, reason), totals.remedy)
     return Missing(need, reason, remedy)
+
+
+def why_not_looked(signals: Signals, look: Look) -> Missing | None:
+    """Why the recorder could not look for something in the tensors of some steps; None if it did.
+
+    Args:
+        signals: The worker's facts.
+        look: What for.
+    """
+    examined = signals.trace.facts.examined
+    for failed in examined.failed if examined is not None else ():
+        if failed.look == look:
+            reason = f"the recorder could not look for {look} in the tensors: {failed.why}"
+            return Missing(Need.EXAMINED_STEPS, reason, "")
+    return None
 
 
 def _reason(signals: Signals, need: Need) -> str | None:
