@@ -236,10 +236,10 @@ class FailedLook(Struct, frozen=True):
 class Examined(Struct, frozen=True):
     """What was found in steps whose tensors were looked at."""
 
-    steps: Count
-    seconds: Annotated[float, Meta(ge=0)]
+    steps: Count = 0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Of all operators, on what limits the steps."""
-    calls: Count
+    calls: Count = 0
     """Operators per step."""
     on_device: bool = False
     """Whether times are those of a device: it limits the steps, and not the calls."""

@@ -360,5 +360,5 @@ def test_operators_that_cannot_be_seen_are_said(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(watching, "_operator", broken)
     seen = losses()
     examiner.end()
-    assert examiner.found == Examined(0, 0.0, 0, failed=(FailedLook("operators", WHY),))
+    assert examiner.found == Examined(failed=(FailedLook("operators", WHY),))
     assert losses() == seen

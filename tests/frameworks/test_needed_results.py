@@ -189,10 +189,13 @@ class TwoHeads(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = self.body(x).relu()
-        return self.head(hidden), self.other(hidden)
+        self.inside = self.other[:2](hidden)
+        return self.head(hidden), self.other[2](self.inside)
 
 
-@pytest.mark.parametrize("way", ["unread", "loss", "NumPy", "list", "later", "evaluation"])
+@pytest.mark.parametrize(
+    "way", ["unread", "loss", "NumPy", "hidden", "list", "later", "evaluation"]
+)
 def test_a_head_that_nothing_reads(way: str) -> None:
     model = TwoHeads()
     kept = []
@@ -203,6 +206,8 @@ def test_a_head_that_nothing_reads(way: str) -> None:
             return (first.mean() + second.mean()).square()
         if way == "NumPy":
             assert second.detach().numpy().shape == (256, 50)
+        if way == "hidden":  # a result that autograd keeps as well
+            assert torch.relu(model.inside).detach().numpy().shape == (256, 128)
         if way == "list":
             assert len(second.data.tolist()) == 256
         if way == "later":
@@ -214,9 +219,13 @@ def test_a_head_that_nothing_reads(way: str) -> None:
             assert len(loss().numpy()[None]) == 1  # what NumPy reads, no operator shows
 
     found = look(evaluation if way == "evaluation" else training(model, loss), "unused")
-    assert [each.amount for each in found] == ([0.0] if way == "unread" else [])
-    # 2 * 256 * 128 * (128 + 50) of 256 * (64 + 128) * 128 * 3 ... more than what it adds elsewhere
-    assert sum(each.share for each in found) > (0.2 if way == "unread" else -1)
+    if way == "hidden":  # what comes behind it is not read
+        assert [each.shapes for each in found] == ["(50) × (256, 128) × (128, 50)"]
+        return
+    assert [each.amount for each in found] == ([0.0] * len(found) if way == "unread" else [])
+    # Products of 128 * (128 + 50) numbers for each row. All others, with their gradients, are of
+    # 64 * 128 * 2 + 128 * 10 * 3.
+    assert sum(each.share for each in found) > (0.3 if way == "unread" else -1)
 
 
 def test_gradients_that_the_program_gives_need_their_graph() -> None:

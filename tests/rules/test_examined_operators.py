@@ -83,7 +83,7 @@ def test_a_look_that_failed_is_said_and_the_others_count() -> None:
 def test_without_operators_there_is_no_look() -> None:
     failed = FailedLook("operators", "the program captured a CUDA graph")
     trace = examined.program()
-    trace = replace(trace, facts=Facts(examined=Examined(0, 0.0, 0, failed=(failed,))))
+    trace = replace(trace, facts=Facts(examined=Examined(failed=(failed,))))
     signals = Signals(run_of(trace))
     assert run_rule(RepeatedResults(), signals).status == "not_applicable"
     (note,) = [n for n in recording_notes(signals, starts_up=False) if n.id == "failed-look"]

@@ -1,19 +1,26 @@
-"""One operator that was called, with what matters about its inputs and outputs."""
+"""Operators that were called, and what is stored of those at one line of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.machine.facts import Observed, ObservedKind
+
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv"})
 MASKING: Final = frozenset({"mul", "mul_", "masked_fill", "masked_fill_", "where"})
 """Operators that may drop elements, by what another input holds."""
 LOSSES: Final = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 _UNSAFE_VIEWS: Final = frozenset({"unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"})
+MOST: Final = 8
+"""Places of one kind; those with most time tell enough."""
+LEAST_SHARE: Final = 0.01
 
 Place = tuple[str, int, str]
 """Path, line and function of the user's code."""
@@ -32,10 +39,7 @@ class Operand(Struct, frozen=True):
     @property
     def size(self) -> int:
         """How many elements it has."""
-        size = 1
-        for each in self.shape:
-            size *= each
-        return size
+        return prod(self.shape)
 
 
 class Call(Struct, frozen=True):
@@ -76,6 +80,8 @@ class Call(Struct, frozen=True):
     """The parameter whose gradient is accumulated."""
     tokens: NDArray[np.int64] | None = None
     """The rows of a table that an embedding reads."""
+    hands_out: bool = False
+    """Whether it gives the program a result without its gradient, which NumPy takes."""
     in_recurrent_layer: bool = False
     """Whether a layer of PyTorch calls it for each place of a sequence, and not the program."""
     is_reverse: bool = False
@@ -111,3 +117,65 @@ def all_calls(steps: Steps) -> Iterator[Call]:
     """Those of all steps, in order."""
     for step in steps:
         yield from step
+
+
+def total_ns(steps: Steps) -> int:
+    """The time of all operators."""
+    return max(sum(call.ns for call in all_calls(steps)), 1)
+
+
+def noted(
+    kind: ObservedKind,
+    steps: Steps,
+    calls: Iterable[Call],
+    *,
+    amount: Callable[[Sequence[Call]], float] = lambda calls: 1.0,
+    also_ns: Callable[[Sequence[Call]], int] = lambda calls: 0,
+) -> list[Observed]:
+    """One observation for each place that calls some operators, those with most time first.
+
+    Args:
+        kind: What was found of them.
+        steps: All that was seen.
+        calls: Those that it was found of.
+        amount: How much of it, of calls at one place.
+        also_ns: The time of other operators that belong to them.
+    """
+    by_place: dict[Place, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.place is not None:
+            by_place[call.place].append(call)
+    whole_ns = total_ns(steps)
+    found = []
+    for (path, line, function), at_place in by_place.items():
+        share = min((sum(each.ns for each in at_place) + also_ns(at_place)) / whole_ns, 1.0)
+        if share < LEAST_SHARE:
+            continue
+        # Those of the backward pass are named after the layer.
+        forward = [each for each in at_place if each.kind != "backward"]
+        costliest = max(forward or at_place, key=lambda call: call.ns)
+        found.append(
+            Observed(
+                kind=kind,
+                operator=operator_of(costliest),
+                path=path,
+                line=line,
+                function=function,
+                shapes=shapes_of(costliest),
+                calls=round(len(at_place) / max(len(steps), 1)),
+                share=share,
+                amount=amount(at_place),
+            )
+        )
+    return sorted(found, key=lambda each: -each.share)[:MOST]
+
+
+def operator_of(call: Call) -> str:
+    """Its name in profiles: `aten::mm`."""
+    return call.name if "::" in call.name else f"aten::{call.name}"
+
+
+def shapes_of(call: Call) -> str:
+    """`(2000, 2000) × (2000, 64)`."""
+    shapes = [str(each.shape).replace(",)", ")") for each in call.inputs if each.shape]
+    return " × ".join(shapes[:3])[:200]

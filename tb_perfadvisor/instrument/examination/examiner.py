@@ -47,7 +47,7 @@ class Examiner:
 
             mode = Watching()
         except Exception as error:  # the program must run as without it
-            self.found = _failed(error)
+            self.found = Examined(failed=(FailedLook.of("operators", error),))
             return
         self._steps = max(steps, _FEWEST)
         self._began_s = time.monotonic()
@@ -70,22 +70,18 @@ class Examiner:
         mode, self._mode = self._mode, None
         if mode is None:
             return
-        has_failed, mode.is_on = not mode.is_on, False
+        mode.is_on = False
+        failed = mode.failed.get("operators")
         if not _leave(mode):
-            self.found = _failed("a mode of the program's own was on top")
-        elif has_failed:
-            self.found = Examined(0, 0.0, 0, failed=(mode.failed["operators"],))
+            failed = FailedLook.of("operators", "a mode of the program's own was on top")
+        if failed is not None:
+            self.found = Examined(failed=(failed,))
         elif self._ends:
             from tb_perfadvisor.instrument.examination.findings import examined
 
             begins = [0, *self._ends[:-1]]
             steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
             self.found = examined([step for step in steps if step], mode)
-
-
-def _failed(why: Exception | str) -> Examined:
-    """What is known if the operators were not seen."""
-    return Examined(0, 0.0, 0, failed=(FailedLook.of("operators", why),))
 
 
 def _is_possible() -> bool:

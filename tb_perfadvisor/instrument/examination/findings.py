@@ -9,12 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls, total_ns
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
-from tb_perfadvisor.instrument.examination.noted import total_ns
+from tb_perfadvisor.instrument.examination.needed import unread
 from tb_perfadvisor.instrument.examination.repeated import repeated
-from tb_perfadvisor.instrument.examination.unread import unread
 from tb_perfadvisor.instrument.examination.watching import Watching
 from tb_perfadvisor.instrument.examination.zeros import mostly_zero, padding
 from tb_perfadvisor.machine.facts import Examined, Look, Observed

@@ -8,8 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
-from tb_perfadvisor.instrument.examination.noted import noted
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _ADDS: Final = frozenset({"add_", "add"})

@@ -8,8 +8,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Place, Steps
-from tb_perfadvisor.instrument.examination.noted import MOST, operator_of, shapes_of
+from tb_perfadvisor.instrument.examination.calls import (
+    MOST,
+    PRODUCTS,
+    Call,
+    Place,
+    Steps,
+    operator_of,
+    shapes_of,
+)
 from tb_perfadvisor.machine.facts import Observed
 
 _FEWEST: Final = 3
@@ -126,7 +133,7 @@ def _levels(calls: Sequence[Call]) -> list[tuple[list[Call], int]]:
     for number, call in enumerate(calls):
         if call.kind != "forward":
             continue
-        is_known = call.computes and not call.is_random and call.inputs
+        is_known = call.content and call.computes and not call.is_random and call.inputs
         key = _alike(call)
         groups[key].append(number)
         contents[key].add(call.content if is_known else -number)

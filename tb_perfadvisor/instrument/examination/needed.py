@@ -1,10 +1,13 @@
-"""Which part of each result the program needs: followed back from what reads it."""
+"""Which part of each result the program needs, followed back from what reads it, and which not."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from tb_perfadvisor.instrument.examination.calls import (
     LOSSES,
@@ -12,19 +15,32 @@ from tb_perfadvisor.instrument.examination.calls import (
     PRODUCTS,
     Call,
     Operand,
+    Steps,
+    all_calls,
+    noted,
 )
+from tb_perfadvisor.machine.facts import Observed
 
 _SAME_ROWS: Final = frozenset(
     {"native_layer_norm", "layer_norm", "native_dropout", "dropout", "clone", "_to_copy", "cat"}
 )
 """Operators that are no pointwise ones, and whose rows each need the same row of the input."""
-SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
-CONVOLUTIONS: Final = frozenset({"convolution", "conv1d"})
+_SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
+_CONVOLUTIONS: Final = frozenset({"convolution", "conv1d"})
 """Under `torch.inference_mode`, the second comes as it is."""
 _SELECTING: Final = frozenset({"index", "index_select", "gather", "masked_select", "take"})
 _REDUCING: Final = frozenset({"sum", "mean", "amax", "amin", "max", "min", "argmax", "logsumexp"})
 _MADE_AS_MASK: Final = frozenset({"bernoulli_", "bernoulli", "native_dropout"})
 """Dropout: what is dropped is not known before."""
+_MOST_USED: Final = 0.6
+"""Where more of a result is needed, computing less saves little."""
+_CALL_NS: Final = 4_000
+"""What is left of an operator that has less to do: calling it."""
+_WHOLE_ONLY: Final = frozenset(
+    {"mkldnn_rnn_layer", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "copy_", "cat"}
+    | {"embedding", "topk", "native_batch_norm", "constant_pad_nd", "sort", "argsort", "randperm"}
+)
+"""Operators that need their whole input for a part of the result, or that take next to no time."""
 
 
 class Need(NamedTuple):
@@ -48,8 +64,82 @@ class Need(NamedTuple):
 WHOLE: Final = Need(1.0, 1.0)
 NOTHING: Final = Need(0.0, 0.0)
 """Of a result that no operator reads before its memory is used again."""
-_INNER: Final = frozenset({"add", "add_", *CONVOLUTIONS})
+_INNER: Final = frozenset({"add", "add_", *_CONVOLUTIONS})
 """What a block of a model ends with. Other results may be read as numbers, by NumPy."""
+
+
+def unread(steps: Steps, freed: frozenset[int]) -> list[Observed]:
+    """Operators of which nothing or a part of the result is needed, forward and backward.
+
+    What reads the results of the last step, if anything, was not seen.
+    """
+    calls = [*all_calls(steps)]
+    steps = steps[:-1] if len(steps) > 1 else steps
+    known = {id(call) for call in all_calls(steps)}
+    found_needs = [(call, need) for call, need in needs(calls, freed) if id(call) in known]
+    seen = _seen_places(found_needs)
+    trains = any(call.kind == "backward" for call in calls)
+    found: list[Call] = []
+    used: dict[int, float] = {}
+    nodes: dict[int, float] = {}
+    for call, need in found_needs:
+        # What has no gradient, or is not trained, something else than operators may read.
+        is_unread = need.share == 0.0 and trains and call.has_node
+        share = 0.0 if is_unread else _needed_share(call, need, seen)
+        if share > _MOST_USED:
+            continue
+        found.append(_above_calling(call) if share else call)
+        used[id(found[-1])] = share
+        if call.has_node:
+            nodes[call.sequence] = share
+    for call in all_calls(steps):
+        if call.kind == "backward" and call.sequence in nodes and call.computes:
+            found.append(_above_calling(call))
+            used[id(found[-1])] = nodes[call.sequence]
+
+    def amount(calls: Sequence[Call]) -> float:
+        whole_ns = max(sum(call.ns for call in calls), 1)
+        return sum(used[id(call)] * call.ns for call in calls) / whole_ns
+
+    return noted("unused", steps, found, amount=amount)
+
+
+def _above_calling(call: Call) -> Call:
+    return replace(call, ns=max(call.ns - _CALL_NS, 0))
+
+
+def _seen_places(calls: Sequence[tuple[Call, Need]]) -> dict[int, float]:
+    """For each length of a sequence, the share of places that the first of its convolutions needs.
+
+    Those behind it need fewer. But a shorter input is as long for all of them.
+    """
+    seen: dict[int, float] = {}
+    for call, need in calls:
+        if need.share and call.name in _CONVOLUTIONS and len(call.outputs[0].shape) == 3:
+            length = call.outputs[0].shape[-1]
+            seen[length] = max(seen.get(length, 0.0), need.columns)
+    return seen
+
+
+def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
+    """The part of a call's work that is needed."""
+    if need.share == 0.0:
+        return 1.0
+    if call.name == "mkldnn_rnn_layer":
+        return need.share if call.is_reverse else 1.0
+    rank = max((len(each.shape) for each in call.outputs), default=0)
+    if call.in_recurrent_layer or call.name in _WHOLE_ONLY:
+        return 1.0
+    if call.name in _CONVOLUTIONS:
+        return seen[call.outputs[0].shape[-1]] if rank == 3 else 1.0
+    if call.name in LOSSES:
+        return call.counted if call.counted is not None else 1.0
+    if rank == 3 and call.outputs[0].shape[-1] in seen:
+        return need.rows * seen[call.outputs[0].shape[-1]]
+    if not need.is_direct or rank < 2:
+        return 1.0  # the block before needs other changes than to select first
+    is_rowwise = call.name in PRODUCTS or call.is_pointwise or call.name.endswith("softmax")
+    return need.share if is_rowwise else 1.0
 
 
 def needs(calls: Sequence[Call], freed: frozenset[int]) -> Iterator[tuple[Call, Need]]:
@@ -64,8 +154,13 @@ def needs(calls: Sequence[Call], freed: frozenset[int]) -> Iterator[tuple[Call, 
         freed: The storages that the program does not hold any longer.
     """
     readers, made_by = _readers(calls)
-    unread = _unread(calls, freed)
     ran = {call.sequence for call in calls if call.kind == "backward"}
+    handed_out = {
+        each.storage
+        for call in calls
+        if call.hands_out or (call.kind != "forward" and call.computes)
+        for each in call.inputs
+    }
     found: dict[int, Need] = {}
     for number in range(len(calls) - 1, -1, -1):
         call = calls[number]
@@ -75,28 +170,14 @@ def needs(calls: Sequence[Call], freed: frozenset[int]) -> Iterator[tuple[Call, 
             _of_reader(calls[reader], at, found[reader], made_by[reader], reader, call)
             for reader, at in readers.get(number, ())
         ]
-        need = _together(parts) if parts else NOTHING if number in unread else WHOLE
+        is_known = call.name in _INNER or all(each.has_gradient for each in call.outputs)
+        need = _together(parts) if parts else NOTHING if is_known else WHOLE
+        may_be_read = not freed.issuperset(each.storage for each in call.outputs)
+        may_be_read |= any(each.storage in handed_out for each in call.outputs)
         is_of_loss = call.has_node and call.made in ran
-        found[number] = WHOLE if need.share == 0.0 and is_of_loss else need
+        found[number] = WHOLE if not need.share and (may_be_read or is_of_loss) else need
     for number in sorted(found):
         yield calls[number], found[number]
-
-
-def _unread(calls: Sequence[Call], freed: frozenset[int]) -> set[int]:
-    """Calls whose results were freed, and neither read nor handed out."""
-    read = {
-        each.storage
-        for call in calls
-        if call.computes or call.name == "detach"
-        for each in call.inputs
-    }
-    return {
-        number
-        for number, call in enumerate(calls)
-        if call.outputs
-        and all(each.storage in freed and each.storage not in read for each in call.outputs)
-        and (call.name in _INNER or all(each.has_gradient for each in call.outputs))
-    }
 
 
 def _of_reader(
@@ -136,15 +217,11 @@ def _readers(
 
 
 def _result(call: Call) -> tuple[int, ...]:
-    return max((each.shape for each in call.outputs), key=_elements, default=())
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    return Operand(0, shape, False).size
+    return max((each.shape for each in call.outputs), key=prod, default=())
 
 
 def _size(call: Call) -> int:
-    return _elements(_result(call))
+    return prod(_result(call))
 
 
 def _together(parts: Sequence[Need]) -> Need:
@@ -180,12 +257,12 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
         return Need(counted, 1.0)
     if call.name in _SELECTING:
         return _of_selection(operand, at, result, need)
-    if call.name in CONVOLUTIONS:
+    if call.name in _CONVOLUTIONS:
         return _of_convolution(call, at, need)
     if call.name in PRODUCTS:
         data = 1 if call.name in ("addmm", "baddbmm", "addmv") else 0
         return Need(need.rows, 1.0, need.is_direct) if at == data else WHOLE
-    if call.name in SOFTMAX:
+    if call.name in _SOFTMAX:
         return Need(need.rows, 1.0, need.is_direct) if _is_over_last(call) else WHOLE
     if call.name in ("constant_pad_nd", "pad"):
         longer = result[-1] / max(operand.shape[-1], 1) if result and operand.shape else 1.0
@@ -219,12 +296,12 @@ def _grown(need: Need, factor: float) -> Need:
 def _of_selection(operand: Operand, at: int, result: tuple[int, ...], need: Need) -> Need:
     if at > 0 or not operand.shape:
         return WHOLE
-    part = min(1.0, _elements(result) * need.rows / max(operand.size, 1))
+    part = min(1.0, prod(result) * need.rows / max(operand.size, 1))
     if result[-1:] == operand.shape[-1:]:
         return Need(part, need.columns)
     rows = operand.size // operand.shape[-1]
-    if _elements(result) >= rows:  # a few of each row
-        return Need(need.rows, min(1.0, _elements(result) / operand.size))
+    if prod(result) >= rows:  # a few of each row
+        return Need(need.rows, min(1.0, prod(result) / operand.size))
     return Need(part, 1.0)
 
 
@@ -267,7 +344,7 @@ def _of_operand(need: Need, shape: tuple[int, ...], source: tuple[int, ...]) -> 
     """What of a result is needed, if a reader sees it in another shape and needs so much of it."""
     if shape == source or not shape or not source:
         return need if shape == source else _of_scalar(source)
-    size, whole = _elements(shape), max(_elements(source), 1)
+    size, whole = prod(shape), max(prod(source), 1)
     part = min(1.0, size / whole)
     if size >= whole:
         if shape[-1] == source[-1]:
@@ -286,7 +363,7 @@ def _of_operand(need: Need, shape: tuple[int, ...], source: tuple[int, ...]) -> 
 
 
 def _of_scalar(source: tuple[int, ...]) -> Need:
-    size = _elements(source)
+    size = prod(source)
     return Need(1.0 / size, 1.0) if size > 1 else WHOLE
 
 

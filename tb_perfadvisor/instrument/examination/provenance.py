@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-_OVERWRITING: Final = frozenset({"zero_", "fill_", "copy_"})
-"""Operators whose result does not depend on what their target held."""
 _MOST_COPIED_BYTES: Final = 256 << 20
 """Of a tensor with gaps, which has to be copied to add it up."""
 
@@ -112,12 +110,6 @@ class Provenance:
     def _next_unknown(self) -> int:
         self._unknown += 1
         return self._unknown
-
-
-def overwrites(name: str, tensor: Tensor) -> bool:
-    """Whether an operator replaces all of the storage of a tensor that it writes."""
-    size_bytes = tensor.numel() * tensor.element_size()
-    return name in _OVERWRITING and size_bytes == tensor.untyped_storage().nbytes()
 
 
 def checksum(tensor: Tensor) -> int | None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls
-from tb_perfadvisor.instrument.examination.noted import noted
+from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _EVERYTHING: Final = 0.9

@@ -25,12 +25,7 @@ from tb_perfadvisor.instrument.examination.calls import (
     Place,
 )
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
-from tb_perfadvisor.instrument.examination.provenance import (
-    Provenance,
-    Source,
-    checksum,
-    overwrites,
-)
+from tb_perfadvisor.instrument.examination.provenance import Provenance, Source, checksum
 from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
 from tb_perfadvisor.machine.facts import FailedLook, Look
 
@@ -130,7 +125,6 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             variable = getattr(node, "variable", None)
             leaf = self.provenance.storage(variable) if variable is not None else None
             leads_to = () if leaf is not None else self._next(node)
-        written = operator.written(args, kwargs)
         name = operator.name
         facts = {
             "name": name,
@@ -139,7 +133,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 self._operand(tensor, storage, reads, name)
                 for tensor, storage in zip(tensors, storages, strict=True)
             ),
-            "writes": frozenset(self.provenance.storage(each) for each in written),
+            "writes": frozenset(map(self.provenance.storage, operator.written(args, kwargs))),
             "numbers": tuple(each for each in args if not isinstance(each, Tensor | list | tuple)),
             "lists": tuple(tuple(each) for each in args if _is_numbers(each)),
             "kind": kind,
@@ -150,26 +144,19 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "made": made,
             "leads_to": leads_to,
             "leaf": leaf,
-            "tokens": self.attempt("padding", lambda: _tokens(tensors), None)
-            if name == "embedding"
-            else None,
+            "tokens": self.attempt("padding", lambda: _tokens(name, tensors), None),
             "in_recurrent_layer": in_layer,
+            "hands_out": name == "detach" and not self._is_saved(tensors[0], storages[0]),
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
             "is_recomputed": node is not None and reads and _is_recomputed(sys._getframe(2)),
             "is_pointwise": operator.is_pointwise,
-            "counted": self.attempt("unread results", lambda: _counted(args), None)
-            if name in LOSSES
-            else None,
+            "counted": self.attempt("unread results", lambda: _counted(name, args), None),
         }
         sources: tuple[Source, ...] = ()
         if not operator.is_view:
-            replaced = {id(t) for t in written if operator.is_out or overwrites(name, t)}
-            read = [
-                each for each in zip(tensors, storages, strict=True) if id(each[0]) not in replaced
-            ]
             sources = self.attempt(
                 "repeated results",
-                lambda: tuple(self.provenance.source(*each) for each in read),
+                lambda: tuple(map(self.provenance.source, tensors, storages)),
                 sources,
             )
         on_device = any(each.is_cuda for each in tensors)
@@ -232,6 +219,22 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             zeros = self.attempt("zeros", lambda: self._share_of_zeros(tensor), None)
         return Operand(storage, tuple(tensor.shape), tensor.requires_grad, zeros)
 
+    def _is_saved(self, tensor: Tensor, storage: int) -> bool:
+        """Whether `detach` is autograd's, which keeps a result for the backward pass.
+
+        It does so as soon as there is one, and once.
+        """
+        for call in reversed(self.calls):
+            if call.name != "detach":
+                is_result = any(each.storage == storage for each in call.outputs)
+                return is_result and any(
+                    name.startswith(("_saved_result", "_saved_output"))
+                    for name in dir(tensor.grad_fn)
+                )
+            if call.inputs[0].storage == storage:
+                return False
+        return False
+
     def _share_of_zeros(self, tensor: Tensor) -> float:
         places = [self._chance.integers(0, size, _SAMPLE) for size in tensor.shape]
         drawn = tensor.detach()[tuple(torch.from_numpy(p).to(tensor.device) for p in places)]
@@ -273,10 +276,7 @@ class _Operator(Struct, frozen=True):
     names: tuple[str, ...]
     """Of its arguments."""
     writes: frozenset[str]
-    is_out: bool
-    """Whether it writes only to results that it was given."""
     is_seeded: bool
-    dropout_by_default: object
 
     def written(self, args: Any, kwargs: Any) -> list[Tensor]:
         """The tensors that it changes."""
@@ -290,24 +290,20 @@ class _Operator(Struct, frozen=True):
         if not self.is_seeded or "dropout_p" not in self.names:
             return self.is_seeded
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        return bool(given.get("dropout_p", self.dropout_by_default))
+        return bool(given.get("dropout_p"))
 
 
 @cache
 def _operator(func: Any) -> _Operator:
     name = func.overloadpacket.__name__
     arguments = func._schema.arguments
-    written = [each for each in arguments if each.alias_info and each.alias_info.is_write]
-    dropout = next((each.default_value for each in arguments if each.name == "dropout_p"), None)
     return _Operator(
         name=name if func.namespace == "aten" else f"{func.namespace}::{name}",
         is_view=bool(func.is_view),
         is_pointwise=Tag.pointwise in func.tags,
         names=tuple(each.name for each in arguments),
-        writes=frozenset(each.name for each in written),
-        is_out=bool(written) and all(each.kwarg_only for each in written),
+        writes=frozenset(e.name for e in arguments if e.alias_info and e.alias_info.is_write),
         is_seeded=Tag.nondeterministic_seeded in func.tags,
-        dropout_by_default=dropout,
     )
 
 
@@ -337,15 +333,17 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list | tuple) and not any(isinstance(each, Tensor) for each in value)
 
 
-def _counted(args: Any) -> float | None:
+def _counted(name: str, args: Any) -> float | None:
     """The share of targets that count in a loss."""
-    if len(args) < 5 or not args[1].numel():
+    if name not in LOSSES or len(args) < 5 or not args[1].numel():
         return None
     return float((args[1] != args[4]).double().mean())
 
 
-def _tokens(tensors: list[Tensor]) -> NDArray[np.int64] | None:
+def _tokens(name: str, tensors: list[Tensor]) -> NDArray[np.int64] | None:
     """What an embedding looks up, if it is of sequences."""
+    if name != "embedding":
+        return None
     tokens = tensors[1]
     if tokens.is_floating_point() or tokens.dim() != 2 or tokens.numel() > _MOST_TOKENS:
         return None

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Steps, all_calls
-from tb_perfadvisor.instrument.examination.noted import noted
+from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Steps, all_calls, noted
 from tb_perfadvisor.machine.facts import Observed
 
 _MOSTLY: Final = 0.95
