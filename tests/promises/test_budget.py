@@ -18,12 +18,12 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    "modules": 862,
+    "modules": 842,
     "rules": 152,
     "limits that users can set": 264,
     # `doctor --all`: the only way to see each of thousands of files, which doctor no longer prints.
     "options of the command line": 71,
-    "lines of Python and TOML": 133_500,
+    "lines of Python and TOML": 132_100,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
