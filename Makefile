@@ -129,6 +129,7 @@ generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/schema.py --check
 	$(BIN)/python scripts/proofs.py --check
 	$(BIN)/python scripts/causes.py --check
+	$(BIN)/python -m scripts.bombs --check
 	cd frontend && npm run --silent types -- --check
 
 frontend: frontend-deps

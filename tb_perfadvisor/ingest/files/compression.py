@@ -22,6 +22,7 @@ _MAX_LAYERS: Final = 2
 # Blocks are small because a damaged stream is read up to the block before the damage. A block of
 # zeros inflates to 16 MB at most.
 _BLOCK_BYTES: Final = 1 << 14
+_PIECE_BYTES: Final = 4 << 20
 # JSON traces compress 15 to 40 times; a single repeated event compresses 200 to 1000 times.
 _MAX_RATIO: Final = 200
 # A file that inflates to less than this is harmless, whatever its ratio.
@@ -68,7 +69,8 @@ class Inflated:
         pieces, count = [self._first], len(self._first)
         self._first = b""
         while count < size:
-            piece = self._pieces.read(size - count)
+            # Python takes as much memory as it is asked to read.
+            piece = self._pieces.read(min(size - count, _PIECE_BYTES))
             if not piece:
                 break
             pieces.append(piece)

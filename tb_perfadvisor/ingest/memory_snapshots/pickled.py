@@ -36,6 +36,8 @@ _MAX_SHARED: Final = 1 << 16
 _MAX_PLAIN: Final = 1 << 16
 """Dictionaries that are none of a snapshot's parts."""
 _MARGIN: Final = _MAX_TEXT + 64
+_UNCHECKED_BYTES: Final = 1 << 14
+"""Instructions between two looks at the limits."""
 _REFERENCE_BYTES: Final = 8
 _ITEMS_OF_DICT: Final = 4
 """An empty dictionary takes as much as four other objects."""
@@ -134,8 +136,7 @@ class _Machine:
             if is_end and at > last:
                 raise self._truncated()
             self._check(len(stack), len(held))
-            # In bounded parts, so that the limits are checked now and then.
-            last = min(last, at + _MAX_VALUES)
+            last = min(last, at + _UNCHECKED_BYTES)
             while at <= last:
                 code = data[at]
                 at += 1
@@ -264,6 +265,7 @@ class _Machine:
                 elif code == 0x2E:  # STOP
                     if len(stack) != 1 or at > len(data):
                         raise self._damaged()
+                    self._check(len(stack), len(held))
                     return pop()
                 else:
                     raise self._refused(code)

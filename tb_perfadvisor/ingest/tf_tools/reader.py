@@ -9,7 +9,7 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.files.compression import inflate_head
+from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
 from tb_perfadvisor.ingest.tf_tools.layout import add_steps
@@ -118,8 +118,7 @@ def _read_file(path: str, opener: Opener) -> Result:
     if file is None:
         raise UnreadableProfileError("this is not a tool result.", where=path)
     with opener() as stream:
-        stored = stream.read(_LARGEST_BYTES + 1)
-    data = inflate_head(stored, _LARGEST_BYTES + 1)
+        data = Inflated(stream, path).read(_LARGEST_BYTES + 1)
     if not data:
         raise UnreadableProfileError("the file is empty or damaged.", where=path)
     if len(data) > _LARGEST_BYTES:
