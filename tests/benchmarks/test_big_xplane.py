@@ -21,7 +21,9 @@ def read(data: bytes) -> Trace:
     return read_xplane(io.BytesIO(data), Source(path="", format=""))
 
 
-@pytest.mark.parametrize("profile", ["gpu", "tpu", RECORDED])
+@pytest.mark.parametrize(
+    "profile", ["gpu", pytest.param("tpu", marks=pytest.mark.nightly), RECORDED]
+)
 def test_a_repeated_profile_has_so_many_times_everything(
     profile: str | Path, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ def test_damaged_files(part: int) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_undamaged_files_give_results(name: str) -> None:
     chosen, random = FORMATS[name], Random(1)
-    results = [check(chosen, chosen.choose(random), exports=at == 0) for at in range(10)]
+    results = [check(chosen, chosen.choose(random), exports=at == 0) for at in range(4)]
     assert all(results) if chosen.always_has_results else any(results)
 
 
@@ -36,7 +36,7 @@ def test_undamaged_files_give_results(name: str) -> None:
 def test_a_case_is_always_the_same(name: str) -> None:
     chosen = FORMATS[name]
     assert make_case(chosen, 3, 14) == make_case(chosen, 3, 14)
-    assert len({make_case(chosen, 3, number) for number in range(20)}) > 15
+    assert len({make_case(chosen, 3, number) for number in range(10)}) > 7
 
 
 def test_every_format_gets_its_turn() -> None:
