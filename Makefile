@@ -1,6 +1,6 @@
 # make demo             TensorBoard with the Perf Advisor tab on the demo profiles (PORT=6007)
 # make quick            under a minute: format, lint, types, contracts, the tests of what changed
-# make rule ID=...      one rule's tests; with a new id and CATEGORY=..., a new rule
+# make rule ID=...      one rule's tests; with a new id and CATEGORY=... or TABLE=..., a new rule
 # make test             everything a change must pass
 # make test-browser     all tests in a browser; `make test` runs a few
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
@@ -35,7 +35,7 @@ quick: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 changed contracts types
 
 rule: $(VENV)/.dev
-	@$(BIN)/python scripts/rule.py "$(ID)" --category "$(CATEGORY)"
+	@$(BIN)/python scripts/rule.py "$(ID)" --category "$(CATEGORY)" --table "$(TABLE)"
 
 # Fast stages first; each starts only if the one before it passed.
 test: $(VENV)/.dev

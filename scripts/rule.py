@@ -2,9 +2,11 @@
 
     python scripts/rule.py input-stall
     python scripts/rule.py cudnn-benchmark-off --category compute
+    python scripts/rule.py slow-sort --table xla/costly_operations
 
 A new rule is three files: the rule, its page, and a test that draws the slow trace and the fixed
-one. Its test fails until `check` is written.
+one. Its test fails until `check` is written. A rule of a table is an entry of two files: the table,
+and its cases.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from tb_perfadvisor.rules.registry import builtin_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES = ROOT / "tb_perfadvisor" / "rules"
+TABLES = ("xla/costly_operations",)
+"""Those of which an entry needs no code."""
 
 RULE = '''"""TODO: what the time goes to, in a few words."""
 
@@ -96,6 +100,30 @@ references = "TODO: documentation or measurements that the rule rests on."
 '''
 
 
+ENTRY = """
+[{rule_id}]
+title = "TODO: what to do, as an imperative"
+says = "TODO: the failing state in one sentence."
+activity = "goes into TODO: what takes the time"
+noun = "operation"
+operations = {{ opcodes = ["TODO"], names = ["TODO: how their names start"] }}
+remaining_share = 0.5
+changes = ["TODO: ids of docs/advice.md"]
+limits.minimum_share = {{ value = 0.02, unit = "share", why = "TODO: why less is too little." }}
+
+"""
+
+CASES = """
+[{rule_id}]
+saves_ns = [0, 4_000_000, 8_000_000]  # low, expected and high over both steps
+[[{rule_id}.found]]
+text = "TODO: HLO text of an operation that the rule is about"
+path = ""
+[[{rule_id}.passed]]
+text = "TODO: one that it must leave alone"
+"""
+
+
 def test_of(rule_id: str) -> Path | None:
     """The file that calls `check_rule` for a rule that exists."""
     names = [rule.__name__ for rule in builtin_rules() if rule.id == rule_id]
@@ -103,6 +131,9 @@ def test_of(rule_id: str) -> Path | None:
         return None
     tests = sorted((ROOT / "tests" / "rules").glob("*.py"))
     called = re.compile(rf"check_rule\(\s*{names[0]}\b")
+    for table in sorted((ROOT / "tests" / "rules").glob("*.toml")):
+        if f"[{rule_id}]\n" in table.read_text("utf-8"):
+            return table.with_name(f"test_{table.stem}.py")
     return next((path for path in tests if called.search(path.read_text("utf-8"))), None)
 
 
@@ -129,6 +160,20 @@ def create(rule_id: str, category: str) -> list[Path]:
     return list(contents)
 
 
+def extend(rule_id: str, table: str) -> list[Path]:
+    """Append an entry to a table of rules, and to the table of its cases.
+
+    Returns:
+        The two files.
+    """
+    entries = RULES / f"{table}.toml"
+    cases = ROOT / "tests" / "rules" / entries.name
+    for path, template in ((entries, ENTRY + PAGE), (cases, CASES)):
+        text = path.read_text(encoding="utf-8") + template.format(rule_id=rule_id)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    return [entries, cases]
+
+
 def run_tests(test: Path) -> int:
     """Run the rule's own tests and those that every rule must pass."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -141,19 +186,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("id", help="a noun phrase of the failing state, such as input-stall")
     parser.add_argument("--category", default="", choices=["", *get_args(Category)])
+    parser.add_argument("--table", default="", choices=["", *TABLES])
     arguments = parser.parse_args()
     rule_id: str = arguments.id
     if test := test_of(rule_id):
         return run_tests(test)
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", rule_id):
         parser.error(f"{rule_id!r} is no id: write words in lower case, joined by hyphens")
-    if not arguments.category:
+    if not arguments.category and not arguments.table:
         parser.error(
             f"there is no rule {rule_id!r}; to create it, say "
             f"`make rule ID={rule_id} CATEGORY=...` with one of {', '.join(get_args(Category))}"
         )
-    print("created:")
-    for path in create(rule_id, arguments.category):
+    print("written:")
+    table: str = arguments.table
+    for path in extend(rule_id, table) if table else create(rule_id, arguments.category):
         print(f"  {path.relative_to(ROOT)}")
     print(f"Fill in each TODO, then run `make rule ID={rule_id}`. See docs/adding-a-rule.md.")
     return 0

@@ -27,8 +27,10 @@ def builtin_rules() -> tuple[type[Rule], ...]:
     found: dict[str, type[Rule]] = {}
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         loaded = importlib.import_module(module.name)
-        for value in vars(loaded).values():
-            if _is_rule(value) and not isabstract(value) and value.__module__ == loaded.__name__:
+        for value in (*vars(loaded).values(), *getattr(loaded, "RULES", ())):
+            # An evaluator of tables has no id.
+            is_whole = _is_rule(value) and not isabstract(value) and hasattr(value, "id")
+            if is_whole and value.__module__ == loaded.__name__:
                 found[value.id] = value
     return tuple(found[rule_id] for rule_id in sorted(found))
 

@@ -90,6 +90,26 @@ def test_a_new_rule_is_three_files_that_parse(
         assert "CudnnBenchmarkOff" in text
 
 
+def test_a_new_rule_of_a_table_is_an_entry_of_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "ROOT", tmp_path)
+    monkeypatch.setattr(rule, "RULES", tmp_path / "rules")
+    for folder in ("rules/xla", "tests/rules"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "costly_operations.toml").write_text("[other]\na = 1\n")
+    entries, cases = rule.extend("slow-sort", "xla/costly_operations")
+    declared = tomllib.loads(entries.read_text(encoding="utf-8"))
+    assert list(declared) == ["other", "slow-sort"]
+    assert list(declared["slow-sort"]["page"]) == list(HEADINGS)
+    assert set(tomllib.loads(cases.read_text(encoding="utf-8"))["slow-sort"]) == {
+        *("saves_ns", "found", "passed")
+    }
+    for table in rule.TABLES:
+        assert (PACKAGE / "rules" / f"{table}.toml").is_file()
+        assert (changed_tests.ROOT / "tests/rules" / f"{Path(table).name}.toml").is_file()
+
+
 def test_the_skeleton_of_a_rule_has_the_sections_of_a_page() -> None:
     page = tomllib.loads(rule.PAGE.format_map({"rule_id": "a-b"}))
     assert list(page["a-b"]["page"]) == list(HEADINGS)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 from math import inf, nan, prod
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
+from tb_perfadvisor.rules.declared import declared
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.program.one_hot import one_hot_makers, one_hot_operations
 from tb_perfadvisor.signals.tpu.grouped_convolutions import (
@@ -72,29 +75,6 @@ class GroupedConvolution(CostlyOperations):
         return max(compute_ns, needed_ns(signals, operation, at_peak=at_peak))
 
 
-class MaxPoolGradient(CostlyOperations):
-    """The gradient of max pooling searches each window again."""
-
-    id = "max-pool-gradient"
-    title = "Use average pooling where accuracy allows"
-
-    minimum_share = Limit(
-        0.02, "share", "A single pooling layer after the first layer takes about this much."
-    )
-
-    activity = "goes into gradients of max pooling"
-    noun = "gradient"
-    remaining_share = 0.5
-    breaks_fusion = True
-    changes = ("average-pooling",)
-
-    def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation is the backward pass of max pooling."""
-        return operation.opcode == "select-and-scatter" or operation.name.startswith(
-            ("select-and-scatter", "select_and_scatter")
-        )
-
-
 _LEAST_ROW_NS, _ROW_NS = 1.5, 4.0
 """Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
 
@@ -154,27 +134,6 @@ class OneHotProduct(CostlyOperations):
         rows = sum(shape.elements // max(shape.dims[-1], 1) for shape in results if shape.dims)
         rows_ns = rows * (_LEAST_ROW_NS if at_peak else _ROW_NS / self.expected_of_best)
         return max(2 * stored_bytes(*results) / bytes_per_s * NS_PER_S, rows_ns)
-
-
-class ReshapeOverhead(CostlyOperations):
-    """Reshapes move whole arrays because their elements land in other tiles."""
-
-    id = "reshape-overhead"
-    title = "Keep the last two dimensions when reshaping"
-
-    minimum_share = Limit(
-        0.02, "share", "Flattening the input of the last layer takes about this much."
-    )
-
-    activity = "goes into reshaping arrays in memory"
-    noun = "reshape"
-    remaining_share = 0.5
-    changes = ("contracted-dimensions", "leading-dimensions")
-    moves_data = True
-
-    def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation is a reshape that moves data."""
-        return operation.opcode == "reshape" or operation.name.startswith("reshape")
 
 
 _BOUNDS = r"\[(\d{1,18}):(\d{1,18})(?::\d+)?\]"
@@ -324,29 +283,35 @@ class TransposeOverhead(CostlyOperations):
         return (before.minor_to_major, before.tiles) != (after.minor_to_major, after.tiles)
 
 
-_PIECE = (
-    r"(?:^|/)(?:batchnorm(?:_\d+)?/(?:add|mul|sub|Rsqrt)(?:_\d+)?"
-    r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
-)
-_OTHER_NORMALIZATION = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
+class Operations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations by opcode, by the start of their name, or by the framework's name for them."""
+
+    opcodes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """How their names start."""
+    path: str = ""
+    """A pattern of what the framework calls them."""
+    other_path: str = ""
+    """A pattern of what it calls others that the first one matches."""
+
+    def include(self, operation: XlaOperation) -> bool:
+        """Whether an operation is one of them."""
+        if operation.opcode in self.opcodes or operation.name.startswith(self.names):
+            return True
+        if not self.path or re.search(self.path, operation.path) is None:
+            return False
+        return not self.other_path or re.search(self.other_path, operation.path) is None
 
 
-class UnfusedBatchNorm(CostlyOperations):
-    """Batch normalization is computed in separate operations."""
+class NamedOperations(CostlyOperations):
+    """Evaluator of the rules for which names tell the operations apart."""
 
-    id = "unfused-batch-norm"
-    title = "Use fused batch normalization"
-
-    minimum_share = Limit(
-        0.03, "share", "The fused operation takes a few percent of the step as well."
-    )
-
-    activity = "goes into unfused batch normalization"
-    noun = "operation"
-    remaining_share = 0.5
-    changes = ("fused-batch-norm", "keras-batch-norm", "library-batch-norm")
+    operations: ClassVar[Operations]
+    """Those that the rule is about."""
 
     def selects(self, operation: XlaOperation) -> bool:
-        """Whether an operation is a part of an unfused batch normalization."""
-        path = operation.path
-        return re.search(_PIECE, path) is not None and re.search(_OTHER_NORMALIZATION, path) is None
+        """Whether an operation is of this kind."""
+        return self.operations.include(operation)
+
+
+RULES = declared(NamedOperations, __name__)
