@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import (
+    InvalidTraceError,
     PerfAdvisorError,
     UnreadableProfileError,
     contained,
@@ -305,7 +306,11 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
             open_file, root, file, _share_of_bytes(tell, before_bytes, file.size_bytes, total_bytes)
         )
         before_bytes += file.size_bytes
-    trace = examined(read(openers, source))
+    try:
+        trace = examined(read(openers, source))
+    except InvalidTraceError as error:
+        error.where = error.where or source.path
+        raise
     if recorded.snapshot is not None:
         trace = _with_snapshot(trace, root, recorded.snapshot)
     if recorded.rich is not None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_inside
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_of_files
 
 MAX_ENTRIES = 200_000
 """Files and directories that are listed: more than the largest frameworks' repositories have."""
@@ -90,7 +90,7 @@ class Repository:
     def _read(self, path: str) -> str | None:
         try:
             # A file, or a directory above it, may have become a link since it was listed.
-            with open(self.root / path, "rb", opener=opener_inside(self._boundary)) as file:
+            with open(self.root / path, "rb", opener=opener_of_files(self._boundary)) as file:
                 data = file.read(MAX_FILE_BYTES + 1)
         except (OSError, LeadsOutError):
             return None

@@ -125,7 +125,7 @@ class Assembler:
             ("step", step, np.int32),
             ("correlation", correlation, np.int64),
         ):
-            columns[key] = column_of(value, start.size, dtype)
+            columns[key] = column_of(key, value, start.size, dtype)
         self._events.append(columns)
         first = self._event_count
         self._event_count += start.size
@@ -272,7 +272,7 @@ class Assembler:
         count = np.atleast_1d(np.asarray(first)).size
         if count:
             chunk = {
-                name: column_of(columns.get(name, unknown_values(table)[name]), count, dtype)
+                name: column_of(name, columns.get(name, unknown_values(table)[name]), count, dtype)
                 for name, dtype in types.items()
             }
             self._attributes.setdefault(table, []).append(chunk)
@@ -286,7 +286,11 @@ class Assembler:
         ):
             if is_bad.any():
                 index = int(np.flatnonzero(is_bad)[0])
-                raise InvalidTraceError(f"event {index} has {problem}", where=source.path)
+                raise InvalidTraceError(
+                    f"event {index} has {problem}.",
+                    where=source.path,
+                    hint="The file is damaged: record it again.",
+                )
 
     def _table(self, table: type[Table], row_of: Int32, origin: int) -> Table:
         types = column_types(table)
@@ -315,7 +319,14 @@ class Assembler:
             "device": [device for *_, device, _ in rows],
             "label": [self.intern(label) for *_, label in rows],
         }
-        return make_table(TrackTable, columns)
+        types = column_types(TrackTable)
+        return make_table(
+            TrackTable,
+            {
+                name: column_of(name, column, len(rows), types[name])
+                for name, column in columns.items()
+            },
+        )
 
     def _forward_rows(self, row_of: Int32) -> Int32:
         if not self._forward:

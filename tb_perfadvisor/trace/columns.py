@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
+from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.trace.tables import column_types, repeated
 
 # Values of optional columns that a reader leaves out; all others are -1.
@@ -24,9 +25,29 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-def column_of(value: ArrayLike, count: int, dtype: Any) -> NDArray[Any]:
-    """A column of values, or of one value that applies to all rows."""
-    array = np.asarray(value, dtype)
+def column_of(name: str, value: ArrayLike, count: int, dtype: Any) -> NDArray[Any]:
+    """A column of values, or of one value that applies to all rows.
+
+    Raises:
+        InvalidTraceError: If a number is too large for the column.
+    """
+    try:
+        array = np.asarray(value, dtype)
+        is_cut = (
+            isinstance(value, np.ndarray)
+            and value.dtype.kind in "iu"
+            and array.dtype.kind in "iu"
+            and not np.can_cast(value.dtype, array.dtype)
+            and bool((array != value).any())
+        )
+    except OverflowError:
+        is_cut = True
+    if is_cut:
+        bits = 8 * np.dtype(dtype).itemsize
+        raise InvalidTraceError(
+            f"the {name} of one of its events does not fit into {bits} bits.",
+            hint="The file is damaged: record it again.",
+        )
     if array.ndim == 0:
         return repeated(array, count, dtype)
     return array.view() if array.shape == (count,) else np.broadcast_to(array, (count,))

@@ -73,14 +73,15 @@ def find_progress(series: Mapping[str, ScalarSeries]) -> Progress | None:
     Tags that are logged once per epoch serve only if there are no others.
     """
     tags = [tag for tag in series if not (is_evaluation(tag) or _PER_SAMPLE.fullmatch(tag))]
-    per_step = [tag for tag in tags if not _PER_EPOCH.fullmatch(tag)]
+    per_epoch = {tag for tag in tags if _PER_EPOCH.fullmatch(tag)}
+    per_step = [tag for tag in tags if tag not in per_epoch]
     # Of tags that were logged equally often, the loss is the one that users know.
     loss, _ = find_metrics(per_step or tags).get("loss", ("", None))
     ordered = sorted(per_step or tags, key=lambda tag: (tag != loss, tag))
     by_tag = {tag: _progress(tag, series[tag]) for tag in ordered}
     best = max(by_tag.values(), key=len, default=None)
     if (best is None or not len(best)) and per_step:
-        return find_progress({tag: series[tag] for tag in tags if tag not in per_step})
+        return find_progress({tag: series[tag] for tag in per_epoch})
     return best if best is not None and len(best) else None
 
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_inside
+from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_of_files
 from tb_perfadvisor.ingest.files.local_tree import list_local_tree
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url, long_path
+from tb_perfadvisor.plain_text import printable_name
 
 ShareRead = Callable[[float], None]
 """Is called with the share (0-1) of a file that was read."""
@@ -37,6 +38,8 @@ def list_tree(
         UsageError: If the URL's scheme is not supported or needs a missing package.
     """
     text = os.fspath(root)
+    if "\0" in text:
+        raise NothingFoundError("no path has a NUL character in it.", where=printable_name(text))
     if is_url(text):
         from tb_perfadvisor.ingest.files.remote.listing import list_remote
 
@@ -48,7 +51,7 @@ class _Watched(io.FileIO):
     """A file that tells how much of it was read, at each hundredth."""
 
     def __init__(
-        self, path: str, size_bytes: int, tell: ShareRead, opener: Callable[[str, int], int] | None
+        self, path: str, size_bytes: int, tell: ShareRead, opener: Callable[[str, int], int]
     ) -> None:
         super().__init__(path, "rb", opener=opener)
         self._size_bytes = size_bytes
@@ -86,7 +89,7 @@ def open_file(root: str, file: FileEntry, tell: ShareRead | None = None) -> Iter
                 yield fetched
             return
         path = long_path(os.fspath(Path(root, file.system_path)))
-        opener = opener_inside(file.boundary) if file.boundary else None
+        opener = opener_of_files(file.boundary)
         if tell is None or not file.size_bytes:
             with open(path, "rb", opener=opener) as local:
                 yield local

@@ -54,6 +54,8 @@ def resolve_inside(path: str, boundary: str) -> str:
     Raises:
         LeadsOutError: If it does not lie there.
     """
+    if "\0" in path:
+        raise LeadsOutError(path)
     place = os.path.realpath(path)
     if not _is_inside(place, boundary):
         raise LeadsOutError(path)
@@ -64,26 +66,28 @@ def _is_inside(place: str, boundary: str) -> bool:
     return Path(short_path(place)).is_relative_to(short_path(boundary))
 
 
-def opener_inside(boundary: str) -> Callable[[str, int], int]:
-    """An opener for Python's `open` that opens only files in a directory.
+def opener_of_files(boundary: str = "") -> Callable[[str, int], int]:
+    """An opener for Python's `open` that opens only files, and never waits.
 
     Args:
-        boundary: The directory, without links in its path.
+        boundary: The directory that they must lie in, without links in its path. Empty if links may
+            lead anywhere.
 
     Returns:
         A function that raises `LeadsOutError` for a path that leads out, and `OSError` for one that
         cannot be opened or is no file.
     """
 
-    def open_inside(path: str, flags: int) -> int:
+    def open_file(path: str, flags: int) -> int:
         # Without waiting for who writes to a pipe that took the place of the file.
-        handle = _open(path, boundary, flags | getattr(os, "O_NONBLOCK", 0))
+        flags |= getattr(os, "O_NONBLOCK", 0)
+        handle = _open(path, boundary, flags) if boundary else os.open(path, flags)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OSError(errno.EINVAL, "this is not a file", path)
         return handle
 
-    return open_inside
+    return open_file
 
 
 @contextmanager

@@ -226,3 +226,26 @@ def test_a_file_that_has_grown_is_read_whole(tmp_path: Path) -> None:
     with open_file(str(tmp_path), file_entry("grown.json", 3, 0), heard.append) as stream:
         assert stream.read() == b"123456"
     assert heard in ([], [1.0])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes on Windows")
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, is_watched: bool) -> None:
+    put(tmp_path, "trace.json")
+    (entry,) = list_tree(tmp_path, everything).entries
+    (tmp_path / "trace.json").unlink()
+    os.mkfifo(tmp_path / "trace.json")  # opened without O_NONBLOCK, it blocks for ever
+    told: list[float] = []
+    with (
+        pytest.raises(UnreadableProfileError, match="this is not a file"),
+        open_file(str(tmp_path), entry, told.append if is_watched else None),
+    ):
+        pass
+    (head,) = read_heads(str(tmp_path), [entry], 100)
+    assert isinstance(head, UnreadableProfileError)
+
+
+def test_a_path_with_a_nul_character() -> None:
+    with pytest.raises(NothingFoundError, match="NUL") as raised:
+        list_tree("logs\0", everything)
+    assert "\0" not in str(raised.value)

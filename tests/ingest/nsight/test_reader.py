@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.errors import InvalidTraceError, UnreadableProfileError
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank
 from tb_perfadvisor.ingest.nsight.ranges import spelled, without_numbers
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
@@ -421,4 +421,10 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE users (name TEXT)")
     connection.close()
     with pytest.raises(UnreadableProfileError, match="no table of Nsight Systems"):
+        read(path)
+
+
+def test_a_device_beyond_32_bits(path: Path) -> None:
+    write(path, {1: "kernel"}, CUPTI_ACTIVITY_KIND_KERNEL=[kernel(0, 9, device=2**32)])
+    with pytest.raises(InvalidTraceError, match="the device of one of its events does not fit"):
         read(path)
