@@ -332,10 +332,10 @@ class LateGradientBucket(Rule):
     minimum_share = Limit(
         0.02, "share", "Some tail is unavoidable: the gradients that are computed last."
     )
-    minimum_of_exposed = Limit(
-        0.5, "share", "If the others are exposed as well, the last one is not the problem."
-    )
-    remaining_share = Limit(0.1, "share", "A bucket of 2.5 MB instead of 25 MB is still sent last.")
+    minimum_of_exposed = 0.5
+    """If the others are exposed as well, the last one is not the problem."""
+    remaining_share = 0.1
+    """A bucket of 2.5 MB instead of 25 MB is still sent last."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when only the last all-reduce of each step is exposed."""

@@ -55,17 +55,11 @@ class LongAllReduce(Rule):
         2.0, "ratio", "NCCL reaches at least half of the link's bandwidth with large messages."
     )
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify debugging the network.")
-    latency_ns = Limit(
-        30_000,
-        "ns",
-        "Launch and latency of one all-reduce within a node take less than 30 microseconds.",
-    )
+    latency_ns = 30_000
+    """Launch and latency of one all-reduce within a node take less than 30 microseconds."""
 
-    hop_ns = Limit(
-        3_400,
-        "ns",
-        "NCCL's own model assumes 0.5 to 3.4 microseconds per hop of a ring over NVLink.",
-    )
+    hop_ns = 3_400
+    """NCCL's own model assumes 0.5 to 3.4 microseconds per hop of a ring over NVLink."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when all-reduces far exceed their expected time."""
@@ -188,10 +182,10 @@ class SlowLink(Rule):
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
     is_preview = False
 
-    large_bytes = Limit(1_000_000, "bytes", "From a megabyte on, bandwidth outweighs latency.")
-    reachable_share = Limit(
-        0.7, "share", "NCCL's large all-reduces reach 70 to 90 percent of the link's bandwidth."
-    )
+    large_bytes = 1_000_000
+    """From a megabyte on, bandwidth outweighs latency."""
+    reachable_share = 0.7
+    """NCCL's large all-reduces reach 70 to 90 percent of the link's bandwidth."""
     maximum_share = Limit(
         0.35, "share", "Bad tuning alone does not cost half of the reachable bandwidth."
     )
@@ -274,15 +268,12 @@ class SmallMessages(Rule):
     needs = (Need.WORK, Need.COLLECTIVES)
     is_preview = False
 
-    small_bytes = Limit(
-        262_144, "bytes", "Below 256 KiB, the time of a collective hardly depends on its size."
-    )
-    small_ns = Limit(
-        50_000, "ns", "The latency of a collective within a node is below 50 microseconds."
-    )
-    minimum_count = Limit(
-        20, "count", "A few gradient buckets and a few metrics add up to this many per step."
-    )
+    small_bytes = 262_144
+    """Below 256 KiB, the time of a collective hardly depends on its size."""
+    small_ns = 50_000
+    """The latency of a collective within a node is below 50 microseconds."""
+    minimum_count = 20
+    """A few gradient buckets and a few metrics add up to this many per step."""
     minimum_share = Limit(0.005, "share", "A smaller gain is not worth the code.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -459,9 +450,8 @@ class FullPrecisionGradients(Rule):
     needs = (Need.WORK, Need.COLLECTIVES, Need.KERNEL_PRECISION)
     is_preview = False
 
-    minimum_16_bit_share = Limit(
-        0.5, "share", "A program that computes less in 16 bits is not a 16-bit program."
-    )
+    minimum_16_bit_share = 0.5
+    """A program that computes less in 16 bits is not a 16-bit program."""
     minimum_share = Limit(0.01, "share", "A smaller gain is not worth the numerical risk.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -276,9 +276,8 @@ class Recompute(Rule):
         "If it is unknown what the activations need: with less than 40 percent of the memory "
         "free, few of them would fit.",
     )
-    maximum_blocks = Limit(
-        4, "count", "If not even every fourth block fits, little is gained for a tight memory."
-    )
+    maximum_blocks = 4
+    """If not even every fourth block fits, little is gained for a tight memory."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when much is recomputed and much memory is or may be free."""

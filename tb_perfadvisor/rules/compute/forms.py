@@ -119,16 +119,12 @@ class UnfusedAttention(Rule):
     is_preview = False
 
     minimum_share = Limit(0.02, "share", "A smaller gain is lost in the variation between steps.")
-    fused_efficiency = Limit(
-        0.3,
-        "share",
-        "FlashAttention-2 reaches a third of the peak of an H100 and two thirds of that of an "
-        "A100; FlashAttention-3 reaches three quarters on an H100. Small heads and the backward "
-        "pass reach somewhat less.",
-    )
-    launch_floor_ns = Limit(
-        10_000, "ns", "Any fused kernel takes several microseconds to start and end."
-    )
+    fused_efficiency = 0.3
+    """FlashAttention-2 reaches a third of the peak of an H100 and two thirds of that of an A100;
+    FlashAttention-3 reaches three quarters on an H100. Small heads and the backward pass reach
+    somewhat less."""
+    launch_floor_ns = 10_000
+    """Any fused kernel takes several microseconds to start and end."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when unfused attention takes much longer than a fused kernel."""

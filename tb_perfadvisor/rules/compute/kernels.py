@@ -126,11 +126,8 @@ class DominantOperators(Rule):
         "share",
         "In a healthy step, convolutions and products and their gradients take up to nine tenths.",
     )
-    minimum_moving_share = Limit(
-        0.1,
-        "share",
-        "Feeding a step and fetching its loss takes less than a tenth of its operators.",
-    )
+    minimum_moving_share = 0.1
+    """Feeding a step and fetching its loss takes less than a tenth of its operators."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when few operators take most of a step."""
@@ -260,9 +257,8 @@ class LowOccupancy(Rule):
     maximum_filled_share = Limit(
         0.6, "share", "With 60 percent of the multiprocessors busy, the others are hard to fill."
     )
-    maximum_achieved_share = Limit(
-        0.55, "share", "Matrix products that reach more are about as fast as their shapes allow."
-    )
+    maximum_achieved_share = 0.55
+    """Matrix products that reach more are about as fast as their shapes allow."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when kernels that fill little of the device take much of the step."""

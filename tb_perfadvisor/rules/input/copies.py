@@ -335,12 +335,9 @@ class PageableCopies(Rule):
     minimum_share = Limit(
         0.01, "share", "Pinning memory is not worth it for less than 1 % of the step."
     )
-    pinned_bandwidth = Limit(
-        12e9,
-        "bytes/s",
-        "Where the link is unknown: pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16"
-        " lanes, the slowest link in use with data center devices.",
-    )
+    pinned_bandwidth = 12e9
+    """Where the link is unknown: pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16 lanes,
+    the slowest link in use with data center devices."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when pinning would save a large part of the step."""

@@ -289,16 +289,12 @@ class SmallFileReads(Rule):
         8, "count", "A step that opens fewer files reads large files or only a few samples."
     )
 
-    waiting_share = Limit(
-        0.5, "share", "A worker that computes most of the time needs less work, not fewer files."
-    )
+    waiting_share = 0.5
+    """A worker that computes most of the time needs less work, not fewer files."""
 
-    small_bytes = Limit(
-        8 << 20,
-        "bytes",
-        "Opening a file in a bucket takes tens of milliseconds. A stream of 200 MB/s reads 8 MiB in"
-        " 42 ms, so larger files take longer to read than to open.",
-    )
+    small_bytes = 8 << 20
+    """Opening a file in a bucket takes tens of milliseconds. A stream of 200 MB/s reads 8 MiB in 42
+    ms, so larger files take longer to read than to open."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the steps wait for files to be opened."""

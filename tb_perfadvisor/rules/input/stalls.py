@@ -55,25 +55,16 @@ class InputStall(Rule):
         "PyTorch profiler plugin also report input from 5 % on.",
     )
 
-    recurring_share = Limit(
-        0.02,
-        "share",
-        "A stall that recurs is reported from 3 % on, the limit of medium severity: seen outside "
-        "its worst step and after subtracting the handing over of batches, it is no accident.",
-    )
+    recurring_share = 0.02
+    """A stall that recurs is reported from 3 % on, the limit of medium severity: seen outside its
+    worst step and after subtracting the handing over of batches, it is no accident."""
 
-    hand_over_ns = Limit(
-        1_400_000,
-        "ns",
-        "In PyTorch's ResNet-50 sample, taking over a batch from a worker costs up to 1.4 ms.",
-    )
+    hand_over_ns = 1_400_000
+    """In PyTorch's ResNet-50 sample, taking over a batch from a worker costs up to 1.4 ms."""
 
-    minimum_wait_ns = Limit(
-        3_000_000,
-        "ns",
-        "Taking over a finished batch from a worker is not a wait: unpacking it and mapping its "
-        "memory takes up to 2.6 ms on two busy cores.",
-    )
+    minimum_wait_ns = 3_000_000
+    """Taking over a finished batch from a worker is not a wait: unpacking it and mapping its memory
+    takes up to 2.6 ms on two busy cores."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the stall is large enough or recurs."""

@@ -57,12 +57,10 @@ class TfdataLateGrowth(Rule):
     needs = (Need.ITERATORS,)
     is_preview = False
 
-    minimum_bytes = Limit(256e6, "bytes", "A training host does not miss a quarter of a gigabyte.")
-    minimum_growth = Limit(
-        4.0,
-        "ratio",
-        "Bytes grow by a factor of 4 when cast to floats, compressed images by 10 when decoded.",
-    )
+    minimum_bytes = 256e6
+    """A training host does not miss a quarter of a gigabyte."""
+    minimum_growth = 4.0
+    """Bytes grow by a factor of 4 when cast to floats, compressed images by 10 when decoded."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each large buffer of grown elements."""
@@ -199,11 +197,12 @@ class TfdataPerElementMap(Rule):
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    minimum_calls = Limit(64, "count", "Fewer calls per step cost too little to matter.")
-    maximum_run_ns = Limit(30_000, "ns", "Starting the function costs less than a longer run.")
-    maximum_bytes = Limit(
-        16_384, "bytes", "Copying a larger element into its batch takes as long as the call."
-    )
+    minimum_calls = 64
+    """Fewer calls per step cost too little to matter."""
+    maximum_run_ns = 30_000
+    """Starting the function costs less than a longer run."""
+    maximum_bytes = 16_384
+    """Copying a larger element into its batch takes as long as the call."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the step waits for such maps."""
@@ -306,9 +305,8 @@ class TfdataSequentialInterleave(Rule):
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    files_at_a_time = Limit(
-        4, "count", "Even slow storage serves four parallel reads; most serves more."
-    )
+    files_at_a_time = 4
+    """Even slow storage serves four parallel reads; most serves more."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each pipeline that reads one file at a time."""
@@ -375,9 +373,8 @@ class TfdataSequentialMap(Rule):
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    few_calls_share = Limit(
-        0.5, "share", "The step itself may need the cores if more than half are in use."
-    )
+    few_calls_share = 0.5
+    """The step itself may need the cores if more than half are in use."""
 
     minimum_run_ns = Limit(
         30_000, "ns", "Passing a shorter call to another thread takes as long as running it."
@@ -457,14 +454,10 @@ class TfdataUncachedSource(Rule):
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    memory_share = Limit(
-        0.25, "share", "The model, buffers and the page cache need host memory, too."
-    )
-    maximum_bytes = Limit(
-        1e9,
-        "bytes",
-        "Any training host can spare this much; used if the size of its memory is unknown.",
-    )
+    memory_share = 0.25
+    """The model, buffers and the page cache need host memory, too."""
+    maximum_bytes = 1e9
+    """Any training host can spare this much; used if the size of its memory is unknown."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each repeat that a cache would speed up."""
@@ -552,7 +545,8 @@ class TfdataUnfusedMapBatch(Rule):
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    minimum_batch = Limit(16, "count", "Copying fewer elements takes little time.")
+    minimum_batch = 16
+    """Copying fewer elements takes little time."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each batch whose copying the step waits for."""

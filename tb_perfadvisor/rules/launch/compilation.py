@@ -200,12 +200,10 @@ class RecurringCompilation(Rule):
     minimum_share = Limit(
         0.05, "share", "Compiling a second shape, for evaluation, takes less of a run of minutes."
     )
-    minimum_looks = Limit(20, "count", "With fewer, a line in several of them may be chance.")
-    fewest_spells = Limit(
-        FEWEST_SPELLS,
-        "count",
-        "A function is compiled for a batch, for the last batch of an epoch, and for evaluation.",
-    )
+    minimum_looks = 20
+    """With fewer, a line in several of them may be chance."""
+    fewest_spells = FEWEST_SPELLS
+    """A function is compiled for a batch, for the last batch of an epoch, and for evaluation."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when compiling recurs and takes a good part of the run."""
@@ -262,7 +260,8 @@ class LongCompilation(Rule):
     needs = (Need.COMPILE_LOG,)
     is_preview = False
 
-    minimum_ns = Limit(2e9, "ns", "Importing PyTorch takes as long.")
+    minimum_ns = 2e9
+    """Importing PyTorch takes as long."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when compiling takes long."""

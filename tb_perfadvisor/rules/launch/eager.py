@@ -193,11 +193,8 @@ class ManyTinyOperators(Rule):
     minimum_share = Limit(
         0.05, "share", "Rewriting a loop is not worth it for less than 5 % of the step."
     )
-    minimum_dispatch_share = Limit(
-        0.4,
-        "share",
-        "If operators on the CPU compute most of the time, fewer of them take about as long.",
-    )
+    minimum_dispatch_share = 0.4
+    """If operators on the CPU compute most of the time, fewer of them take about as long."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each loop of tiny operators."""

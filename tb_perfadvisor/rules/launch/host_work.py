@@ -298,13 +298,12 @@ class SideWorkInLoop(Rule):
     minimum_share = Limit(
         0.05, "share", "A checkpoint now and then takes less, and somebody wants it."
     )
-    minimum_share_between_epochs = Limit(
-        0.2, "share", "Evaluating a part of the data once per epoch is usual."
-    )
-    minimum_looks = Limit(20, "count", "With fewer, a line in several of them may be chance.")
-    fewest_steps_of_an_epoch = Limit(
-        20, "count", "Reinforcement learning gathers new samples after as few steps."
-    )
+    minimum_share_between_epochs = 0.2
+    """Evaluating a part of the data once per epoch is usual."""
+    minimum_looks = 20
+    """With fewer, a line in several of them may be chance."""
+    fewest_steps_of_an_epoch = 20
+    """Reinforcement learning gathers new samples after as few steps."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when such work takes a good part of the run."""
@@ -445,7 +444,8 @@ class StepGap(Rule):
         "share",
         "The loop's bookkeeping takes up to 2 % of a short step in a healthy program.",
     )
-    minimum_gap_ns = Limit(20_000, "ns", "The first launch of a step costs up to 20 microseconds.")
+    minimum_gap_ns = 20_000
+    """The first launch of a step costs up to 20 microseconds."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the gaps are large enough."""

@@ -420,12 +420,9 @@ class SingleStepDispatch(Rule):
         "While a longer program runs, the host has time to dispatch the next one.",
     )
 
-    longest_run_on_cpu_ns = Limit(
-        10_000_000,
-        "ns",
-        "TensorFlow on the CPU begins the next program after the one before: Keras's milliseconds"
-        " between them add to each step.",
-    )
+    longest_run_on_cpu_ns = 10_000_000
+    """TensorFlow on the CPU begins the next program after the one before: Keras's milliseconds
+    between them add to each step."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for each dispatch."""

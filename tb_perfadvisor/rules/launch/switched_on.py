@@ -239,12 +239,10 @@ class AllocatorChurn(Rule):
 
     needs_of_snapshots = (Need.MEMORY_HISTORY,)
 
-    minimum_returns = Limit(
-        10, "count", "A few returns to the driver are those of an evaluation or a failed request."
-    )
-    minimum_parts = Limit(
-        6, "count", "Of ten parts of a history: less is a change of phase, not the loop."
-    )
+    minimum_returns = 10
+    """A few returns to the driver are those of an evaluation or a failed request."""
+    minimum_parts = 6
+    """Of ten parts of a history: less is a change of phase, not the loop."""
     minimum_share = Limit(0.01, "share", "Less than 1 % of the step is an occasional allocation.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:

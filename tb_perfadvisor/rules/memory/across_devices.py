@@ -93,12 +93,10 @@ class ReplicatedState(Rule):
         Need.MEMORY_CHANGES,
     )
 
-    minimum_of_capacity = Limit(
-        0.8, "share", "With more than 20 % of the memory free, there is no need to shard."
-    )
-    minimum_of_peak = Limit(
-        0.4, "share", "If activations fill the memory, checkpointing them helps more."
-    )
+    minimum_of_capacity = 0.8
+    """With more than 20 % of the memory free, there is no need to shard."""
+    minimum_of_peak = 0.4
+    """If activations fill the memory, checkpointing them helps more."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when replicated state fills the memory."""

@@ -64,9 +64,8 @@ class MemoryFragmentation(Rule):
     minimum_reserved_share = Limit(
         0.7, "share", "While 30 % of the memory is free, no one needs what the allocator holds."
     )
-    critical_share = Limit(
-        0.9, "share", "Beyond 90 %, the allocator must free memory for the next large request."
-    )
+    critical_share = 0.9
+    """Beyond 90 %, the allocator must free memory for the next large request."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when much memory is reserved and unused."""

@@ -301,14 +301,10 @@ class ResidentMemory(Rule):
     minimum_share = Limit(
         0.8, "share", "If a fifth is used only at times, that part is easier to shrink."
     )
-    minimum_bytes = Limit(
-        1 << 30, "bytes", "Every device that trains or serves models has several gibibytes."
-    )
-    maximum_unused_share = Limit(
-        0.05,
-        "share",
-        "A caching allocator rounds up, and keeps a few percent for the next request.",
-    )
+    minimum_bytes = 1 << 30
+    """Every device that trains or serves models has several gibibytes."""
+    maximum_unused_share = 0.05
+    """A caching allocator rounds up, and keeps a few percent for the next request."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding if nearly all of the peak stays."""

@@ -55,9 +55,8 @@ class MemoryNearCapacity(Rule):
     is_preview = True
 
     maximum_share = Limit(0.9, "share", "Fragmentation and workspaces commonly take the last 10 %.")
-    critical_share = Limit(
-        0.97, "share", "A large activation or workspace takes more than the remaining 3 %."
-    )
+    critical_share = 0.97
+    """A large activation or workspace takes more than the remaining 3 %."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the peak is near the capacity of the device."""

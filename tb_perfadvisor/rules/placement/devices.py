@@ -167,9 +167,8 @@ class HostPlacedOperators(Rule):
     is_preview = False
 
     minimum_share = Limit(0.02, "share", "Every program handles scalars and sizes on the host.")
-    launch_cost_ns = Limit(
-        10_000, "ns", "An eager operator costs 5 to 20 microseconds of host time wherever it runs."
-    )
+    launch_cost_ns = 10_000
+    """An eager operator costs 5 to 20 microseconds of host time wherever it runs."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for operators on the host."""

@@ -64,7 +64,8 @@ class FullPrecisionCompute(Rule):
     minimum_share = Limit(
         0.05, "share", "With less 32-bit matrix work, mixed precision is already in use."
     )
-    minimum_ratio = Limit(1.5, "ratio", "Below 1.5 times the rate, casts cost most of the gain.")
+    minimum_ratio = 1.5
+    """Below 1.5 times the rate, casts cost most of the gain."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit matrix kernels take a good part of the step."""

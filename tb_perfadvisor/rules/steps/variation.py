@@ -244,9 +244,8 @@ class StepDrift(Rule):
     minimum_steps = Limit(10, "count", "Fewer steps often show a trend by chance.")
     minimum_growth = Limit(0.10, "share", "Batches and clocks make steps vary by several percent.")
 
-    busy_machine = Limit(
-        0.05, "share", "Other programs come and go, and steps that share a core with them vary."
-    )
+    busy_machine = 0.05
+    """Other programs come and go, and steps that share a core with them vary."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the step time rises."""
@@ -317,9 +316,8 @@ class StepOutliers(Rule):
     greatest_share = Limit(
         0.2, "share", "If more than every fifth step is slow, slow steps are normal."
     )
-    greatest_gap_share = Limit(
-        0.02, "share", "Gaps between steps that take more than this have a finding of their own."
-    )
+    greatest_gap_share = 0.02
+    """Gaps between steps that take more than this have a finding of their own."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a few steps stand out."""

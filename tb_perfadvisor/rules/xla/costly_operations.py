@@ -86,11 +86,8 @@ class OneHotProduct(CostlyOperations):
     title = "Look rows up by index instead of multiplying by a one-hot matrix"
 
     minimum_share = Limit(0.03, "share", "A small table takes less than this either way.")
-    smallest_table = Limit(
-        256,
-        "count",
-        "The matrix unit multiplies by a small table at once, so a gather is no faster.",
-    )
+    smallest_table = 256
+    """The matrix unit multiplies by a small table at once, so a gather is no faster."""
 
     needs = (Need.WORK, Need.XLA_OPERATIONS)
 

@@ -371,12 +371,10 @@ class WideWeights(FasterOperations):
     title = "Store the weights in 8 bits"
 
     minimum_share = Limit(0.1, "share", "A change that costs accuracy has to bring something.")
-    minimum_read_share = Limit(
-        0.4, "share", "Where reading weights takes less, other work hides a part of it."
-    )
-    most_rows = Limit(
-        64, "count", "From about a hundred rows on, the matrix unit takes longer than the memory."
-    )
+    minimum_read_share = 0.4
+    """Where reading weights takes less, other work hides a part of it."""
+    most_rows = 64
+    """From about a hundred rows on, the matrix unit takes longer than the memory."""
 
     noun = "operation that reads weights"
     changes = ("eight-bit-weights",)

@@ -147,7 +147,8 @@ class DataShuffling(CostlyOperations):
         0.05, "share", "Embeddings, their gradients and a scan over layers take a few percent."
     )
 
-    far = Limit(4.0, "ratio", "Models of products and of memory are hardly ever off by as much.")
+    far = 4.0
+    """Models of products and of memory are hardly ever off by as much."""
 
     needs = (Need.WORK, Need.XLA_OPERATIONS)
 
