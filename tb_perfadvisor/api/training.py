@@ -24,6 +24,7 @@ from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, RunsByPlace, event_runs
 from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
+from tb_perfadvisor.ingest.load import name_of_run
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.training.training import Training, describe_training
 
@@ -103,7 +104,8 @@ def describe_runs(
         training, reports = _describe(run, reports, config, progress, cache)
         unread = [result for result in results if isinstance(result, Rejected)]
         unread += unread_of[run.run]
-        yield DescribedRun(run.run, training, tuple(reports), tuple(unread))
+        name = name_of_run(listing.root, run.run)
+        yield DescribedRun(name, training, tuple(reports), tuple(unread))
 
 
 def with_whole_runs(

@@ -179,7 +179,7 @@ def load_capture(
     compile_logs, notes_on_logs = read_compile_logs(listing.root, capture)
     return Run(
         id=capture.id,
-        name=_name(listing.root, capture),
+        name=name_of_run(listing.root, capture.run),
         session=capture.session,
         traces=_traces(listing.root, sources, workers),
         notes=(
@@ -249,10 +249,10 @@ def _traces(
     return LazyTraces(sources, [partial(load_worker, root, recorded) for _, recorded in workers])
 
 
-def _name(root: str, capture: Capture) -> str:
+def name_of_run(root: str, run: str) -> str:
     """The run's name; for the root itself the name of its folder, which says more than a dot."""
-    if capture.run != ".":
-        return capture.run
+    if run != ".":
+        return run
     return printable_name(PurePosixPath(root.replace(os.sep, "/")).name) or "."
 
 

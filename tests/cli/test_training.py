@@ -33,6 +33,11 @@ def test_text_names_the_usual_step_and_the_pause(logdir: Path) -> None:
     assert pause.split()[-6:] == ["200–210", "1", "20.0", "s", "11.8", "%"]
 
 
+def test_a_run_that_is_named_alone_has_its_name(logdir: Path) -> None:
+    done = CliRunner().invoke(app, ["training", str(logdir / "resnet")])
+    assert done.stdout.startswith("resnet\n")
+
+
 def test_json_has_the_numbers(logdir: Path) -> None:
     done = CliRunner().invoke(app, ["training", str(logdir), "--format", "json"])
     (run,) = json.loads(done.stdout)
