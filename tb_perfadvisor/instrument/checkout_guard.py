@@ -24,6 +24,8 @@ without a word; programs that make one copy the file where the system refuses to
 _FOLLOWS = frozenset({"open", "os.truncate", "os.chmod"})
 """These change what a link leads to; the others change the link."""
 _INSTALLED = ("site-packages", "dist-packages")
+_OURS = os.path.realpath(Path(__file__).parents[1])
+"""This package measures, also where it is installed from the checkout that it measures."""
 
 
 def guard(checkout: str) -> None:
@@ -84,10 +86,10 @@ def _of_entry(path: str) -> str:
 
 
 def _is_installed(path: str) -> bool:
-    """Whether a path belongs to the environment, which may lie in the checkout."""
+    """Whether a path belongs to the environment, or to us, which may lie in the checkout."""
     parts = Path(path).parts
-    return any(name in parts for name in _INSTALLED) or _is_below(
-        path, os.path.realpath(sys.prefix)
+    return any(name in parts for name in _INSTALLED) or any(
+        _is_below(path, root) for root in (os.path.realpath(sys.prefix), _OURS)
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import ROOT
+
 
 def ran(checkout: Path, code: str) -> str:
     program = (
@@ -77,6 +79,9 @@ def test_imports_come_from_the_copy(checkout: Path) -> None:
         "import net; print(net.where, modules_of_checkout(checkout))"
     )
     assert ran(checkout, code) == "copy []\n"
+    # We measure, also where we are installed from the checkout.
+    code = f"import tb_perfadvisor; print(modules_of_checkout({str(ROOT)!r}))"
+    assert ran(checkout, code) == "[]\n"
     code = "import sys; sys.path.append(checkout + '/src'); import net\n"
     code += "print(modules_of_checkout(checkout))"
     assert ran(checkout, code) == "['net']\n"
