@@ -5,10 +5,12 @@ and are decompressed on the CPU. Slow: ``DataLoader(num_workers=0)`` does this i
 training process. Fixed: two persistent worker processes do it ahead of time.
 
     python demo_logs/record/pytorch_input.py
+    python demo_logs/record/pytorch_input.py --train     # only trains, without workers
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -137,11 +139,21 @@ def record(role: Role, directory: Path) -> int:
     return profile_steps(Training(role).step, directory)
 
 
+def train(epochs: int) -> None:
+    """Trains the slow variant, so that `perfadvisor try` can prove what a change brings."""
+    for _ in range(epochs):
+        training = Training("slow")
+        for _ in range(EPOCH_BATCHES):
+            training.step()
+
+
 def main() -> None:
     """Measures, records and labels both variants."""
-    output = output_directory(__doc__)
     torch.set_num_threads(1)  # leaves the second core to the loader's workers
-    record_pair(output, PAIR, measure, record)
+    if sys.argv[1:] == ["--train"]:
+        train(epochs=5)
+    else:
+        record_pair(output_directory(__doc__), PAIR, measure, record)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def _examples() -> list[tuple[str, list[str]]]:
         (command, output.splitlines())
         for name in ("README.md", "docs/comparing.md")
         for command, output in _OUTPUT.findall(PAGES[name])
+        if not command.startswith("perfadvisor try ")  # it takes minutes: test_readme.py
     ]
 
 

@@ -95,7 +95,7 @@ def test_a_loader_that_has_what_the_profile_lacked_is_not_meant(tmp_path: Path) 
 def test_the_demo_of_the_readme_gets_a_patch() -> None:
     script = ROOT / "demo_logs" / "record" / "pytorch_input.py"
     told = run("suggest", SLOW, "--repo", script).stdout
-    assert "pytorch_input.py:89: num_workers=4, persistent_workers=True" in told
+    assert "pytorch_input.py:91: num_workers=4, persistent_workers=True" in told
     assert told.count("diff --git") == 1
 
 
