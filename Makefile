@@ -59,7 +59,7 @@ test-corpus: $(VENV)/.dev browser-deps
 
 # Hypothesis draws more examples, and without CI other ones each night. MINUTES of damaged files.
 night: $(VENV)/.dev browser-deps
-	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "(nightly or hypothesis) and not corpus and not frameworks"
+	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "(nightly or hypothesis) and not frameworks"
 	$(BIN)/python -m tests.fuzz --seed "$$(date +%j)" --minutes $(or $(MINUTES),20)
 	$(BIN)/python -m nox
 	$(BIN)/python -m nox --session unit-oldest

@@ -22,7 +22,7 @@ from tests.support.object_stores import (
 BROWSER = Path(__file__).parent / "browser"
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 # Fixtures that several tests use and that take seconds to make.
-SHARED = {"address", "server", "built", "corpus_reports"}
+SHARED = {"address", "server", "built", "corpus_document"}
 
 # On a busy machine an example may take long and still hold.
 settings.register_profile(
@@ -71,10 +71,17 @@ def corpus() -> Path:
 
 
 @pytest.fixture(scope="session")
-def corpus_reports(corpus: Path) -> list[dict[str, Any]]:
-    """The reports on all real profiles, as the command line writes them."""
+def corpus_document(corpus: Path) -> dict[str, Any]:
+    """What the command line says of all real profiles."""
     done = run("analyze", corpus, "--format", "json", "--no-cache")
-    reports: list[dict[str, Any]] = json.loads(done.stdout)["reports"]
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.fixture(scope="session")
+def corpus_reports(corpus_document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The reports on them."""
+    reports: list[dict[str, Any]] = corpus_document["reports"]
     assert len(reports) > 50
     return reports
 

@@ -15,6 +15,7 @@ from tb_perfadvisor import analyze
 from tests.support.corpus_traces import CORPUS
 
 pytestmark = pytest.mark.corpus
+AT_NIGHT = pytest.mark.nightly
 
 RUN = "modded-nanogpt/base_2025_12_11"
 """Eight ranks. Worked out from the raw events: in three of four steps, seven ranks wait for rank 1,
@@ -106,7 +107,7 @@ def test_the_late_rank_and_its_reason_come_first(tmp_path: Path) -> None:
     assert "without profiles of all ranks" not in " ".join(f.summary for f in report.findings)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=AT_NIGHT) for seed in (2, 3))])
 def test_edges_cut_at_random_change_nothing(tmp_path: Path, seed: int) -> None:
     write(tmp_path, {rank: rank for rank in range(RANKS)}, seed, edges=True, clocks=False)
     check(tmp_path, LATE)
@@ -114,7 +115,10 @@ def test_edges_cut_at_random_change_nothing(tmp_path: Path, seed: int) -> None:
     assert "without profiles of all ranks" not in summaries
 
 
-@pytest.mark.parametrize("gone", [(0,), (3, 4), (0, 2, 5, 6, 7)])
+@pytest.mark.parametrize(
+    "gone",
+    [pytest.param((0,), marks=AT_NIGHT), (3, 4), pytest.param((0, 2, 5, 6, 7), marks=AT_NIGHT)],
+)
 def test_dropped_ranks_hide_only_themselves(tmp_path: Path, gone: tuple[int, ...]) -> None:
     there = {rank: rank for rank in range(RANKS) if rank not in gone}
     write(tmp_path, there, 0, edges=False, clocks=False)
@@ -127,7 +131,7 @@ def test_ranks_may_have_any_number(tmp_path: Path) -> None:
     check(tmp_path, names[LATE])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=AT_NIGHT)])
 def test_clocks_and_step_numbers_may_be_anything(tmp_path: Path, seed: int) -> None:
     write(tmp_path, {rank: rank for rank in range(RANKS)}, seed, edges=True, clocks=True)
     check(tmp_path, LATE)

@@ -279,8 +279,10 @@ def test_a_slow_cpu_profile_is_never_told_to_use_16_bits(corpus: Path) -> None:
         assert outcome["status"] == "not_applicable"
 
 
-def test_the_whole_corpus_ends_without_a_traceback_and_sums_exactly(corpus: Path) -> None:
-    document = _document(corpus)
+def test_the_whole_corpus_ends_without_a_traceback_and_sums_exactly(
+    corpus_document: dict[str, Any],
+) -> None:
+    document = corpus_document
     # Every capture and every file that claims to be one is accounted for.
     assert len(document["reports"]) > 80
     for report in document["reports"]:
