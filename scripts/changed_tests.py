@@ -47,8 +47,10 @@ def tests_of(changed: list[str]) -> list[str]:
     # A table belongs to the module beside it.
     modules = [re.sub(r"\.toml$", ".py", path) for path in changed]
     for path in (path for path in modules if (ROOT / path).is_file()):
-        if path.endswith(".py") and path not in tests:
-            for test, distance in distances(path).items():
+        # A table of rules belongs to the module beside it.
+        module = Path(path).with_suffix(".py").as_posix() if path.endswith(".toml") else path
+        if module.endswith(".py") and path not in tests:
+            for test, distance in distances(module).items():
                 near[test] = min(distance, near.get(test, distance))
     ranked = sorted((near[test], test) for test in near)
     quick = [test for _, test in ranked if not test.startswith(SLOW)]

@@ -149,6 +149,10 @@ def _named_in_rules() -> Iterator[tuple[str, str]]:
             texts = [each.value for each in given if isinstance(each, ast.Constant)]
             if is_call or not known.isdisjoint(texts):
                 yield from ((str(text), path.name) for text in texts)
+    for path in Path(rules.__file__).parent.rglob("*.toml"):
+        for entry in tomllib.loads(path.read_text(encoding="utf-8")).values():
+            if isinstance(entry, dict):
+                yield from ((text, path.name) for text in entry.get("changes", ()))
 
 
 def test_rules_name_changes_of_the_catalog() -> None:
@@ -157,7 +161,9 @@ def test_rules_name_changes_of_the_catalog() -> None:
 
 def test_a_rule_names_each_change() -> None:
     texts = "".join(
-        path.read_text(encoding="utf-8") for path in Path(rules.__file__).parent.rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for pattern in ("*.py", "*.toml")
+        for path in Path(rules.__file__).parent.rglob(pattern)
     )
     assert [change_id for change_id in change_ids() if f'"{change_id}"' not in texts] == []
 

@@ -30,6 +30,13 @@ def test_a_changed_module_runs_the_tests_that_are_named_like_it_or_import_it() -
     )
 
 
+def test_a_changed_table_runs_the_tests_of_the_module_beside_it() -> None:
+    table = "tb_perfadvisor/rules/xla/costly_operations.toml"
+    module = changed_tests.distances("tb_perfadvisor/rules/xla/costly_operations.py")
+    nearest = min(module, key=module.__getitem__)
+    assert nearest in changed_tests.tests_of([table])
+
+
 def test_a_changed_test_runs_itself_unless_it_is_slow() -> None:
     assert changed_tests.tests_of(
         ["tests/trace/test_intervals.py", "tests/browser/test_tab.py"]
