@@ -165,13 +165,13 @@ def compare_results(bases: Sequence[Run], targets: Sequence[Run], may_differ: st
     worst = max(known, key=lambda each: each.excess)
     if worst.excess:
         is_close = may_differ and worst.excess <= 1
-        noise = "" if worst.noise is None else f"; {_unseeded(worst.noise)} with the change"
+        noise = "" if worst.noise is None else f"; with the change, {_unseeded(what, worst.noise)}"
         if is_close:
             return Results("close", f"{worst.text}{noise} ({may_differ})")
         return Results("different", f"{worst.text}{noise}")
     noises = [each.noise for each in known if each.noise is not None]
     if noises:
-        return Results("not checked", f"{what} not compared: {_unseeded(max(noises))}", _SEED_IT)
+        return Results("not checked", _unseeded(what, max(noises)), _SEED_IT)
     return Results("equal", f"{what} equal")
 
 
@@ -185,9 +185,9 @@ class _Compared(Struct, frozen=True):
     """How far runs of one version differ, if by more than what is equal."""
 
 
-def _unseeded(noise: float) -> str:
+def _unseeded(what: str, noise: float) -> str:
     by = f"by {percent(noise)}" if isfinite(noise) else "by a value that is no number"
-    return f"unseeded noise, {by} between two runs of the same version"
+    return f"{what} differ {by} between two runs of the same version: unseeded noise"
 
 
 def _series(runs: Sequence[Run], name: str) -> list[Sequence[float | None]]:

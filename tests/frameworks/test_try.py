@@ -124,7 +124,7 @@ def test_a_faster_change_is_proved(tmp_path: Path, checkout: Path) -> None:
     assert said["proof"]["verdict"] == "faster", said
     # Of a step, the sleep of 4 ms or a little more is gone, and at most all of it.
     assert 0.3 < said["proof"]["measured"]["estimate"] < 0.97
-    assert said["results"] == {"agreement": "equal", "text": "tensors equal"}
+    assert said["results"] == {"agreement": "equal", "text": "tensors equal", "advice": ""}
 
 
 @pytest.mark.parametrize(

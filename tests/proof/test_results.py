@@ -37,7 +37,7 @@ def test_losses_that_differ_between_runs_of_the_original_are_unseeded_noise() ->
     result = compare_results(NOISY, [changed], "")
     assert result.agreement == "not checked"
     assert result.text == (
-        "losses not compared: unseeded noise, by 10 % between two runs of the same version"
+        "losses differ by 10 % between two runs of the same version: unseeded noise"
     )
     assert "seed" in result.advice
 
@@ -60,8 +60,8 @@ def test_a_change_that_adds_noise_is_refused() -> None:
     result = compare_results(QUIET, changed, "")
     assert result.agreement == "different"
     assert result.text == (
-        "loss: differs by 20 %; unseeded noise, by 20 % between two runs of the same version "
-        "with the change"
+        "loss: differs by 20 %; with the change, losses differ by 20 % between two runs of the "
+        "same version: unseeded noise"
     )
 
 
@@ -72,7 +72,7 @@ def test_tensors_of_an_unseeded_program_are_not_compared() -> None:
     result = compare_results([run(1.0), run(1.1)], [run(1.2)], "")
     assert (result.agreement, result.text) == (
         "not checked",
-        "tensors not compared: unseeded noise, by 10 % between two runs of the same version",
+        "tensors differ by 10 % between two runs of the same version: unseeded noise",
     )
     result = compare_results([run(1.0), run(1.1), run(1.0)], [run(1.5)], "")
     assert result.text == "tensor weight: differs by 50 %"
