@@ -39,7 +39,7 @@ from pathlib import Path
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache
 (run,) = event_runs(discover(sys.argv[1])).values()
 began = time.perf_counter()
 scalars = read_run(run, ScalarCache(Path(sys.argv[2])))

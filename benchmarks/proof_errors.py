@@ -16,8 +16,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.proof.results import MARGIN
 from tb_perfadvisor.proof.sequential import LOOKS, QUANTILES
-from tb_perfadvisor.proof.shares import MARGIN
 
 NOISES = ("normal", "heavy tails", "drift")
 _KEPT = 0.8

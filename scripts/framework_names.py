@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tb_perfadvisor.ingest.anonymize.vocabulary import split_words
+from tb_perfadvisor.ingest.anonymize.names import split_words
 
 FOLDER = Path(__file__).resolve().parents[1] / "tb_perfadvisor" / "ingest" / "anonymize"
 PACKAGES = (

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from tb_perfadvisor.proof.ledger import Proof, read
-from tb_perfadvisor.proof.ledger_table import markdown_table
-from tb_perfadvisor.proof.shares import percent, span
+from tb_perfadvisor.proof.ledger import Proof, markdown_table, read
+from tb_perfadvisor.proof.results import percent, span
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / "benchmarks" / "proofs.jsonl"

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tb_perfadvisor.ingest.files.bounded_directory import NotPrivateError, private_directory
+from tb_perfadvisor.ingest.files.containment import NotPrivateError, private_directory
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import shell_path
 

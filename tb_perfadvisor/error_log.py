@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tb_perfadvisor.errors import logger
-from tb_perfadvisor.ingest.files.bounded_directory import private_directory
+from tb_perfadvisor.ingest.files.containment import private_directory
 
 NAME = "perfadvisor.log"
 _MOST_BYTES = 1 << 20

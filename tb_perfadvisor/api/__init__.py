@@ -12,17 +12,19 @@ from tb_perfadvisor.api.analyses import (
     analyze_below,
     analyze_capture,
     analyze_captures,
+    load,
+    nothing_found,
+    only_capture_of,
 )
 from tb_perfadvisor.api.comparisons import (
     compare,
     compare_found,
     facts_of_all,
+    history_of,
     logged_of,
     with_distinct_names,
     with_scalars,
 )
-from tb_perfadvisor.api.histories import history_of
-from tb_perfadvisor.api.loading import load, nothing_found, only_capture_of
 from tb_perfadvisor.api.training import describe_runs, with_whole_runs
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Compare captures with a base."""
+"""Compares recordings, and tells the history of a run."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tb_perfadvisor.api.loading import Source, only_capture, read_capture, wrap_trace
-from tb_perfadvisor.api.results import make_results
+from tb_perfadvisor.api.analyses import Source, make_results, only_capture, read_capture, wrap_trace
 from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.report_cache import ReportCache
+from tb_perfadvisor.engine.result_cache import ReportCache
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, RunsByPlace, event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.trace import Run
 
-# Comparisons are imported when they are needed.
 if TYPE_CHECKING:
     from tb_perfadvisor.comparison.logged import LoggedRun
     from tb_perfadvisor.comparison.pairing import Choice
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import Comparison
+from collections import defaultdict
+from contextlib import suppress
+
+from tb_perfadvisor.ingest.event_files.runs import EventRun
+from tb_perfadvisor.ingest.recordings import split_step
+from tb_perfadvisor.training.training import Profile, ProfileInRun, describe_training
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.comparison.run_facts import RunFacts
+    from tb_perfadvisor.contract.model import History
 
 
 def compare(
@@ -148,7 +156,7 @@ def logged_of(
         None if it has none, or too many to be read beside, or if they cannot be read.
     """
     from tb_perfadvisor.comparison.logged import logged_run
-    from tb_perfadvisor.comparison.whole_run.profiled import span_of
+    from tb_perfadvisor.comparison.whole_run import span_of
 
     if not candidates.is_read_beside:
         return None
@@ -211,3 +219,71 @@ def facts_of_all(
     )
     for _, result in results:
         yield result
+
+
+def history_of(
+    name: str,
+    recordings: Sequence[RunFacts],
+    runs: Sequence[str],
+    candidates: Sequence[CandidateRuns],
+    progress: Progress | None = None,
+    cache: ScalarCache | None = None,
+) -> History:
+    """The time line of some recordings.
+
+    Args:
+        name: Of the run.
+        recordings: The oldest first.
+        runs: The directory of each, relative to the logdir.
+        candidates: Where each may have logged its scalars.
+        progress: Called with a stage and a share of it (0-1).
+        cache: What was read of event files before.
+    """
+    from tb_perfadvisor.comparison.history import make_history
+    from tb_perfadvisor.contract.model import Moment
+
+    logged: dict[int, ProfileInRun] = {}
+    for places in dict.fromkeys(candidates):
+        here = [place for place, each in enumerate(candidates) if each == places]
+        if not places.is_read_beside:
+            continue
+        try:
+            logged |= _logged(recordings, here, TimedRuns(places, cache, progress))
+        except Exception as raised:  # a time line of profiles needs no scalars
+            log_bug(contained(raised, name))
+    moments = []
+    for place, run in enumerate(runs):
+        found, step, usual_ns = logged.get(place), split_step(run)[1], None
+        if found is not None:
+            step = found.first_step if step is None else step
+            # Without a slowdown, the profile's steps are not those that were logged.
+            if found.slowdown is not None and found.step_ns is not None:
+                usual_ns = round(found.step_ns)
+        moments.append(Moment(step=step, usual_step_ns=usual_ns))
+    return make_history(name, recordings, moments)
+
+
+def _logged(
+    recordings: Sequence[RunFacts], places: Sequence[int], timed: TimedRuns
+) -> dict[int, ProfileInRun]:
+    """What scalars say about recordings, by their index.
+
+    Raises:
+        StoreError: If a store denies access, or cannot be reached.
+        UnreadableProfileError: If a file cannot be opened.
+    """
+    from tb_perfadvisor.comparison.whole_run import span_of
+
+    profiles: dict[EventRun, list[Profile]] = defaultdict(list)
+    for place in places:
+        facts, span = recordings[place], span_of(recordings[place].recorded)
+        with suppress(UnknownRunError):
+            if span is not None:
+                profile = Profile(facts.session, *span, facts.median_step_ns, str(place))
+                profiles[timed.run_of(span)].append(profile)
+    found: dict[int, ProfileInRun] = {}
+    for event_run, recorded in profiles.items():
+        training = describe_training(timed.scalars(event_run), recorded)
+        if training is not None and not training.is_per_epoch:
+            found |= {int(each.capture_id): each for each in training.recordings}
+    return found

@@ -12,17 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.api.analyses import analyze_captures
-from tb_perfadvisor.comparison.whole_run.profiled import profile_of, span_of, whole_run_of
+from tb_perfadvisor.comparison.whole_run import profile_of, span_of, whole_run_of
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.report_cache import ReportCache
+from tb_perfadvisor.engine.result_cache import ReportCache
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
 from tb_perfadvisor.ingest.captures import Capture, Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, open_scalar_cache, read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun, RunsByPlace, event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache, open_scalar_cache
 from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
 from tb_perfadvisor.ingest.load import name_of_run
 from tb_perfadvisor.report.report import Report

@@ -28,7 +28,7 @@ def demo(port: int) -> None:
 
     The GPU programs also logged scalars, for the page Training.
     """
-    from tb_perfadvisor.ingest.files.bounded_directory import private_directory
+    from tb_perfadvisor.ingest.files.containment import private_directory
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:

@@ -45,13 +45,12 @@ def history(
 ) -> None:
     """Show the recordings of a run over time: steps, findings, predicted and achieved savings."""
     from tb_perfadvisor import api
-    from tb_perfadvisor.comparison.history.history import in_order_of_time
-    from tb_perfadvisor.comparison.history.recordings import recordings_of
+    from tb_perfadvisor.comparison.history import in_order_of_time, recordings_of
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.engine.report_cache import open_report_cache
+    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.ingest.event_files.run_scalars import open_scalar_cache
     from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
-    from tb_perfadvisor.ingest.event_files.scalar_cache import open_scalar_cache
     from tb_perfadvisor.report.formats.history import (
         history_document,
         print_history,

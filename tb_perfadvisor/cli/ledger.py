@@ -41,8 +41,7 @@ def ledger(file: Path | None, output: Path | None, format: _LedgerFormat) -> Non
     """
     import msgspec
 
-    from tb_perfadvisor.proof.ledger import ledger_file, read
-    from tb_perfadvisor.proof.ledger_table import markdown_table, summary
+    from tb_perfadvisor.proof.ledger import ledger_file, markdown_table, read, summary
 
     place = ledger_file() if file is None else file
     proofs = read(place)
@@ -67,7 +66,7 @@ def _print(proofs: list[Proof]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from tb_perfadvisor.proof.ledger_table import COLUMNS, row
+    from tb_perfadvisor.proof.ledger import COLUMNS, row
 
     table = Table("when", *COLUMNS, box=None, header_style="bold")
     for proof in proofs:

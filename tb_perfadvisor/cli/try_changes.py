@@ -115,7 +115,7 @@ def try_changes(
     report = None if path is None else _report_of(path)
     from tb_perfadvisor.proof import ledger
     from tb_perfadvisor.proof.candidates import started_with
-    from tb_perfadvisor.proof.entries import proof_of
+    from tb_perfadvisor.proof.ledger import proof_of
     from tb_perfadvisor.proof.runner import Runner
     from tb_perfadvisor.proof.session import Session, changes_to_try
     from tb_perfadvisor.proof.snapshot import take_snapshot, working_space

@@ -8,25 +8,32 @@ from math import log
 import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor.comparison.differences import differences, incomparable
-from tb_perfadvisor.comparison.explanation import explanation
-from tb_perfadvisor.comparison.finding_changes import finding_changes
-from tb_perfadvisor.comparison.finding_wording import outcome_of, summary_of
+from tb_perfadvisor.comparison.differences import (
+    StepCounts,
+    differences,
+    incomparable,
+    operation_changes,
+)
+from tb_perfadvisor.comparison.finding_changes import (
+    explanation,
+    finding_changes,
+    outcome_of,
+    summary_of,
+)
 from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.comparison.memory_changes import (
     memory_changes,
     memory_growth,
     memory_headline,
 )
-from tb_perfadvisor.comparison.operation_changes import StepCounts, operation_changes
 from tb_perfadvisor.comparison.run_facts import RunFacts, matching_kinds
 from tb_perfadvisor.comparison.scaling import (
     device_count,
     find_scaling,
+    scaling_course,
     scaling_explanation,
     scaling_headline,
 )
-from tb_perfadvisor.comparison.scaling_course import scaling_course
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration

@@ -1,4 +1,15 @@
-"""Compares predicted with achieved savings for each rule that found something in the base.
+"""What became of each finding: fixed, gained, credited.
+
+Divides the time that disappeared among the findings that claim it.
+
+A comparison shows how much less time each cause takes, but not which change took it away. So each
+finding, the best one first, is credited with as much of the time that disappeared from its causes
+as it expected to save and no longer expects. If more disappeared, the same is done with the high
+ends. What is still left belongs to a finding only if no other claims the same cause. So no
+nanosecond is credited twice. The time that a cause takes more than before is divided in proportion
+to the expected savings.
+
+Compares predicted with achieved savings for each rule that found something in the base.
 
 *Predicted* is what the finding in the base expects its remedy to save. *Achieved* is how much less
 time the causes of the finding's claimed time take now, for whatever reason. If it claims any
@@ -12,14 +23,98 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import msgspec
+from msgspec import Struct
 
-from tb_perfadvisor.comparison.credit import Claim, compared_causes, credit
-from tb_perfadvisor.comparison.operation_changes import StepCounts
+from tb_perfadvisor.comparison.differences import StepCounts
+from tb_perfadvisor.comparison.interval import NOISE_SHARE
 from tb_perfadvisor.comparison.run_facts import FindingFacts, RunFacts
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import Severity
+from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
+from tb_perfadvisor.units import format_duration, format_duration_range
+
+COMPUTE_CAUSES = frozenset(cause.value for cause in COMPUTE)
+_COMPUTE = "compute"
+
+
+class Claim(Struct, frozen=True):
+    """A finding of the base."""
+
+    rule_id: str
+    expected_ns: int
+    """What it expects to save, per step."""
+    gone_ns: int
+    """How much of that the target no longer expects."""
+    most_gone_ns: int
+    """How much of its high end the target no longer has; at least as much."""
+    causes: Sequence[str]
+    """The causes of the time that it claims."""
+
+
+def credit(claims: Sequence[Claim], change_ns: Mapping[str, int]) -> dict[str, int]:
+    """How much time each finding is credited with, negative if its causes take more than before.
+
+    Args:
+        claims: The findings of the base, each of another rule, the best one first.
+        change_ns: The change of each cause, per step; less time is negative.
+    """
+    left_ns = {group: -change for group, change in _by_group(change_ns).items()}
+    groups = {claim.rule_id: set(map(_group, claim.causes)) & set(left_ns) for claim in claims}
+    credited = dict.fromkeys(groups, 0)
+
+    def take(rule_id: str, most_ns: int) -> None:
+        less = [group for group in sorted(groups[rule_id]) if left_ns[group] > 0]
+        amounts = [left_ns[group] for group in less]
+        parts = divided(min(max(most_ns, 0), sum(amounts)), amounts)
+        for group, part in zip(less, parts, strict=True):
+            left_ns[group] -= part
+            credited[rule_id] += part
+
+    for claim in claims:
+        take(claim.rule_id, claim.gone_ns)
+    for claim in claims:
+        take(claim.rule_id, claim.most_gone_ns - credited[claim.rule_id])
+    for group, rest_ns in left_ns.items():
+        sharing = [claim for claim in claims if group in groups[claim.rule_id]]
+        if len(sharing) == 1:
+            credited[sharing[0].rule_id] += rest_ns
+        elif rest_ns < 0 and sharing:
+            parts = divided(rest_ns, [max(claim.expected_ns, 1) for claim in sharing])
+            for claim, part in zip(sharing, parts, strict=True):
+                credited[claim.rule_id] += part
+    return credited
+
+
+def divided(amount: int, weights: Sequence[int]) -> list[int]:
+    """Divide an amount in proportion to weights, without a remainder."""
+    whole = max(sum(weights), 1)
+    # Rounded down, a part never exceeds its weight if the amount does not exceed their sum.
+    bounds = [amount * reached // whole for reached in accumulate(weights, initial=0)]
+    return [after - before for before, after in pairwise(bounds)]
+
+
+def _by_group(change_ns: Mapping[str, int]) -> dict[str, int]:
+    groups: dict[str, int] = {}
+    for cause, change in change_ns.items():
+        groups[_group(cause)] = groups.get(_group(cause), 0) + change
+    return groups
+
+
+def _group(cause: str) -> str:
+    """All compute is one: in fewer bits it has another cause."""
+    return _COMPUTE if cause in COMPUTE_CAUSES else cause
+
+
+def compared_causes(claimed: Iterable[str]) -> list[str]:
+    """The causes whose change belongs to a finding that claims some causes."""
+    causes = list(claimed)
+    if COMPUTE_CAUSES.isdisjoint(causes):
+        return causes
+    return [*causes, *sorted(COMPUTE_CAUSES.difference(causes))]
+
 
 CLAIMED_SHARE = 0.05
 """Share of a finding's claims. A cause with less is ignored as accidental."""
@@ -197,3 +292,94 @@ def saving_per_step(findings: _Findings, count: int) -> model.PredictedSaving | 
         high_ns=round(sum(saving.high_ns for saving in savings) / count),
         basis=savings[0].basis,
     )
+
+
+_ALMOST = 0.9
+"""Share of the low end. Two recordings of the same program differ by a few percent."""
+_STATUS = {
+    "fixed": "Fixed",
+    "new": "New",
+    "changed": "Changed",
+    "unchanged": "Unchanged",
+    "unknown": "Unknown",
+}
+_DESPITE = {
+    "slower": ", but the step got slower",
+    "inconclusive": ", but the step did not change clearly",
+}
+
+
+def outcome_of(change: model.FindingChange, verdict: model.Verdict) -> str:
+    """What became of a finding, in a word. What is gone is no success by itself."""
+    if change.status == "fixed" and verdict != "faster":
+        return "Gone"
+    return _STATUS[change.status]
+
+
+def summary_of(change: model.FindingChange, verdict: model.Verdict) -> str:
+    """What was predicted, achieved and is left; between numbers of devices, without a judgment."""
+    parts = []
+    if change.predicted is not None:
+        parts.append(f"predicted {_range(change.predicted)} less")
+    if change.achieved_ns is not None and change.achieved_ns < 0:
+        parts.append(f"its time grew by {format_duration(-change.achieved_ns)}")
+    elif change.achieved_ns is not None:
+        achieved = f"achieved {format_duration(change.achieved_ns)} less"
+        parts.append(achieved + _judgment(change, verdict))
+    elif change.status == "fixed" and change.refines is not None:
+        parts.append("achieved time counted above")
+    if change.remaining is not None:
+        parts.append(f"{_range(change.remaining)} left to save")
+    if change.reason is not None:
+        parts.append(change.reason)
+    return "; ".join(parts)
+
+
+def _judgment(change: model.FindingChange, verdict: model.Verdict) -> str:
+    predicted, achieved_ns = change.predicted, change.achieved_ns
+    if verdict != "faster" or predicted is None or achieved_ns is None:
+        return _DESPITE.get(verdict, "")
+    if change.is_in_range:
+        return ", as predicted"
+    if achieved_ns > predicted.high_ns:
+        return ", more than predicted"
+    is_almost = achieved_ns > _ALMOST * predicted.low_ns
+    return ", almost as predicted" if is_almost else ", less than predicted"
+
+
+def _range(saving: model.PredictedSaving) -> str:
+    return format_duration_range(saving.low_ns, saving.high_ns)
+
+
+_ON_HOST = frozenset({Cause.HOST_COMPUTE.value})
+_SHARED_CORES = "Loader workers and input threads may take cores from the step"
+
+
+def explanation(
+    verdict: model.Verdict, base_ns: int, causes: Sequence[model.CauseChange]
+) -> str | None:
+    """One or two sentences if the step did not get faster and a cause grew; otherwise None.
+
+    Args:
+        verdict: Whether the step got faster.
+        base_ns: The time of the base, per step.
+        causes: The change of each cause, per step.
+    """
+    if verdict not in ("slower", "inconclusive"):
+        return None
+    least_ns = NOISE_SHARE * base_ns
+    grown = max(causes, key=lambda cause: cause.change_ns, default=None)
+    shrunk = min(causes, key=lambda cause: cause.change_ns, default=None)
+    if grown is None or shrunk is None or grown.change_ns <= least_ns:
+        return None
+    more = format_duration(grown.change_ns)
+    if shrunk.change_ns >= -least_ns:
+        return f"{grown.label} grew by {more}." if verdict == "slower" else None
+    less = format_duration(-shrunk.change_ns)
+    # "Python" is a name.
+    is_name = grown.cause == Cause.PYTHON.value
+    label = grown.label if is_name else grown.label[:1].lower() + grown.label[1:]
+    text = f"{shrunk.label} fell by {less}, but {label} grew by {more}."
+    if shrunk.cause == Cause.INPUT.value and grown.cause in _ON_HOST:
+        return f"{text} {_SHARED_CORES}."
+    return text

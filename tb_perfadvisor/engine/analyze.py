@@ -1,29 +1,112 @@
-"""The pipeline from a run to its analysis: run the rules, simulate and rank what they find."""
+"""Runs the rules on a capture, and puts the analysis together."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.agreement import agreeing
-from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, RuleOutcome
-from tb_perfadvisor.engine.blind_spot import blind_spot
+from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, RuleOutcome, Status
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.headline import headline
+from tb_perfadvisor.engine.headline import agreeing, blind_spot, headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.ranking import first_finding, rank
-from tb_perfadvisor.engine.run_rules import run_rules
-from tb_perfadvisor.engine.savings.estimates import estimated
-from tb_perfadvisor.engine.savings.simulated import saved_together, simulation_notes
+from tb_perfadvisor.engine.savings import estimated, saved_together, simulation_notes
 from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
 from tb_perfadvisor.engine.trust import abstaining, lost_work_notes, too_little, trust_in
-from tb_perfadvisor.signals import reference_worker
-from tb_perfadvisor.signals.host.idle_owners import happening_once
+from tb_perfadvisor.errors import UnexpectedError, log_bug
+from tb_perfadvisor.ingest.captures import Capture
+from tb_perfadvisor.ingest.load import Summarize
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle, sampled_functions
+from tb_perfadvisor.rules.evidence.instance import instance_of
+from tb_perfadvisor.rules.finding import Finding, Table
+from tb_perfadvisor.signals import (
+    Missing,
+    Need,
+    Signals,
+    reference_worker,
+    why_missing,
+    why_not_looked,
+)
+from tb_perfadvisor.signals.host.idle import happening_once
+from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.start_up import is_start_up
-from tb_perfadvisor.trace import Run
+from tb_perfadvisor.signals.workload.workload import fitting, workload
+from tb_perfadvisor.trace import Run, Trace
+from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.whatif import most_saved_ns
+
+
+def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
+    """Run each rule on one worker's signals. Never raises, whatever a rule does."""
+    return tuple(run_rule(rule, signals) for rule in rules)
+
+
+def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
+    """Run one rule: found, passed, not applicable or failed."""
+    begun = time.perf_counter()
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    reason = None
+    status: Status
+    try:
+        missing = missing_of(rule, signals)
+        if missing:
+            status = "not_applicable"
+            reason = "; ".join(dict.fromkeys(need.reason for need in missing))
+        else:
+            findings = tuple(completed(finding, signals) for finding in rule.check(signals))
+            status = "found" if findings else "passed"
+    except Exception as error:  # a broken rule, built in or added, must not break the report
+        log_bug(UnexpectedError(error, signals.trace.source.path, f"the rule {rule.id} failed"))
+        status, findings = "failed", ()
+        reason = f"{type(error).__name__}: {error}"
+    elapsed_ms = (time.perf_counter() - begun) * 1e3
+    return RuleOutcome(rule, status, findings, missing, reason, elapsed_ms)
+
+
+def missing_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Missing, ...]:
+    """What this profile lacks for a rule; empty if the rule is applicable."""
+    if rule.suffices is not None and why_missing(signals, rule.suffices) is None:
+        return ()
+    answers = [why_missing(signals, need) for need in needs_of(rule, signals)]
+    if rule.look is not None:
+        answers.append(why_not_looked(signals, rule.look))
+    return tuple(answer for answer in answers if answer is not None)
+
+
+def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
+    """What a rule needs of this profile, or of the memory snapshot beside it."""
+    of_snapshot = rule.needs_of_snapshots
+    if of_snapshot is not None and signals.trace.snapshot is not None:
+        is_met = all(why_missing(signals, need) is None for need in of_snapshot)
+        if is_met or signals.trace.is_snapshot_only:
+            return of_snapshot
+    if rule.needs_on_cpu is not None and why_missing(signals, Need.CPU_PROGRAM) is None:
+        return (*rule.needs_on_cpu, Need.EVENTS)
+    if not rule.reads_sums:
+        return (*rule.needs, Need.EVENTS)
+    if signals.trace.totals is None or rule.needs_of_sums is None:
+        return rule.needs
+    return rule.needs_of_sums
+
+
+def completed(finding: Finding, signals: Signals) -> Finding:
+    """A finding with the remedies that fit the program, and where its idle time lies."""
+    idle = claimed_idle(finding, signals)
+    named: tuple[Table, ...] = ()
+    if idle is not None:
+        named = (*annotation_table(signals, idle), *sampled_functions(signals, idle))
+    return replace(
+        finding,
+        instance=instance_of(finding),
+        remedies=fitting(finding.remedies, workload(signals)),
+        evidence=(*finding.evidence, *named),
+    )
+
 
 SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"
 """Why a rule has passed although it found something."""
@@ -89,3 +172,15 @@ def _shown(outcome: RuleOutcome, findings: Sequence[RankedFinding]) -> RuleOutco
     if outcome.status != "found" or any(entry.rule is outcome.rule for entry in findings):
         return outcome
     return replace(outcome, status="passed", findings=(), reason=SAVES_NOTHING)
+
+
+def summarizer_of(capture: Capture) -> Summarize | None:
+    """The function that summarizes each worker of a capture; None if there is only one worker."""
+    workers = len(capture.workers)
+    return partial(summarize_trace, collectives_kept(workers)) if workers > 1 else None
+
+
+def summarize_trace(max_collectives: int, trace: Trace) -> RankSummary:
+    """Summarize one worker's trace, in whichever process it was read."""
+    run = Run(id="", name="", session="", traces=(trace,))
+    return summarize(Signals(run), max_collectives)

@@ -21,7 +21,7 @@ from tb_perfadvisor.engine.analysis import Analysis, CombinedSaving
 from tb_perfadvisor.engine.combination import Combination, limits_of
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.rules.finding import Saving
-from tb_perfadvisor.signals.host.idle_owners import happening_once
+from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.whatif import Fix, OtherRanks, Simulation, other_ranks, simulation
 

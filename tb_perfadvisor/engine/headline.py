@@ -1,11 +1,21 @@
-"""The report's headline: what matters most, in one sentence."""
+"""What a report leads with."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from tb_perfadvisor.engine.analysis import SOLID, BlindSpot, CombinedSaving, RankedFinding, Trust
+from msgspec.structs import replace
+
+from tb_perfadvisor.engine.analysis import (
+    SOLID,
+    BlindSpot,
+    CombinedSaving,
+    RankedFinding,
+    RuleOutcome,
+    Trust,
+)
 from tb_perfadvisor.engine.combination import limits_of
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
 from tb_perfadvisor.rules.evidence.instance import short_annotation
@@ -13,7 +23,7 @@ from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
-from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
@@ -193,3 +203,64 @@ def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None)
         f"{doing[0].upper()}{doing[1:]} of {whole}, but only {blind_spot.looked} of"
         f" {blind_spot.checks} checks could look: {blind_spot.reason}"
     )
+
+
+def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
+    """Findings whose remedies agree with those of the findings that refine them.
+
+    The refining finding knows more, so the general one drops what contradicts it, unless it would
+    be left without a remedy.
+
+    Args:
+        findings: As `rank` returns them.
+    """
+    proposed: dict[str, dict[str, set[str]]] = {}
+    for ranked in findings:
+        if ranked.refines is not None:
+            changes = proposed.setdefault(ranked.refines, {})
+            for remedy in ranked.finding.remedies:
+                changes.setdefault(remedy.subject, set()).add(remedy.snippet)
+    return tuple(
+        _without_contradictions(ranked, proposed.get(ranked.rule.id, {})) for ranked in findings
+    )
+
+
+def _without_contradictions(ranked: RankedFinding, proposed: dict[str, set[str]]) -> RankedFinding:
+    """A finding without remedies for the proposed changes that have other code.
+
+    Args:
+        ranked: The general finding.
+        proposed: For each change, the code that the refining findings propose.
+    """
+    remedies = ranked.finding.remedies
+    kept = tuple(
+        remedy
+        for remedy in remedies
+        if not remedy.subject or remedy.snippet in proposed.get(remedy.subject, {remedy.snippet})
+    )
+    if len(kept) in (0, len(remedies)):
+        return ranked
+    return replace(ranked, finding=replace(ranked.finding, remedies=kept))
+
+
+ENOUGH_SHARE = 1 / 3
+"""An ordinary profile without memory, stacks or shapes allows about half of the checks. Sums alone
+allow a twelfth."""
+
+
+def blind_spot(outcomes: Sequence[RuleOutcome]) -> BlindSpot | None:
+    """Why most checks could not run; None if at least a third of them did.
+
+    Checks that cannot concern the program, or that no recorder allows, do not count.
+
+    Args:
+        outcomes: Of all rules.
+    """
+    looked = sum(outcome.status in ("found", "passed") for outcome in outcomes)
+    unseen = [outcome for outcome in outcomes if outcome.lacks_recording]
+    checks = looked + len(unseen)
+    if not unseen or looked >= ENOUGH_SHARE * checks:
+        return None
+    reasons = Counter(reason for o in unseen for reason in {gap.reason for gap in o.missing})
+    (reason, _), *_ = reasons.most_common(1)
+    return BlindSpot(looked, checks, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.core.devices_in_use import shows_device_use
+from tb_perfadvisor.signals.core.device import shows_device_use
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
 from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.recording.visibility import shows_input
+from tb_perfadvisor.signals.recording.availability import shows_input
 from tb_perfadvisor.trace import Precision, StatedResults
 from tb_perfadvisor.units import format_duration, format_share
 

@@ -1,15 +1,100 @@
-"""Chooses where files are read."""
+"""Runs work in processes of its own.
+
+Child processes, in which TensorBoard and the server for agents run their jobs.
+
+The parent starts `command_of(module)` with a pipe as stdin, and reads progress, errors and results
+from stderr, one JSON object per line. The child ends when its stdin closes, and so with its parent.
+"""
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from tb_perfadvisor.execution.limits import NO_LIMITS, Limits
+from tb_perfadvisor.execution.limits import (
+    NO_LIMITS,
+    Limits,
+    limit_memory,
+    time_limit,
+    within_machine,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@contextmanager
+def open_pool(workers: int, limits: Limits = NO_LIMITS) -> Iterator[Executor]:
+    """Processes that are spawned, since a fork of a process with threads can hang.
+
+    Args:
+        workers: How many.
+        limits: The limits of each task.
+
+    Raises:
+        ImportError: If the system has no semaphores.
+        OSError: If it gives none, as without a writable /dev/shm, or too few file descriptors.
+    """
+    memory_bytes = within_machine(limits.memory_bytes, workers) if limits.memory_bytes else 0
+    executor = _Pool(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(memory_bytes,),
+    )
+    executor.time_limit_s = limits.time_s
+    try:
+        executor.submit(_start)
+        yield executor
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool whose tasks have a time limit."""
+
+    time_limit_s: float = NO_LIMITS.time_s
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit a task with the limit."""
+        task: Callable[[], T] = partial(fn, *args, **kwargs)
+        return super().submit(_within, self.time_limit_s, task)
+
+
+def _within(limit_s: float, task: Callable[[], T]) -> T:
+    with time_limit(limit_s):
+        return task()
+
+
+def _start_worker(memory_bytes: int) -> None:
+    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+    limit_memory(memory_bytes)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _start() -> None:
+    """Do nothing: a task starts the first process, and shows whether that is possible."""
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
 
 # A cluster returns only summaries of ranks, so it may read many files at the same time.
 _MAX_PENDING_IN_CLUSTER = 256
@@ -64,7 +149,7 @@ def open_execution(
     if workers <= 1:
         yield IN_PROCESS
         return
-    from tb_perfadvisor.execution.process_pool import open_pool
+    from tb_perfadvisor.execution.execution import open_pool
 
     with ExitStack() as stack:
         try:
@@ -88,3 +173,71 @@ def available_processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
+
+
+# Remove the working directory from the path, so that a `json.py` in the logdir does not run.
+_BOOT = (
+    "import importlib, sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
+)
+_PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
+_PROGRESS_INTERVAL_S = 0.1
+# Reading takes most of the time of an analysis.
+_READING_SHARE = 0.7
+
+
+def command_of(module: str) -> tuple[str, ...]:
+    """The command that runs a module's `main`; its arguments may follow."""
+    return (sys.executable or "python3", "-c", _BOOT, _PACKAGE_PARENT, module)
+
+
+def environment_of_child() -> dict[str, str]:
+    """The environment of this process, with one thread for linear algebra.
+
+    The analysis does not use BLAS, whose threads would reserve gigabytes of address space, and so
+    of the memory limit, on machines with many cores.
+    """
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **threads}
+
+
+def say(line: dict[str, Any]) -> None:
+    """Send the parent a line of JSON."""
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
+    """A progress callback that reports each new stage, and progress a few times per second.
+
+    The engine counts reading and analyzing from 0 to 1 each; the two are combined here.
+    """
+    last = ("", 0.0)
+
+    def tell(stage: str, share: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if stage != last[0] or now - last[1] > _PROGRESS_INTERVAL_S:
+            last = (stage, now)
+            if stage.startswith("read"):
+                whole = _READING_SHARE * share
+            else:
+                whole = _READING_SHARE + (1 - _READING_SHARE) * share
+            say({"stage": stage, "progress": round(whole, 3)})
+
+    return tell
+
+
+def end_with_parent() -> None:
+    """End this process as soon as its stdin closes, as it does when the parent ends."""
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    # Use os.read: the lock of a buffered reader would block a normal exit.
+    while True:
+        try:
+            if not os.read(0, 1):
+                break
+        except OSError:
+            break
+    signal.raise_signal(signal.SIGTERM)

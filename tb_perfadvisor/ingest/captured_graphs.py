@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.files.tree import first_names
 from tb_perfadvisor.ingest.rich_recordings import lines_of
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.signals.core.operators import launching_operator
 from tb_perfadvisor.signals.core.origins import MODULE
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
-from tb_perfadvisor.signals.core.work_operators import launching_operator
 from tb_perfadvisor.signals.work.operator_work import is_product
 from tb_perfadvisor.trace import BUSY_KINDS, CapturedTable, EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value

@@ -19,15 +19,21 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from tb_perfadvisor.instrument.checkout_guard import guard, use_copy
-from tb_perfadvisor.instrument.step_hooks import Finder, HookedProcess, OnImport, jax_is_used
-from tb_perfadvisor.instrument.step_sources import Rank, StepSources
+from tb_perfadvisor.instrument.step_hooks import (
+    Finder,
+    HookedProcess,
+    OnImport,
+    Rank,
+    StepSources,
+    jax_is_used,
+)
 
 if TYPE_CHECKING:
     from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
     from tb_perfadvisor.instrument.examination.examiner import Examiner
     from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
     from tb_perfadvisor.instrument.parts import Parts
-    from tb_perfadvisor.instrument.tensorflow_steps import TensorFlowCalls
+    from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
 
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
@@ -107,7 +113,7 @@ class _RecordedProcess(HookedProcess):
 
     @cached_property
     def _calls(self) -> TensorFlowCalls:
-        from tb_perfadvisor.instrument.tensorflow_steps import TensorFlowCalls
+        from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
 
         return TensorFlowCalls(partial(self._ended, "keras"))
 
@@ -215,7 +221,7 @@ class _RecordedProcess(HookedProcess):
         watch_loaders(self.parts, vars(module)["DataLoader"])
 
     def _on_whole_torch(self, module: ModuleType) -> None:
-        from tb_perfadvisor.instrument.torch_steps import ModelCalls, watch_gradients
+        from tb_perfadvisor.instrument.step_hooks import ModelCalls, watch_gradients
 
         watch_gradients(vars(module)["autograd"], partial(self._ended, "torch"))
         self._model_calls = ModelCalls(partial(self._ended, "torch"))

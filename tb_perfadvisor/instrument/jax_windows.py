@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
-from tb_perfadvisor.instrument.continuous.recordings import (
+from tb_perfadvisor.instrument.continuous.recorders import (
     EARLY,
     RICH,
     Recordings,

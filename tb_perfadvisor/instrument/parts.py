@@ -10,7 +10,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.step_path import StepPath
+from tb_perfadvisor.instrument.step_hooks import StepPath
 from tb_perfadvisor.instrument.user_code import loop_around, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Made, Value, What
 

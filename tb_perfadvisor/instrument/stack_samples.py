@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
 
-from tb_perfadvisor.instrument.step_path import StepPath
+from tb_perfadvisor.instrument.step_hooks import StepPath
 from tb_perfadvisor.instrument.user_code import is_standard_file, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 

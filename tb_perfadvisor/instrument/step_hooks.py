@@ -1,8 +1,22 @@
-"""Finds the steps of a program that knows nothing of it.
+"""Where a program's steps begin.
+
+Finds the steps of a program that knows nothing of it.
 
 `sitecustomize` in `instrument/site` starts one of these when Python starts. A finder then waits for
 frameworks to be imported, and for the calls that end a step: a step of PyTorch's optimizer, or a
 batch of Keras's `fit`.
+
+Tells what runs in every step from what runs every few steps, or between epochs.
+
+The first steps show through which functions, lines and loops of the user's code the program goes to
+the end of a step. Later, a stack that leaves that path elsewhere is doing something else: under a
+condition with a remainder (`step % 100 == 0`), or behind the loop over the batches of an epoch.
+
+Which of the calls that a program makes repeatedly end its steps.
+
+The best that is seen: a batch of `fit`, else a step of an optimizer, else gradients (`backward`,
+`GradientTape`), else a training function, else a call of a model or of a compiled function. So the
+batches of an evaluation are steps only of programs that do not train.
 """
 
 from __future__ import annotations
@@ -14,14 +28,24 @@ import json
 import os
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, Final
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final, Literal
+
+from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
+from tb_perfadvisor.instrument.user_code import (
+    conditions_with_remainders,
+    loop_around,
+    loops_of,
+    user_frames,
+)
 
 OnImport = Callable[[ModuleType], None]
 
@@ -188,3 +212,294 @@ def jax_is_used() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")
     is_initialized = getattr(bridge, "backends_are_initialized", None)
     return is_initialized is not None and bool(is_initialized())
+
+
+Apart = Literal["every few steps", "between epochs"]
+_MOST: Final = 50
+
+
+class StepPath:
+    """The functions and lines from the top of the program to the end of a step."""
+
+    def __init__(self) -> None:
+        """No step has ended yet."""
+        self._lines: dict[CodeType, set[int]] = {}
+        self._own: CodeType | None = None
+        """The function that has the innermost loop around the end of a step."""
+
+    def add(self, frame: FrameType | None) -> None:
+        """A step ends in a call on this stack."""
+        found = loop_around(frame)
+        self._own = found[0].f_code if found is not None else None
+        for caller in user_frames(frame):
+            if len(self._lines) < _MOST:
+                self._lines.setdefault(caller.f_code, set()).add(caller.f_lineno)
+
+    def apart(self, frame: FrameType | None) -> tuple[FrameType, Apart] | None:
+        """The call that is no part of every step, on a stack; None if there is none."""
+        for caller in user_frames(frame):
+            steps = self._lines.get(caller.f_code)
+            if steps is not None:
+                kind = self._kind(caller, steps)
+                return (caller, kind) if kind is not None else None
+        return None
+
+    def _kind(self, caller: FrameType, steps: set[int]) -> Apart | None:
+        name, line = caller.f_code.co_filename, caller.f_lineno
+        if line in steps:
+            return None
+        for first, last in conditions_with_remainders(name):
+            if first <= line <= last and not any(first <= each <= last for each in steps):
+                return "every few steps"
+        around = [
+            (first, last)
+            for first, last in loops_of(name)
+            if any(first <= each <= last for each in steps)
+        ]
+        inside = [first for first, last in around if first <= line <= last]
+        is_own = caller.f_code is self._own
+        # In the loop that ends steps, all else belongs to each of them.
+        if not inside or (is_own and max(first for first, _ in around) in inside):
+            return None
+        return "between epochs"
+
+
+_SWITCH_AFTER: Final = 10
+"""So many ends in a row of another source of the same rank, and the program has moved on to it: to
+another optimizer, or from evaluating one model to evaluating another."""
+_GONE_AFTER: Final = 20
+"""So many ends of several other sources of the same rank without one of the source that counts, and
+the program makes new ones all the time, such as a model for each client: all of them count."""
+_MOST_KEYS: Final = 1_000
+
+
+class Rank(IntEnum):
+    """How sure it is that a call ends a step; lower is better."""
+
+    BATCH = 0
+    OPTIMIZER = 1
+    GRADIENT = 2
+    TRAINING_FUNCTION = 3
+    CALL = 4
+
+
+class StepSources:
+    """Is told of each such call when it has returned."""
+
+    def __init__(self, on_step: Callable[[], None], on_better: Callable[[Rank], None]) -> None:
+        """Prepare.
+
+        Args:
+            on_step: Called at the end of each step.
+            on_better: Called when steps are seen for the first time, or by a better rank than so
+                far: what was recorded until then was not of steps.
+        """
+        self._on_step = on_step
+        self._on_better = on_better
+        self.rank: Rank | None = None
+        """The rank of the source whose calls end steps; None before the first."""
+        self._key: object = None
+        self._called: set[tuple[Rank, object]] = set()
+        self._seen: tuple[Rank, object] | None = None
+        self._in_a_row = 0
+        self._others: list[object] = []
+        """Which ended since the source that counts did."""
+        self._counts_all = False
+
+    def forget(self) -> None:
+        """The calls that ended steps have stopped: the next calls that repeat may end them."""
+        self.rank, self._key, self._seen = None, None, None
+        self._in_a_row = 0
+        self._others.clear()
+        self._counts_all = False
+        self._called.clear()
+
+    def ended(self, rank: Rank, key: object) -> bool:
+        """A call has returned.
+
+        Args:
+            rank: Of its kind.
+            key: What tells it from others of this kind, such as the optimizer.
+
+        Returns:
+            Whether it ended a step.
+        """
+        if self.rank is not None and rank > self.rank:
+            return False
+        if rank != self.rank:
+            # One call of a model may be a test of its shapes: its second call starts a loop.
+            if rank >= Rank.TRAINING_FUNCTION and (rank, key) not in self._called:
+                if len(self._called) < _MOST_KEYS:
+                    self._called.add((rank, key))
+                return False
+            self.rank, self._key = rank, key
+            self._counts_all = False
+            self._on_better(rank)
+        elif key != self._key and not self._counts_all:
+            self._others.append(key)
+            if len(self._others) >= _GONE_AFTER and len(set(self._others)) > 1:
+                self._counts_all = True
+                self._on_better(rank)
+            self._in_a_row = self._in_a_row + 1 if self._seen == (rank, key) else 1
+            self._seen = (rank, key)
+            if self._in_a_row < _SWITCH_AFTER:
+                return False
+            self._key = key
+        self._in_a_row = 0
+        self._others.clear()
+        self._on_step()
+        return True
+
+
+Ended = Callable[[Rank, object], object]
+
+
+def watch_gradients(autograd: Any, ended: Ended) -> None:
+    """Tell of each `backward` and each `torch.autograd.grad` that has returned.
+
+    Args:
+        autograd: The module `torch.autograd`.
+        ended: Is told.
+    """
+    for name in ("backward", "grad"):
+        setattr(autograd, name, _told(getattr(autograd, name), ended))
+
+
+def _told(call: Callable[..., Any], ended: Ended) -> Callable[..., Any]:
+    @wraps(call)
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        result = call(*arguments, **keywords)
+        # A compiler may run this code on tensors without content.
+        torch: Any = sys.modules.get("torch")
+        with suppress(Exception):
+            if not torch.compiler.is_compiling():
+                ended(Rank.GRADIENT, "backward")
+        return result
+
+    return told
+
+
+class ModelCalls:
+    """Tells of calls of models that no other model makes, until it is told to stop."""
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+        self._kinds: set[Any] = set()
+        self._inside = threading.local()
+        self._is_on = False
+
+    def watch(self, models: list[Any]) -> None:
+        """Watch the classes of these models; each class once."""
+        self._is_on = True
+        for kind in {type(model) for model in models} - self._kinds:
+            with suppress(Exception):
+                self._watch_kind(kind)
+
+    def stop(self) -> None:
+        """Put the classes back as they were; the program trains."""
+        self._is_on = False
+        while self._kinds:
+            with suppress(Exception):
+                del self._kinds.pop().__call__
+
+    def _watch_kind(self, kind: Any) -> None:
+        if "__call__" in vars(kind):  # a class of its own ways
+            return
+        import torch
+
+        is_compiling, call, inside = torch.compiler.is_compiling, kind.__call__, self._inside
+
+        @wraps(call)
+        def told(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return call(model, *arguments, **keywords)
+            depth = inside.__dict__
+            depth["now"] = depth.get("now", 0) + 1
+            try:
+                result = call(model, *arguments, **keywords)
+            finally:
+                depth["now"] -= 1
+            if self._is_on and not depth["now"]:
+                with suppress(Exception):
+                    self._ended(Rank.CALL, id(model))
+            return result
+
+        kind.__call__ = told
+        self._kinds.add(kind)
+
+
+class TensorFlowCalls:
+    """Tells of outermost calls: of compiled functions, models, optimizers and gradient tapes."""
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+        self._inside = threading.local()
+        self._training: set[int] = set()
+        """The compiled functions that compute gradients, by their ids."""
+        self.repeated = RepeatedCalls()
+
+    def watch_functions(self, functions: Any) -> None:
+        """Watch calls of `tf.function`s. One that computes gradients is a training step."""
+
+        def rank(function: Any) -> Rank:
+            return Rank.TRAINING_FUNCTION if id(function) in self._training else Rank.CALL
+
+        self._watch(functions, "__call__", rank)
+
+    def watch_models(self, models: Any) -> None:
+        """Watch calls of Keras's models, and training on single batches."""
+        self._watch(models, "__call__", lambda model: Rank.CALL)
+        self._watch(models, "train_on_batch", lambda model: Rank.BATCH)
+        for name in ("test_on_batch", "predict_on_batch"):
+            self._watch(models, name, lambda model: Rank.CALL)
+
+    def watch_optimizers(self, optimizers: Any) -> None:
+        """Watch updates by Keras's optimizers outside of compiled functions."""
+        self._watch(optimizers, "apply", lambda optimizer: Rank.OPTIMIZER)
+
+    def watch_tapes(self, tapes: Any) -> None:
+        """Watch gradients that are computed outside of compiled functions, or are part of one."""
+        gradient = tapes.gradient
+
+        @wraps(gradient)
+        def told(tape: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = gradient(tape, *arguments, **keywords)
+            with suppress(Exception):
+                outermost = self._inside.__dict__.get("stack")
+                if outermost:
+                    self._training.add(id(outermost[0]))
+                elif _runs_eagerly():
+                    self._ended(Rank.GRADIENT, "tape")
+            return result
+
+        tapes.gradient = told
+
+    def _watch(self, kind: Any, name: str, rank_of: Callable[[Any], Rank]) -> None:
+        call = getattr(kind, name)
+
+        @wraps(call)
+        def told(owner: Any, *arguments: Any, **keywords: Any) -> Any:
+            stack = self._inside.__dict__.setdefault("stack", [])
+            stack.append(owner)
+            began_s = time.perf_counter()
+            try:
+                result = call(owner, *arguments, **keywords)
+            finally:
+                stack.pop()
+            # Inside a function that is being traced, nothing runs.
+            if not stack:
+                with suppress(Exception):
+                    if _runs_eagerly():
+                        passed_s = time.perf_counter() - began_s
+                        given = (arguments, keywords)
+                        self.repeated.called(owner, given, result, passed_s, sys._getframe(1))
+                        self._ended(rank_of(owner), (name, id(owner)))
+            return result
+
+        setattr(kind, name, told)
+
+
+def _runs_eagerly() -> bool:
+    """Whether TensorFlow executes now, instead of tracing; True without it."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    return tensorflow is None or not tensorflow.inside_function()

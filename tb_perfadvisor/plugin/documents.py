@@ -128,8 +128,7 @@ def _export(request: Export, cache: ResultCache) -> bytes:
     from tb_perfadvisor.remarks.attach import with_remarks
     from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.report import Report
-    from tb_perfadvisor.report.timeline.embedded import make_timelines
-    from tb_perfadvisor.report.timeline.stored_events import decode_events
+    from tb_perfadvisor.report.timeline.window import decode_events, make_timelines
 
     analyzed = _read(cache, request.key, REPORT, Report)
     report = with_proofs(_with_whole_run(analyzed, request, cache), known_proofs())
@@ -161,7 +160,7 @@ def _with_whole_run(report: Report, request: Export, cache: ResultCache) -> Repo
 def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
     from tb_perfadvisor.report.report import Report
     from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
-    from tb_perfadvisor.report.timeline.stored_events import decode_events
+    from tb_perfadvisor.report.timeline.window import decode_events
 
     report = _read(cache, request.key, REPORT, Report)
     window = cache.read(request.key, WINDOW)
@@ -208,7 +207,7 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
     from tb_perfadvisor.comparison.logged import with_logged
     from tb_perfadvisor.comparison.pairing import distinct_names
     from tb_perfadvisor.comparison.run_facts import RunFacts
-    from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache
 
     facts = [_read(cache, key, FACTS, RunFacts) for key in request.keys]
     names = distinct_names([(run,) for run in request.runs], request.sessions)
@@ -224,11 +223,11 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
 
 def _history(request: TimeLine, cache: ResultCache) -> bytes:
     from tb_perfadvisor.api import history_of
-    from tb_perfadvisor.comparison.history.history import in_order_of_time
+    from tb_perfadvisor.comparison.history import in_order_of_time
     from tb_perfadvisor.comparison.pairing import distinct_names
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import HistoryView, MissingRecording
-    from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache
 
     names = distinct_names([(run,) for run in request.runs], request.sessions)
     facts = [

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tb_perfadvisor.execution.child_process import command_of, environment_of_child
+from tb_perfadvisor.execution.execution import command_of, environment_of_child
 from tb_perfadvisor.execution.limits import (
     MEMORY_LIMIT_VARIABLE,
     TIME_LIMIT_VARIABLE,

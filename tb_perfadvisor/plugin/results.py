@@ -16,7 +16,7 @@ from tb_perfadvisor.contract.pace import Mark, Pace
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
-from tb_perfadvisor.ingest.files.bounded_directory import private_directory
+from tb_perfadvisor.ingest.files.containment import private_directory
 from tb_perfadvisor.plugin import documents, log, whole_runs
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.document_job import DOCUMENT, stage_request
@@ -26,7 +26,7 @@ from tb_perfadvisor.plugin.whole_runs import WholeRun
 from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+    from tb_perfadvisor.report.timeline.window import TimelineEvents
 
 
 class StoredRow(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Results:
             before, after = self.pace(base), self.pace(target)
             if before is None or after is None:
                 return None
-            from tb_perfadvisor.comparison.pace import mark
+            from tb_perfadvisor.comparison.interval import mark
 
             self._marks[keys] = mark(base.id, before, after)
         return self._marks[keys]
@@ -212,7 +212,7 @@ class Results:
         Raises:
             PerfAdvisorError: If they cannot be read.
         """
-        from tb_perfadvisor.report.timeline.stored_events import decode_events
+        from tb_perfadvisor.report.timeline.window import decode_events
 
         with self._lock:
             if entry.key in self._windows:

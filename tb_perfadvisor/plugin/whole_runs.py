@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache, code_fingerprint
-from tb_perfadvisor.execution.child_process import say, throttled
+from tb_perfadvisor.execution.execution import say, throttled
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.document_job import run_document_job
 from tb_perfadvisor.plugin.worker import REPORT
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.progress import RunOptions
 
 
 class RunProfile(msgspec.Struct, frozen=True):
@@ -69,10 +69,9 @@ def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
         UnknownRunError: If the capture may belong to several runs.
         PerfAdvisorError: If event files cannot be read.
     """
-    from tb_perfadvisor.comparison.whole_run.profiled import profile_name, span_of
-    from tb_perfadvisor.comparison.whole_run.view import make_training_view
+    from tb_perfadvisor.comparison.whole_run import make_training_view, profile_name, span_of
     from tb_perfadvisor.contract.model import UnknownProfile
-    from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
+    from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache
     from tb_perfadvisor.ingest.event_files.timed_runs import TimedRuns, UnknownRunError
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report.report import Report

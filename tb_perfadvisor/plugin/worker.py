@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tb_perfadvisor.execution.child_process import end_with_parent, say, throttled
+from tb_perfadvisor.execution.execution import end_with_parent, say, throttled
 from tb_perfadvisor.execution.limits import limit_memory
 
 CAPTURE = "capture.json"
@@ -95,7 +95,7 @@ def _analyze(options: argparse.Namespace) -> None:
     import msgspec
 
     from tb_perfadvisor.api import analyze_capture
-    from tb_perfadvisor.comparison.pace import pace_of
+    from tb_perfadvisor.comparison.interval import pace_of
     from tb_perfadvisor.comparison.run_facts import make_facts
     from tb_perfadvisor.contract.run_row import run_row
     from tb_perfadvisor.engine.change_model import change_model, encode_model
@@ -106,7 +106,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report.build import build_report
     from tb_perfadvisor.report.timeline.collect_events import collect_events
-    from tb_perfadvisor.report.timeline.stored_events import encode_events
+    from tb_perfadvisor.report.timeline.window import encode_events
 
     write_error_log()
     listed = options.output / CAPTURE

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.proof.ledger import Proof, digest_of, latest
-from tb_perfadvisor.proof.shares import Effect, effect_text
+from tb_perfadvisor.proof.results import Effect, effect_text
 
 R = TypeVar("R", bound=model.Report)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.advice import change_ids
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.proof.shares import Prediction
+from tb_perfadvisor.proof.results import Prediction
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources.repository import Repository
 from tb_perfadvisor.suggest import suggest

@@ -1,4 +1,6 @@
-"""The ledger: what trials predicted and measured, one line of JSON each.
+"""The ledger of trials.
+
+The ledger: what trials predicted and measured, one line of JSON each.
 
 It lies in the user's data directory and is sent nowhere. It holds no code, no paths and no command:
 the name of a patch of the user is not written either.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -18,8 +20,12 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.machine.this_machine import memory_bytes, open_cores, processor_name
-from tb_perfadvisor.proof.shares import Effect, Prediction, Verdict
+from tb_perfadvisor.proof.candidates import Candidate
+from tb_perfadvisor.proof.results import Effect, Prediction, Verdict, percent, span
+from tb_perfadvisor.proof.trial import Trial
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.user_data import append_lines, data_file, read_lines
+from tb_perfadvisor.version import VERSION
 
 FILE: Final = "proofs.jsonl"
 FORMAT: Final = 1
@@ -145,3 +151,74 @@ def latest(proofs: Sequence[Proof]) -> dict[tuple[str, str], Proof]:
         for proof in proofs
         if proof.recording and proof.verdict not in ("undecided", "failed")
     }
+
+
+def proof_of(
+    candidate: Candidate, trial: Trial, report: model.Report | None, machine: Machine, unix_s: int
+) -> Proof:
+    """The line of a trial."""
+    is_named = candidate.is_of_catalog
+    return Proof(
+        tried_unix_s=unix_s,
+        recording="" if report is None else digest_of(report),
+        change=candidate.name if is_named else PATCH,
+        rule=candidate.rule_id,
+        predicted=candidate.predicted,
+        measured=trial.effect,
+        verdict=trial.verdict,
+        # Words of the program, such as its last line, may hold paths.
+        reason="" if trial.verdict == "failed" else _without_names(trial.reason),
+        results=trial.results.agreement,
+        pairs=trial.pairs,
+        in_turns=trial.in_turns,
+        repeated_pairs=trial.repeated,
+        step_ns=None if trial.base_step_ns is None else round(trial.base_step_ns),
+        load_by_others=None if trial.load is None else round(trial.load, 3),
+        machine=machine,
+        versions={"tb_perfadvisor": VERSION, **trial.versions},
+    )
+
+
+def _without_names(reason: str) -> str:
+    """A reason without the names of the program's own tensors and tags."""
+    return f"{reason.split()[0]} differs" if reason.startswith(("tensor ", "logged ")) else reason
+
+
+COLUMNS = ("change", "step", "predicted", "measured (95 %)", "verdict", "pairs")
+
+
+def row(proof: Proof) -> tuple[str, ...]:
+    """The cells of a line."""
+    predicted, measured = proof.predicted, proof.measured
+    reason = f": {proof.reason}" if proof.verdict == "refused" and proof.reason else ""
+    return (
+        proof.change,
+        "unknown" if proof.step_ns is None else format_duration(proof.step_ns),
+        "none" if predicted is None else span(predicted.low, predicted.high),
+        "none"
+        if measured is None
+        else f"{percent(measured.estimate)} ({span(measured.low, measured.high)})",
+        f"{proof.verdict}{reason}",
+        str(proof.pairs),
+    )
+
+
+def summary(proofs: Sequence[Proof]) -> str:
+    """How often a prediction and the measured range met, in a sentence."""
+    judged = [is_within(proof) for proof in proofs if is_within(proof) is not None]
+    if not judged:
+        return "No change with a prediction was measured yet."
+    return (
+        f"The predicted and the measured range meet in {sum(map(bool, judged))} of {len(judged)} "
+        "decided trials that have both."
+    )
+
+
+def markdown_table(proofs: Sequence[Proof]) -> Iterator[str]:
+    """The table and its summary, in Markdown."""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield f"|{'---|' * len(COLUMNS)}"
+    for proof in proofs:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row(proof)) + " |"
+    yield ""
+    yield summary(proofs)

@@ -28,7 +28,7 @@ from typing import Final, Literal
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.proof.shares import MARGIN, Effect
+from tb_perfadvisor.proof.results import MARGIN, Effect
 
 ALPHA: Final = 0.01
 LOOKS: Final = (3, 4, 6, 8, 12, 16, 24, 32, 48)

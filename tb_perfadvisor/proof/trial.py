@@ -16,7 +16,9 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.proof.results import (
+    Effect,
     Results,
+    Verdict,
     common_block_loads,
     common_blocks_ns,
     compare_results,
@@ -25,7 +27,6 @@ from tb_perfadvisor.proof.results import (
 )
 from tb_perfadvisor.proof.runs import BLOCKS_IN_TURNS, WINDOW_S, Plan, Run
 from tb_perfadvisor.proof.sequential import LOOKS, Look, is_look, look
-from tb_perfadvisor.proof.shares import Effect, Verdict
 
 MOST_LOAD_CHANGE: Final = 0.10
 """If others used a share of the cores in one run of a pair that differs by more, it is repeated."""

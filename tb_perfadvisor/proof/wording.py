@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.proof.candidates import Candidate
-from tb_perfadvisor.proof.shares import (
+from tb_perfadvisor.proof.results import (
     MARGIN,
     effect_text,
     percent,

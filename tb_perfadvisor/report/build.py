@@ -17,14 +17,19 @@ from tb_perfadvisor.engine.analysis import (
     Trust,
 )
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.captions import COMPILE_LOG_CAPTION, make_caption, program_name
-from tb_perfadvisor.report.compile_log_numbers import compile_log_numbers
 from tb_perfadvisor.report.encode_evidence import encode_evidence
-from tb_perfadvisor.report.key_numbers import key_numbers
+from tb_perfadvisor.report.key_numbers import (
+    COMPILE_LOG_CAPTION,
+    compile_log_numbers,
+    key_numbers,
+    make_caption,
+    program_name,
+    snapshot_caption,
+    snapshot_numbers,
+)
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.report.places import places_of
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.report.snapshot_numbers import snapshot_caption, snapshot_numbers
 from tb_perfadvisor.report.views import available_views, make_views
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Signals, ranks_of
@@ -195,7 +200,7 @@ def _recorded(signals: Signals) -> model.RecordedInfo | None:
 def _timelines(report: model.Report, analysis: Analysis) -> list[dict[str, Any]]:
     # Only an exported page has timelines.
     from tb_perfadvisor.report.timeline.collect_events import collect_events
-    from tb_perfadvisor.report.timeline.embedded import make_timelines
+    from tb_perfadvisor.report.timeline.window import make_timelines
 
     claims = [ranked.claims for ranked in analysis.findings]
     return make_timelines(report.findings, collect_events(analysis.signals, claims))

@@ -10,7 +10,7 @@ import numpy as np
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.rules import finding as source
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.host.call_tree import source_line
 
 MAX_EVENTS = 20
 MAX_ROWS = 30

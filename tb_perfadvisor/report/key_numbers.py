@@ -1,13 +1,21 @@
-"""The key numbers at the top of a report. What does not apply to a program is not listed."""
+"""Key numbers of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.steps.windows import AGREE_SHARE
+from tb_perfadvisor.signals.snapshots.course import (
+    exhaustion,
+    memory_course,
+    reserved,
+    snapshot_capacity_bytes,
+)
+from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 _SHOWN_SHARE = 0.001
@@ -354,5 +362,213 @@ def _share(
         of=of if value is not None else "",
         notes=notes or [],
         share=value,
+        definition=definition,
+    )
+
+
+COMPILE_LOG_CAPTION = "PyTorch · log of torch.compile"
+"""In place of a caption: the log says nothing of the device or the steps."""
+_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
+
+def framework_name(framework: str) -> str:
+    """`PyTorch`, as its users write it."""
+    return "unknown framework" if framework == "unknown" else _FRAMEWORKS.get(framework, framework)
+
+
+def make_caption(
+    framework: str,
+    workload: model.WorkloadInfo,
+    workers: Sequence[model.Worker],
+    reference_worker: int,
+    world_size: int | None,
+    steps: model.StepsInfo,
+) -> str:
+    """Say what was profiled: `PyTorch, training · DDP · NVIDIA A100 · rank 1 of 2 · 3 steps`.
+
+    Args:
+        framework: As in the report.
+        workload: As in the report.
+        workers: All that were recorded.
+        reference_worker: Index of the one whose numbers the report shows.
+        world_size: How many ranks the program has; None when unknown.
+        steps: Those of the reference worker.
+    """
+    worker = workers[reference_worker]
+    parts = [
+        program_name(framework, workload),
+        *([" + ".join(workload.parallelism)] if workload.parallelism else []),
+        *([_device(worker.device)] if worker.events else []),
+    ]
+    count = world_size or len(workers)
+    if count > 1:
+        parts.append(
+            f"{count:,} hosts" if worker.rank is None else f"rank {worker.rank} of {count:,}"
+        )
+    return " · ".join([*parts, _steps(steps)])
+
+
+def program_name(framework: str, workload: model.WorkloadInfo) -> str:
+    """What was run, such as `Lightning (PyTorch), training`."""
+    name = framework_name(framework)
+    if workload.framework != "unknown":
+        name = f"{workload.framework} ({name})"
+    return name if workload.mode == "unknown" else f"{name}, {workload.mode}"
+
+
+def _device(device: model.DeviceInfo | None) -> str:
+    if device is None:
+        return "CPU"
+    if device.used is None:
+        return f"no events of the {device.name or 'device'}"
+    name = device.name or "unknown device"
+    return f"{device.used} × {name}" if device.used > 1 else name
+
+
+def _steps(steps: model.StepsInfo) -> str:
+    if not steps.used:
+        return "no steps found"
+    count = f"{steps.used:,} step{'' if steps.used == 1 else 's'}"
+    return f"{count} ({'inferred from ' if steps.is_inferred else ''}{steps.source})"
+
+
+def compile_log_numbers(log: CompileLog) -> list[model.KeyNumber]:
+    """How long the compiler worked, how often it broke off or began again, and its caches."""
+    hits = sum(cache.hits for cache in log.caches)
+    misses = sum(cache.misses for cache in log.caches)
+    unused = sum(cache.bypasses for cache in log.caches)
+    count = len(log.compilations)
+    return [
+        _number(
+            "compile-time",
+            "Compile time",
+            log.known_ns,
+            "ns",
+            [f"{count:,} compilation{'' if count == 1 else 's'}"],
+            "What PyTorch states for all compilations, with backward graphs.",
+        ),
+        _number(
+            "graph-breaks",
+            "Graph breaks",
+            len(log.breaks),
+            "count",
+            [],
+            "How often the compiler broke off, because it could not trace a line.",
+        ),
+        _number(
+            "recompilations",
+            "Recompilations",
+            sum(each.is_recompilation for each in log.compilations),
+            "count",
+            [],
+            "How often a function was compiled again, because what an earlier version relies on "
+            "no longer held.",
+        ),
+        _number(
+            "cache-hits",
+            "Cache hits",
+            hits if log.caches else None,
+            "count",
+            [f"{misses:,} {'miss' if misses == 1 else 'misses'}, {unused:,} not used"]
+            if log.caches
+            else ["no use of a cache logged"],
+            "How often a cache had the compiled code of a graph. Not used: the graph could not be "
+            "cached.",
+        ),
+    ]
+
+
+def _number(
+    id: str, label: str, value: int | None, unit: str, notes: list[str], definition: str
+) -> model.KeyNumber:
+    return model.KeyNumber(
+        id=id,
+        label=label,
+        value=value,
+        unit=unit,
+        of="",
+        notes=notes,
+        share=None,
+        definition=definition,
+    )
+
+
+def snapshot_numbers(signals: Signals) -> list[model.KeyNumber]:
+    """Peaks, what is held in the end, and what failed."""
+    course = memory_course(signals)
+    if course is None:
+        return []
+    capacity, held, failed = snapshot_capacity_bytes(signals), reserved(course), exhaustion(course)
+    unused = held.in_pieces_bytes + held.in_free_segments_bytes
+    numbers = [
+        _bytes(
+            "peak-memory",
+            "Peak allocated",
+            course.peak_allocated_bytes,
+            capacity,
+            "The most memory that the program asked for at any time in the history. The allocator "
+            "rounds requests up.",
+        ),
+        _bytes(
+            "peak-reserved-memory",
+            "Peak reserved",
+            course.peak_reserved_bytes,
+            capacity,
+            "The most memory that the allocator had from the driver.",
+        ),
+        _bytes(
+            "unused-memory",
+            "Unused at the end",
+            unused,
+            None,
+            "What the allocator held, but nothing used, when the snapshot was taken. In pieces: in "
+            "segments that are in use.",
+            [f"{format_bytes(held.in_pieces_bytes)} in pieces"],
+        ),
+    ]
+    if failed is not None:
+        numbers.append(
+            _bytes(
+                "failed-allocation",
+                "Failed allocation",
+                failed.requested_bytes,
+                None,
+                "The size of the last allocation that failed.",
+                [f"{failed.count:,} failed"],
+            )
+        )
+    return numbers
+
+
+def snapshot_caption(program: str, signals: Signals) -> str:
+    """`PyTorch, training · memory snapshot · 5,163 events`.
+
+    Args:
+        program: The framework and what the program does.
+        signals: Of the reference worker.
+    """
+    snapshot = signals.trace.snapshot
+    events = len(snapshot.events) if snapshot is not None else 0
+    history = f"{events:,} event{'' if events == 1 else 's'}" if events else "no history"
+    ranks = [f"{len(signals.run.sources):,} ranks"] if len(signals.run.sources) > 1 else []
+    return " · ".join([program, "memory snapshot", *ranks, history])
+
+
+def _bytes(
+    id: str,
+    label: str,
+    value: int,
+    capacity: int | None,
+    definition: str,
+    notes: list[str] | None = None,
+) -> model.KeyNumber:
+    return model.KeyNumber(
+        id=id,
+        label=label,
+        value=value,
+        unit="bytes",
+        of="",
+        share=min(value / capacity, 1.0) if capacity else None,
+        notes=notes or ([f"of {format_bytes(capacity)}"] if capacity else []),
         definition=definition,
     )

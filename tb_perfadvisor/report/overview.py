@@ -8,24 +8,23 @@ from typing import Any
 import numpy as np
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
+from tb_perfadvisor.ingest.kernels.kernel_names import stored_bits
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
-from tb_perfadvisor.signals.device.memory_use import memory_use
-from tb_perfadvisor.signals.device.program_memory import program_memory
+from tb_perfadvisor.signals.device.memory_use import memory_use, program_memory
 from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
-from tb_perfadvisor.signals.host.host_operators import host_operators
+from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.ranks.parallel_dimensions import next_doubling
-from tb_perfadvisor.signals.recording.completeness import knows_device_time
-from tb_perfadvisor.signals.recording.visibility import (
+from tb_perfadvisor.signals.recording.availability import (
     shows_communication,
     shows_copies,
     shows_host_events,
     shows_input,
 )
+from tb_perfadvisor.signals.recording.completeness import knows_device_time
 from tb_perfadvisor.signals.serving.decode import decode_floor
 from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
 from tb_perfadvisor.signals.snapshots.course import memory_course, snapshot_capacity_bytes

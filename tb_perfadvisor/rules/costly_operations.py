@@ -18,8 +18,12 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import product_time_ns
-from tb_perfadvisor.signals.tpu.readers import shares_with
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.signals.tpu.xla_operations import (
+    XlaOperation,
+    executions,
+    shares_with,
+    xla_operations,
+)
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
 

@@ -9,11 +9,14 @@ from tb_perfadvisor.rules.finding import Basis, Saving
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask, exposed_part
 from tb_perfadvisor.signals.device.device_work import exclusive_time, exclusive_time_of_each
-from tb_perfadvisor.signals.host.awaited_values import awaited_values
-from tb_perfadvisor.signals.host.closable_idle import closable_idle
-from tb_perfadvisor.signals.host.wait_prices import wait_prices
-from tb_perfadvisor.signals.input.host_loading import HostLoading, host_loading
-from tb_perfadvisor.signals.input.loading_apart import limited, loading_apart
+from tb_perfadvisor.signals.host.idle import closable_idle
+from tb_perfadvisor.signals.host.waits import awaited_values, wait_prices
+from tb_perfadvisor.signals.input.host_loading import (
+    HostLoading,
+    host_loading,
+    limited,
+    loading_apart,
+)
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, total_ns, union

@@ -8,7 +8,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import Attribution, attribute
+from tb_perfadvisor.signals.core.attribution import (
+    Attribution,
+    HloTotals,
+    attribute,
+    hlo_totals,
+    kernel_totals,
+)
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED
 from tb_perfadvisor.signals.core.device import (
     DeviceFacts,
@@ -20,7 +26,11 @@ from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
 from tb_perfadvisor.signals.core.host_work import host_operations
 from tb_perfadvisor.signals.core.memory import Memory, find_memory
-from tb_perfadvisor.signals.core.operators import OperatorTotals, operator_totals
+from tb_perfadvisor.signals.core.operators import (
+    OperatorTotals,
+    launching_operator,
+    operator_totals,
+)
 from tb_perfadvisor.signals.core.origins import Origins, find_origins
 from tb_perfadvisor.signals.core.placement import Placement, find_placement
 from tb_perfadvisor.signals.core.precision import (
@@ -30,9 +40,7 @@ from tb_perfadvisor.signals.core.precision import (
 from tb_perfadvisor.signals.core.steps.gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.core.steps.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
-from tb_perfadvisor.signals.core.totals import HloTotals, hlo_totals, kernel_totals
 from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
-from tb_perfadvisor.signals.core.work_operators import launching_operator
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals

@@ -15,8 +15,7 @@ from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.program import files_of_program
 from tb_perfadvisor.sources.repository import Repository
-from tb_perfadvisor.suggest.code import Code, is_python
-from tb_perfadvisor.suggest.edit import Edit, Fix
+from tb_perfadvisor.suggest.code import Code, Edit, Fix, is_python
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
     static_numbers,

@@ -15,9 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.run_rules import completed, missing_of, needs_of
-from tb_perfadvisor.engine.savings.estimates import estimated
-from tb_perfadvisor.engine.savings.simulated import simulate
+from tb_perfadvisor.engine.analyze import completed, missing_of, needs_of
+from tb_perfadvisor.engine.savings import estimated, simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker

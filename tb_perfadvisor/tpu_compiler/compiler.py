@@ -30,10 +30,9 @@ from msgspec import Struct
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.extras import install_command
-from tb_perfadvisor.ingest.files.bounded_directory import private_directory
-from tb_perfadvisor.tpu_compiler.bundles import dumped_cycles
+from tb_perfadvisor.ingest.files.containment import private_directory
 from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
-from tb_perfadvisor.tpu_compiler.kernels import Kernel, kernels_of
+from tb_perfadvisor.tpu_compiler.kernels import Kernel, dumped_cycles, kernels_of
 from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module
 
 _WORKER = Path(__file__).with_name("worker.py")

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.trace.columns import column_of, joined, unknown_values
-from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.columns import IdIndex, column_of, joined, unknown_values
 from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
 from tb_perfadvisor.trace.nesting import MAX_DEPTH, enclosing_rows, start_order, too_deep

@@ -1,4 +1,6 @@
-"""Columns that a reader adds in chunks: unknown values, values that repeat, joining.
+"""Columns of a table: integers, texts, ids.
+
+Columns that a reader adds in chunks: unknown values, values that repeat, joining.
 
 A file may have a hundred thousand threads, and each adds a chunk, so that each chunk has to be
 cheap.
@@ -6,16 +8,17 @@ cheap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final, overload
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
-from tb_perfadvisor.trace.tables import column_types, repeated
+from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.tables import Int32, Int64, column_types, repeated
 
 # Values of optional columns that a reader leaves out; all others are -1.
 _UNKNOWN: dict[str, Any] = {
@@ -86,3 +89,120 @@ def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
         if (values == values[0]).all() or (values != values).all():  # not a number
             return repeated(values[0], sum(map(len, parts)), values.dtype)
     return np.concatenate(parts)
+
+
+class TableLookup(Struct, frozen=True):
+    """An operation that reads rows of a table by their numbers."""
+
+    module: str
+    """Such as `jit_step(19)`."""
+    operation: str
+    """The instruction that runs it: the fusion, if it is inside one."""
+    rows: int
+    """Of the table."""
+    width: int
+    """Numbers in a row."""
+    count: int
+    """How many rows it reads."""
+
+
+class TextColumn(Sequence[str]):
+    """A categorical column: reads as a sequence of texts, computes with integer codes."""
+
+    def __init__(self, strings: Sequence[str], index: Int32, unknown: str = "") -> None:
+        """Look up the texts.
+
+        Args:
+            strings: The trace's string table.
+            index: The string index of each row, shape (n,); -1 for none.
+            unknown: The text of rows that have none or an empty one.
+        """
+        used, inverse = unique_inverse(index)
+        code_of: dict[str, int] = {}
+        codes = [
+            code_of.setdefault((strings[string] if string >= 0 else "") or unknown, len(code_of))
+            for string in used.tolist()
+        ]
+        self.texts = tuple(code_of)
+        """The distinct texts."""
+        self.code: Int64 = np.array(codes, dtype=np.int64)[inverse]
+        """The index into `texts` of each row; shape (n,)."""
+
+    def is_any_of(self, *texts: str) -> NDArray[np.bool_]:
+        """Which rows have one of the given texts; shape (n,)."""
+        return np.array([text in texts for text in self.texts], dtype=bool)[self.code]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.code)
+
+    def __iter__(self) -> Iterator[str]:
+        """The text of each row."""
+        return map(self.texts.__getitem__, self.code.tolist())
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, row: Any) -> Any:
+        """The text of a row, or the texts of a slice."""
+        if isinstance(row, slice):
+            return tuple(map(self.texts.__getitem__, self.code[row].tolist()))
+        return self.texts[self.code[row]]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence has the same text in every row."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+# A table lookup is one gather, where a binary search takes about twenty steps. Above these limits
+# (entries in total, and entries per id) the table costs more than it saves.
+_MAX_TABLE_SIZE: Final = 1 << 22
+_MAX_ENTRIES_PER_ID: Final = 8
+
+
+class IdIndex:
+    """Maps ids to rows: the row of an id is its position among the sorted, distinct ids."""
+
+    def __init__(self, ids: Int64) -> None:
+        """Build the lookup table, if the ids are dense enough for one.
+
+        Args:
+            ids: Shape (n,), sorted and distinct.
+        """
+        self.ids = ids
+        self._table: Int32 | None = None
+        self._offset = 0
+        if not ids.size:
+            return
+        least, greatest = int(ids[0]), int(ids[-1])
+        # Most ids count up from about 0: then skip the subtraction on every lookup.
+        if not 0 <= least <= _MAX_ENTRIES_PER_ID * ids.size:
+            self._offset = least
+        if greatest - self._offset <= max(_MAX_TABLE_SIZE, _MAX_ENTRIES_PER_ID * ids.size):
+            # One more entry stands for all ids above the greatest.
+            self._table = np.full(greatest - self._offset + 2, ids.size, dtype=np.int32)
+            self._table[ids - self._offset] = np.arange(ids.size)
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return int(self.ids.size)
+
+    def rows(self, ids: Int32 | Int64) -> Int32:
+        """The row of each id; `len(self)` for unknown ids."""
+        if self._table is not None:
+            entries = ids - np.int64(self._offset) if self._offset else ids
+            # As unsigned numbers, negative entries are beyond the table.
+            unsigned = entries.view(np.uint64 if entries.dtype == np.int64 else np.uint32)
+            rows: Int32 = self._table[
+                np.minimum(unsigned, unsigned.dtype.type(self._table.size - 1))
+            ]
+            return rows
+        if not len(self):
+            return np.zeros(ids.shape, dtype=np.int32)
+        slot = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
+        return np.where(self.ids[slot] == ids, slot, len(self)).astype(np.int32)

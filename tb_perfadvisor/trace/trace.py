@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import UNKNOWN, Facts
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
-from tb_perfadvisor.trace.program import Program
-from tb_perfadvisor.trace.program_memory import ProgramMemory
+from tb_perfadvisor.trace.program import Program, ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
 from tb_perfadvisor.trace.soundness import SOUND, Soundness
-from tb_perfadvisor.trace.table_lookup import TableLookup
 from tb_perfadvisor.trace.tables import (
     CapturedTable,
     CollectiveTable,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.training.pauses import Delay, Slowdown
-from tb_perfadvisor.training.regimes import Regime
+from tb_perfadvisor.training.pauses import Delay, Regime, Slowdown
 from tb_perfadvisor.training.training import ProfileInRun, Rate, Training
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_elapsed, format_share
 

@@ -11,11 +11,17 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
-from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
-from tb_perfadvisor.whatif.graph import Graph, build_graph
+from tb_perfadvisor.whatif.graph import Graph, build_graph, wait_edges
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, NotReplayable, Program, find_program
-from tb_perfadvisor.whatif.replay import RemovedTime, remove_time, replay
-from tb_perfadvisor.whatif.waits import wait_edges
+from tb_perfadvisor.whatif.replay import (
+    Fix,
+    Overlap,
+    Remove,
+    RemovedTime,
+    Shorten,
+    remove_time,
+    replay,
+)
 
 DEVIATION = 0.02
 """How far the replay of the unchanged program may differ from the recorded steps, and for how much

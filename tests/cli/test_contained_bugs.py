@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor import api
-from tb_perfadvisor.api import results
+from tb_perfadvisor.api import analyses
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.ingest import load
 from tb_perfadvisor.ingest.discovery import discover
@@ -59,12 +59,12 @@ def test_analyze_reports_the_other_captures(logs: Path) -> None:
 def test_a_bug_in_the_analysis_is_contained_too(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = results.analyze_run
+    real = analyses.analyze_run
 
     def divide(run: Any, *arguments: Any) -> Any:
         return real(run, *arguments) if run.name != "c" else 1 / 0
 
-    monkeypatch.setattr(results, "analyze_run", divide)
+    monkeypatch.setattr(analyses, "analyze_run", divide)
     document = json.loads(run("analyze", logs, "--format", "json").stdout)
     assert [report["run"] for report in document["reports"]] == ["a"]
     assert [file["path"].split("/")[0] for file in document["rejected"]] == ["broken", "c"]

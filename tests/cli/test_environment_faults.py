@@ -19,9 +19,9 @@ from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import logger
 from tb_perfadvisor.execution import IN_PROCESS, open_execution
 from tb_perfadvisor.execution.limits import limits_from_environment
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
-from tb_perfadvisor.ingest.files import bounded_directory
-from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache
+from tb_perfadvisor.ingest.files import containment
+from tb_perfadvisor.ingest.files.containment import BoundedDirectory, default_directory
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 RANKS = SLOW.parent / "synthetic_gpu_allreduce_8rank"
@@ -68,7 +68,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "cache"
     directory.mkdir(mode=0o700)
     monkeypatch.setattr(
-        bounded_directory, "_is_own", lambda status: status.st_ino != directory.stat().st_ino
+        containment, "_is_own", lambda status: status.st_ino != directory.stat().st_ino
     )
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(directory))
     return directory
@@ -78,7 +78,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_another_user_is_recognized(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(PermissionError, match="it belongs to another user"):
-        bounded_directory.make_private(tmp_path)
+        containment.make_private(tmp_path)
 
 
 def test_the_cache_of_another_user_is_refused(strangers: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_new_cache_is_private_whatever_the_umask(
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "a" / "b"))
     before = os.umask(0)
     try:
-        ScalarCache(bounded_directory.private_directory())
+        ScalarCache(containment.private_directory())
     finally:
         os.umask(before)
     made = [tmp_path / "a", *(path for path in (tmp_path / "a").rglob("*") if path.is_dir())]
@@ -180,7 +180,7 @@ def missing_semaphores(*arguments: Any, **options: Any) -> Any:
 def test_without_semaphores_files_are_read_in_this_process(
     fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tb_perfadvisor.execution.process_pool._Pool", fault)
+    monkeypatch.setattr("tb_perfadvisor.execution.execution._Pool", fault)
     with open_execution(workers=2) as execution:
         assert execution == IN_PROCESS
     assert workers_of(["--workers", "2"]) == 8
@@ -266,7 +266,7 @@ def test_results_survive_a_jump_of_the_clock(
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path))
     first = run("analyze", SLOW, "--format", "json").stdout
     real = time.time
-    monkeypatch.setattr(bounded_directory.time, "time", lambda: real() + jump_s)
+    monkeypatch.setattr(containment.time, "time", lambda: real() + jump_s)
     assert run("analyze", SLOW, "--format", "json").stdout == first
     run("analyze", HEALTHY, "--format", "json")
     assert len(list((tmp_path / "entries").iterdir())) == 2

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.comparison.credit import Claim, credit, divided
+from tb_perfadvisor.comparison.finding_changes import Claim, credit, divided
 
 IDLE = ("launching", "framework", "python")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tb_perfadvisor.comparison.differences import StepCounts
 from tb_perfadvisor.comparison.finding_changes import finding_changes
-from tb_perfadvisor.comparison.operation_changes import StepCounts
 from tb_perfadvisor.comparison.run_facts import FindingFacts, OutcomeFacts, RunFacts
 from tb_perfadvisor.contract.model import FindingChange
 from tb_perfadvisor.testing import ms

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.comparison.operation_changes import (
+from tb_perfadvisor.comparison.differences import (
     MAX_ROWS,
     StepCounts,
     operation_changes,

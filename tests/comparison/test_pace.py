@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.comparison.compare import compare_facts
-from tb_perfadvisor.comparison.pace import mark, pace_of
+from tb_perfadvisor.comparison.interval import mark, pace_of
 from tb_perfadvisor.contract.pace import Pace
 from tests.support.comparison_facts import facts
 

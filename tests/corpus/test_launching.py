@@ -8,10 +8,10 @@ import pytest
 
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
+from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
+from tb_perfadvisor.signals.launch.delays import launch_queue
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures, graph_replays, runs_graphs
-from tb_perfadvisor.signals.launch.queue import launch_queue
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import NS_PER_MS
 

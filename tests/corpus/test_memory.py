@@ -9,8 +9,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.memory_categories import MemoryCategory, memory_categories
-from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.device.memory_use import MemoryCategory, memory_categories, memory_use
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ import pytest
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.work.achievable_time import BOUNDS
-from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.signals.work.roofline import BOUNDS, roofline
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Source, Trace
 from tests.corpus.test_xla_profiles import training

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.advice import Remedy
-from tb_perfadvisor.engine.agreement import agreeing
 from tb_perfadvisor.engine.analysis import RankedFinding
+from tb_perfadvisor.engine.headline import agreeing
 from tb_perfadvisor.rules.communication.overlap import ExposedCommunication, LateGradientBucket
 from tb_perfadvisor.rules.finding import Finding
 

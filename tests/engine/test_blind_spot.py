@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.analysis import RuleOutcome, Status
 from tb_perfadvisor.engine.analyze import analyze_run
-from tb_perfadvisor.engine.blind_spot import blind_spot
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.headline import blind_spot
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding

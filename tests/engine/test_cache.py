@@ -18,7 +18,7 @@ from tb_perfadvisor.engine.result_cache import (
     code_fingerprint,
     result_key,
 )
-from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
+from tb_perfadvisor.ingest.files.containment import BoundedDirectory, default_directory
 
 KEY = "a" * 64
 OTHER = "b" * 64

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api.loading import load
+from tb_perfadvisor.api.analyses import load
 from tb_perfadvisor.engine.analysis import Analysis, CombinedSaving
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.change_model import (

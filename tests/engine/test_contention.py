@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.engine.savings.contention import widen
+from tb_perfadvisor.engine.savings import widen
 from tb_perfadvisor.rules.base import Category, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Cause, Signals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.engine.run_rules import run_rule
+from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.host import annotation_table
 from tb_perfadvisor.rules.finding import Finding, Saving, Table

@@ -9,8 +9,8 @@ import msgspec
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_captures
 from tb_perfadvisor.contract.model import Report
+from tb_perfadvisor.engine.analyze import summarize_trace, summarizer_of
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.rank_summaries import summarize_trace, summarizer_of
 from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import MAX_TRACES_IN_MEMORY, load_capture, start_reading

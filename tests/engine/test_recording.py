@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from tb_perfadvisor.engine.ranking import rank
-from tb_perfadvisor.engine.savings.estimates import estimated
-from tb_perfadvisor.engine.savings.simulated import saved_together
+from tb_perfadvisor.engine.savings import estimated, saved_together
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals

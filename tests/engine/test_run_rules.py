@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tb_perfadvisor.engine.run_rules import run_rule, run_rules
+from tb_perfadvisor.engine.analyze import run_rule, run_rules
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals

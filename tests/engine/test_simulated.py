@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
+from tb_perfadvisor.engine.savings import saved_together, simulate, simulation_notes
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving
 from tb_perfadvisor.signals import Cause, Signals

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.engine.analysis import CombinedSaving
 from tb_perfadvisor.engine.ranking import rank
-from tb_perfadvisor.engine.savings.estimates import estimated
+from tb_perfadvisor.engine.savings import estimated
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tb_perfadvisor.engine.savings.estimates import mark_wide_ranges
+from tb_perfadvisor.engine.savings import mark_wide_ranges
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving
 from tb_perfadvisor.signals import Signals

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.execution import child_process
+from tb_perfadvisor.execution import execution
 
 
 def test_progress_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = [100.0], []
-    monkeypatch.setattr(child_process.time, "monotonic", lambda: now[0])
-    tell = child_process.throttled(lines.append)
+    monkeypatch.setattr(execution.time, "monotonic", lambda: now[0])
+    tell = execution.throttled(lines.append)
     for share in (0.0, 0.1, 0.2):  # at one time: one line
         tell("reading a", share)
     now[0] += 0.2

@@ -12,7 +12,7 @@ import pytest
 
 from cost_models.fusion_model import operands_in
 from tb_perfadvisor import load
-from tb_perfadvisor.signals.work.fused_traffic import fused_traffic
+from tb_perfadvisor.signals.work.fusible_work import fused_traffic
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"

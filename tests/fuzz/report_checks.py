@@ -22,8 +22,12 @@ from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.collect_events import collect_events
 from tb_perfadvisor.report.timeline.perfetto_excerpt import make_excerpt
-from tb_perfadvisor.report.timeline.stored_events import decode_events, encode_events
-from tb_perfadvisor.report.timeline.window import select_window, typical_range
+from tb_perfadvisor.report.timeline.window import (
+    decode_events,
+    encode_events,
+    select_window,
+    typical_range,
+)
 from tests.fuzz.command_checks import check_history, check_tools
 from tests.fuzz.invariants import (
     BrokenError,

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
-from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tests.fuzz.values import INTEGERS, NUMBERS, TEXTS
 
 _PROGRAM_SHARE = 0.4

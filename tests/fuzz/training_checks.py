@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from tb_perfadvisor.api import describe_runs
-from tb_perfadvisor.comparison.whole_run.view import make_training_view
+from tb_perfadvisor.comparison.whole_run import make_training_view
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run

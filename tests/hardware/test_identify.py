@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.hardware import identify, known_devices, named_device
-from tb_perfadvisor.hardware.kernel_architectures import built_for
+from tb_perfadvisor.hardware.identify import built_for
 from tb_perfadvisor.trace import Device
 
 # What profiles record of these devices (tracelens-jax, tracelens/inference_vllm…, xprof-demo).

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, UsageError
-from tb_perfadvisor.ingest import sniffed_files
+from tb_perfadvisor.ingest import discovery
 from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files import local_tree
@@ -306,7 +306,7 @@ def test_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_a_few_unclaimed_files_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sniffed_files, "MAX_UNCLAIMED", 3)
+    monkeypatch.setattr(discovery, "MAX_UNCLAIMED", 3)
     put(tmp_path, {f"data/{i}.json": b"{}" for i in range(5)})
     put(tmp_path, {"z.pt.trace.json": trace()})
     listing = discover(tmp_path)

@@ -7,7 +7,7 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
+from tb_perfadvisor.ingest.kernels.collective_names import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals, collectives_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest import sniffed_files
+from tb_perfadvisor.ingest import discovery
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files.access import read_heads
 from tb_perfadvisor.ingest.files.tree import FileEntry
@@ -33,8 +33,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             seen.append(entry.path)
             yield head
 
-    monkeypatch.setattr(sniffed_files, "read_heads", recorded)
-    monkeypatch.setattr(sniffed_files, "_remembered", sniffed_files._remembered.__class__())
+    monkeypatch.setattr(discovery, "read_heads", recorded)
+    monkeypatch.setattr(discovery, "_remembered", discovery._remembered.__class__())
     return seen
 
 
@@ -62,28 +62,28 @@ def test_changed_files_are_read_again_and_deleted_ones_forgotten(
     assert read == ["a.pt.trace.json"]
     stable.unlink()
     discover(tmp_path)
-    (known,) = sniffed_files._remembered.values()
+    (known,) = discovery._remembered.values()
     assert [entry.path for entry, _ in known] == ["a.pt.trace.json"]
 
 
 def test_unreadable_files_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.pt.trace.json").write_bytes(trace())
-    monkeypatch.setattr(sniffed_files, "_remembered", sniffed_files._remembered.__class__())
+    monkeypatch.setattr(discovery, "_remembered", discovery._remembered.__class__())
     refused = UnreadableProfileError("it is locked.", hint="Unlock it.")
     with monkeypatch.context() as patch:
-        patch.setattr(sniffed_files, "read_heads", lambda *_: iter([refused]))
+        patch.setattr(discovery, "read_heads", lambda *_: iter([refused]))
         (rejected,) = discover(tmp_path).rejected
         assert rejected.reason == "it is locked. Unlock it."
     assert len(discover(tmp_path).captures) == 1
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sniffed_files, "_remembered", sniffed_files._remembered.__class__())
-    monkeypatch.setattr(sniffed_files, "_MAX_ROOTS", 2)
+    monkeypatch.setattr(discovery, "_remembered", discovery._remembered.__class__())
+    monkeypatch.setattr(discovery, "_MAX_ROOTS", 2)
     for name in "abc":
         (tmp_path / name).mkdir()
         discover(tmp_path / name)
-    assert [Path(root).name for root in sniffed_files._remembered] == ["b", "c"]
+    assert [Path(root).name for root in discovery._remembered] == ["b", "c"]
 
 
 def test_data_files_do_not_use_up_the_budget(
@@ -95,7 +95,7 @@ def test_data_files_do_not_use_up_the_budget(
         (tmp_path / "data" / f"{i}.json").write_bytes(b"{}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.json").write_bytes(trace())
-    monkeypatch.setattr(sniffed_files, "MAX_UNCLAIMED", 3)
+    monkeypatch.setattr(discovery, "MAX_UNCLAIMED", 3)
     listing = discover(tmp_path)
     assert [capture.run for capture in listing.captures] == ["run"]
     assert len(read) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.kernels.weight_storage import stored_bits
+from tb_perfadvisor.ingest.kernels.kernel_names import stored_bits
 
 MARLIN = "void marlin_moe_wna16::Marlin<__nv_bfloat16, {}l, 1125899906909960l, 256, 1, 8, 8>(int4*)"
 

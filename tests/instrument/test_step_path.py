@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from tb_perfadvisor.instrument.step_path import StepPath
+from tb_perfadvisor.instrument.step_hooks import StepPath
 
 PROGRAM = """
 def evaluate(seen):

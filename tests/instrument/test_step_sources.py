@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.instrument.step_sources import Rank, StepSources
+from tb_perfadvisor.instrument.step_hooks import Rank, StepSources
 
 CALLS = {
     "b": (Rank.BATCH, "fit"),

@@ -23,8 +23,7 @@ from tb_perfadvisor.execution.limits import Limits
 from tb_perfadvisor.mcp import worker
 from tb_perfadvisor.mcp.answers import MAX_BYTES, Answers, bounded
 from tb_perfadvisor.mcp.server import make_server
-from tb_perfadvisor.mcp.worker import Request
-from tb_perfadvisor.mcp.worker_process import Report, Workers
+from tb_perfadvisor.mcp.worker import Report, Request, Workers
 from tests.support.command import DEMO, ROOT, SLOW, error
 
 Steps = Callable[[Client], Coroutine[Any, Any, None]]

@@ -9,7 +9,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.change_model import change_model, encode_model
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.proof.ledger import Machine, Proof, append, digest_of, ledger_file
-from tb_perfadvisor.proof.shares import Effect
+from tb_perfadvisor.proof.results import Effect
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw, run_of

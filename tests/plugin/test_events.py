@@ -11,7 +11,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.timeline.collect_events import collect_events
-from tb_perfadvisor.report.timeline.stored_events import encode_events
+from tb_perfadvisor.report.timeline.window import encode_events
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind

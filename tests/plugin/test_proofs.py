@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tb_perfadvisor import analyze
 from tb_perfadvisor.plugin.routes.analyses import _with_proofs
 from tb_perfadvisor.proof.ledger import Machine, Proof, append, digest_of, ledger_file
-from tb_perfadvisor.proof.shares import Effect
+from tb_perfadvisor.proof.results import Effect
 from tb_perfadvisor.report.report import Report
 from tests.support.command import SLOW
 

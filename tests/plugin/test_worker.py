@@ -14,7 +14,7 @@ from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.report.timeline.stored_events import decode_events
+from tb_perfadvisor.report.timeline.window import decode_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"

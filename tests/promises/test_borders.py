@@ -28,8 +28,8 @@ MODULES = [
 TWO_MODULES = [modules[:2] for modules in MODULES if len(modules) > 1]
 FORMATS = [path.parent.name for path in sorted(INGEST.glob("*/format.py"))]
 DECIDING = [
-    *("tb_perfadvisor.engine.ranking", "tb_perfadvisor.engine.savings.simulated"),
-    *("tb_perfadvisor.comparison.compare", "tb_perfadvisor.comparison.credit"),
+    *("tb_perfadvisor.engine.ranking", "tb_perfadvisor.engine.savings"),
+    *("tb_perfadvisor.comparison.compare", "tb_perfadvisor.comparison.finding_changes"),
     *("tb_perfadvisor.whatif.replay", "tb_perfadvisor.rules.input.stalls"),
     "tb_perfadvisor.rules.savings",
 ]

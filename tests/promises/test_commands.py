@@ -21,7 +21,7 @@ from tb_perfadvisor.cli.run import _summary
 from tb_perfadvisor.cli.selection import git_apply
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.execution import dask_cluster
-from tb_perfadvisor.ingest.files.bounded_directory import NotPrivateError, make_private
+from tb_perfadvisor.ingest.files.containment import NotPrivateError, make_private
 from tb_perfadvisor.ingest.profile_tab import move_into_session
 from tb_perfadvisor.mcp import answers
 from tb_perfadvisor.mcp.answers import Answers

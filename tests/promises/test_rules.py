@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.engine.run_rules import run_rule
+from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import SECTIONS, Rule
 from tb_perfadvisor.rules.entries import tomllib

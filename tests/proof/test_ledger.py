@@ -23,10 +23,11 @@ from tb_perfadvisor.proof.ledger import (
     is_within,
     known_proofs,
     ledger_file,
+    markdown_table,
     read,
+    summary,
 )
-from tb_perfadvisor.proof.ledger_table import markdown_table, summary
-from tb_perfadvisor.proof.shares import Effect, Prediction, effect_text
+from tb_perfadvisor.proof.results import Effect, Prediction, effect_text
 from tb_perfadvisor.report.formats.brief import make_brief
 from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import render_text

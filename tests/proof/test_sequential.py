@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from proof_errors import NOISES, decisions, readings_of
+from tb_perfadvisor.proof.results import CONFIDENCE
 from tb_perfadvisor.proof.sequential import ALPHA, LOOKS, QUANTILES, look
-from tb_perfadvisor.proof.shares import CONFIDENCE
 
 
 def tail_of_student(t: float, freedom: int) -> float:

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from tb_perfadvisor.machine.facts import Machine
 from tb_perfadvisor.machine.load import processes_of
 from tb_perfadvisor.machine.this_machine import this_machine
-from tb_perfadvisor.proof import started, watcher
-from tb_perfadvisor.proof.runner import Runner
+from tb_perfadvisor.proof import runner, started
+from tb_perfadvisor.proof.runner import Runner, why_not_in_turns
 from tb_perfadvisor.proof.runs import Plan, Run
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
-from tb_perfadvisor.proof.turns import why_not_in_turns
 from tests.proof.stand_ins import BASE, Program
 
 # Each step and each round of the worker adds a line with the time: of all programs to one file.
@@ -174,7 +173,7 @@ def test_the_watcher_ends_what_is_marked_when_its_input_ends(
     )
     monkeypatch.setattr(sys, "argv", ["watcher", str(tmp_path / "marked")])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    watcher.main()
+    runner.main()
     assert marked.wait(10) < 0
     assert other.poll() is None
     other.kill()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.contract.model import DeviceInfo, StepsInfo, Worker, WorkloadInfo
-from tb_perfadvisor.report.captions import make_caption
+from tb_perfadvisor.report.key_numbers import make_caption
 
 
 def worker(rank: int | None = None, name: str = "NVIDIA A100", used: int = 1) -> Worker:

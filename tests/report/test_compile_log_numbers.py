@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract.model import TableEvidence
-from tb_perfadvisor.report.compile_log_numbers import compile_log_numbers
+from tb_perfadvisor.report.key_numbers import compile_log_numbers
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tests.support.compile_logs import artifact, compiled, example_log
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tb_perfadvisor.contract.model import TableColumn, TableEvidence
-from tb_perfadvisor.report.formats.text_table import TextTable
+from tb_perfadvisor.report.formats.text import TextTable
 
 NAME = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>(Params)"
 

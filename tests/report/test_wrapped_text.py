@@ -15,8 +15,7 @@ from tb_perfadvisor.api import analyze, compare
 from tb_perfadvisor.report.formats.comparison.render import comparison_document
 from tb_perfadvisor.report.formats.comparison.text import print_comparisons
 from tb_perfadvisor.report.formats.render import document
-from tb_perfadvisor.report.formats.text import print_document
-from tb_perfadvisor.report.formats.wrapped_text import WrappedText
+from tb_perfadvisor.report.formats.text import WrappedText, print_document
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 # Independent of the tested code: a number at the end of a line, its unit on the next.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.engine.recording_notes import recording_notes
-from tb_perfadvisor.engine.run_rules import run_rule
 from tb_perfadvisor.machine.facts import Examined, Facts, FailedLook
 from tb_perfadvisor.rules.compute.padded_sequences import PaddedSequences
 from tb_perfadvisor.rules.compute.repeated_results import RepeatedResults

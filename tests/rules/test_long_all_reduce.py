@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.engine.run_rules import run_rule
+from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.rules.communication.transfers import LongAllReduce
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Options, Signals

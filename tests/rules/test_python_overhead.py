@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.evidence.host import host_code_table
 from tb_perfadvisor.rules.finding import Column
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound
-from tb_perfadvisor.signals.host.self_time import SelfTime
+from tb_perfadvisor.signals.host.call_tree import SelfTime
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind

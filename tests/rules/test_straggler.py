@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.engine.run_rules import run_rule
+from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.rules.communication.imbalance import OWN_CORES, Straggler
 from tb_perfadvisor.rules.communication.transfers import LongAllReduce
 from tb_perfadvisor.rules.finding import Table

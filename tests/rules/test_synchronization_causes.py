@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.rules.evidence.synchronization import cause_of, changes_for
-from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
+from tb_perfadvisor.signals.host.waits import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 
 TO_DEVICE, TO_HOST = CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST

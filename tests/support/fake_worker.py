@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tb_perfadvisor.execution.child_process import end_with_parent
+from tb_perfadvisor.execution.execution import end_with_parent
 from tb_perfadvisor.execution.limits import limit_memory
 from tb_perfadvisor.plugin import worker
 

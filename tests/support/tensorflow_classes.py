@@ -19,7 +19,7 @@ import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xspace.decode.planes import outline, read_plane
+from tb_perfadvisor.ingest.xspace.decode.space import outline, read_plane
 from tb_perfadvisor.ingest.xspace.decode.space import read_space
 from tb_perfadvisor.trace import Source
 data = open(sys.argv[1], "rb").read()

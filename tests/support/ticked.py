@@ -15,8 +15,8 @@ from tb_perfadvisor.engine.change_model import (
 )
 from tb_perfadvisor.engine.combination import Combination
 from tb_perfadvisor.engine.ranking import rank
-from tb_perfadvisor.engine.savings.simulated import saved_together
-from tb_perfadvisor.signals.host.idle_owners import happening_once
+from tb_perfadvisor.engine.savings import saved_together
+from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.whatif import most_saved_ns
 
 MOST_TICKED = 5

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.tpu_compiler.bundles import count_cycles, dumped_cycles
+from tb_perfadvisor.tpu_compiler.kernels import count_cycles, dumped_cycles
 
 LEGEND = """\
 = control target key start

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.columns import IdIndex
 
 # Small ids as profilers assign them, and whatever damaged files hold.
 IDS = st.one_of(

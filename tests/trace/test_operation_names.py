@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.trace.operation_names import short_name, variant_key, without_number
+from tb_perfadvisor.trace.program import short_name, variant_key, without_number
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<{0}>, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.trace.text_column import TextColumn
+from tb_perfadvisor.trace.columns import TextColumn
 
 STRINGS = ("all-reduce", "", "send", "all-gather")
 

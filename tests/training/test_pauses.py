@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.training.pauses import Delay, Slowdown, find_delays, is_usual_interval
-from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.regimes import find_regimes
-from tb_perfadvisor.training.scalars import ScalarSeries
+from tb_perfadvisor.training.pauses import (
+    Delay,
+    Slowdown,
+    find_delays,
+    find_regimes,
+    is_usual_interval,
+)
+from tb_perfadvisor.training.progress import Progress, ScalarSeries, find_progress
 from tb_perfadvisor.training.wording import delay_label
 
 S = 1_000_000_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.training.progress import find_progress
-from tb_perfadvisor.training.scalars import ScalarSeries
+from tb_perfadvisor.training.progress import ScalarSeries, find_progress
 
 S = 1_000_000_000
 

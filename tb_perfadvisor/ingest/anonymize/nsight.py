@@ -17,8 +17,7 @@ from tb_perfadvisor.ingest.nsight.database import (
     metadata_of,
     open_database,
 )
-from tb_perfadvisor.ingest.nsight.nccl_calls import NCCL_NAME
-from tb_perfadvisor.ingest.nsight.ranges import is_operator, spelled
+from tb_perfadvisor.ingest.nsight.ranges import NCCL_NAME, is_operator, spelled
 
 Rename = Callable[[str], str]
 

@@ -1,4 +1,11 @@
-"""Reads the Chrome export of a TensorFlow or JAX profile.
+"""Reads Chrome exports of XSpaces.
+
+Encodes the columns of an export as an XSpace.
+
+The result is bytes, so that the xplane reader has a single entry point and does not depend on this
+format.
+
+Reads the Chrome export of a TensorFlow or JAX profile.
 
 JAX writes `HOST.trace.json.gz` next to each xplane. TensorFlow's profiler wrote it instead of an
 xplane in 2019 and 2020. It is an incomplete copy of the xplane, so this reader converts it
@@ -8,22 +15,234 @@ back into one, and the xplane reader interprets it.
 from __future__ import annotations
 
 import io
-from typing import BinaryIO
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.chrome.columns import ExportCollector, ExportColumns
+from tb_perfadvisor.ingest.chrome.columns import (
+    TEXTS,
+    ChromeEvent,
+    ExportCollector,
+    ExportColumns,
+    ProcessPlace,
+    collective_rows_of,
+)
+from tb_perfadvisor.ingest.chrome.encoding import (
+    Cells,
+    concatenate,
+    double_field,
+    message_field,
+    one_message_field,
+    varint_field,
+)
 from tb_perfadvisor.ingest.chrome.notes import notes_of
-from tb_perfadvisor.ingest.chrome.processes import collective_rows_of
-from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
-from tb_perfadvisor.ingest.chrome.space import encode_space
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.document import Text, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import foreign_error
+from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Source, Trace
+
+# Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xspace.decode.schema`.
+_PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4
+_METADATA_ID, _OFFSET_PS, _DURATION_PS = 1, 2, 3
+_STAT_ID, _DOUBLE, _INT64, _REF = 1, 2, 4, 7
+# Events encoded at a time, which limits the temporary memory.
+_CHUNK: Final = 1 << 16
+_FIRST_OTHER_THREAD: Final = 2**32
+_PS_PER_US: Final = 10**6
+# The xplane reader treats longer times (26 days) as damage.
+_MOST_US: Final = float(2**61 // _PS_PER_US)
+_NO_ROWS: Final = np.empty(0, dtype=np.int64)
+
+
+class _Line(Struct, frozen=True):
+    id: int
+    name: str
+    rows: NDArray[np.int64]
+    """Rows of the events, in file order."""
+
+
+def encode_space(collected: ExportColumns, places: Mapping[Any, ProcessPlace]) -> bytes:
+    """The bytes of an XSpace.
+
+    Args:
+        collected: The export.
+        places: The place of each process; events of other processes are left out.
+    """
+    base_us = _base_us(collected.start_us)
+    lines = _lines(collected, places)
+    planes = {place.plane: bool(place.stream) for place in places.values()}
+    return b"".join(
+        one_message_field(
+            _PLANES, _Plane(collected, base_us, has_streams=has_streams).encode(name, lines[name])
+        )
+        for name, has_streams in planes.items()
+    )
+
+
+def _base_us(start_us: NDArray[np.float64]) -> int:
+    """The origin of the times: the first start that is near the median.
+
+    Absolute times in picoseconds do not fit into 64 bits. An event at time 0, whose clock was not
+    running, must not push all others out of range.
+    """
+    if not start_us.size:
+        return 0
+    median = np.partition(start_us, start_us.size // 2)[start_us.size // 2]
+    is_near = np.abs(start_us - median) < _MOST_US / 2
+    return int(start_us[is_near].min() // 1)
+
+
+def _lines(
+    collected: ExportColumns, places: Mapping[Any, ProcessPlace]
+) -> defaultdict[str, list[_Line]]:
+    """The lines of each plane, in the file's sort order."""
+    order = np.argsort(collected.thread, kind="stable")
+    bounds = np.searchsorted(collected.thread[order], np.arange(len(collected.threads) + 1))
+    threads = [
+        (collected.thread_order.get(thread, 0), index, thread)
+        for index, thread in enumerate(collected.threads)
+        if thread[0] in places
+    ]
+    joined: dict[tuple[str, str], list[NDArray[np.int64]]] = defaultdict(list)
+    lines: defaultdict[str, list[_Line]] = defaultdict(list)
+    for _, index, (pid, tid) in sorted(threads):
+        place = places[pid]
+        rows = order[bounds[index] : bounds[index + 1]]
+        if place.stream:
+            joined[place.plane, place.stream].append(rows)
+        else:
+            name = place.line(tid, collected.thread_names.get((pid, tid), ""))
+            # Numbers in the file have 32 bits. Threads without a number get larger ids.
+            is_number = isinstance(tid, int) and 0 <= tid < _FIRST_OTHER_THREAD
+            id_ = int(tid) if is_number else _FIRST_OTHER_THREAD + index
+            lines[place.plane].append(_Line(id_, name, rows))
+    for (plane, stream), parts in joined.items():
+        rows = np.sort(np.concatenate(parts))
+        lines[plane].append(_Line(len(lines[plane]), stream, rows))
+    return lines
+
+
+class _Plane:
+    """Encodes one plane. Kinds of events and stats have the same ids in all planes."""
+
+    def __init__(self, collected: ExportColumns, base_us: int, *, has_streams: bool) -> None:
+        self._collected = collected
+        self._base_us = base_us
+        self._has_streams = has_streams
+        self._stat_id = {name: 1 + index for index, name in enumerate(collected.stats)}
+        self._first_text = 1 + len(self._stat_id)
+        self._first_fact = self._first_text + len(collected.texts)
+        self._message: Any = WRITING.XPlane()
+
+    def encode(self, name: str, lines: list[_Line]) -> bytes:
+        """The message of the plane with these lines."""
+        header: bytes = WRITING.XPlane(name=name).SerializeToString(deterministic=True)
+        rows = np.concatenate([_NO_ROWS, *(line.rows for line in lines)])
+        events, ends = self._encode_events(rows)
+        for kind in np.unique(self._collected.kind[rows]).tolist():
+            self._describe(kind)
+        last = ends[np.cumsum([0, *(line.rows.size for line in lines)])].tolist()
+        encoded = (
+            one_message_field(_LINES, self._header(line) + events[begin:end])
+            for line, begin, end in zip(lines, last, last[1:], strict=False)
+        )
+        tables: bytes = self._message.SerializeToString(deterministic=True)
+        # In the profilers' order, so that the reader sees which planes have events before it reads
+        # the tables.
+        return b"".join([header, *encoded, tables])
+
+    def _header(self, line: _Line) -> bytes:
+        header = WRITING.XLine(id=line.id, name=line.name, timestamp_ns=self._base_us * 1000)
+        encoded: bytes = header.SerializeToString(deterministic=True)
+        return encoded
+
+    def _encode_events(self, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+        """Encode the events of all lines at once, because a plane may have many short ones.
+
+        Returns:
+            The encoded events; and the offset of each of them, then their total size.
+        """
+        parts: list[bytes] = []
+        sizes: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
+        for first in range(0, rows.size, _CHUNK):
+            events = self._events(rows[first : first + _CHUNK])
+            parts.append(bytes(events))
+            sizes.append(events.sizes)
+        return b"".join(parts), np.cumsum(np.concatenate(sizes))
+
+    def _events(self, rows: NDArray[np.int64]) -> Cells:
+        collected = self._collected
+        fields = [
+            varint_field(_METADATA_ID, collected.kind[rows] + np.int64(1)),
+            varint_field(_OFFSET_PS, _picoseconds(collected.start_us[rows] - self._base_us)),
+            varint_field(_DURATION_PS, _picoseconds(collected.duration_us[rows])),
+        ]
+        for name, column in collected.stats.items():
+            slot = np.minimum(np.searchsorted(column.row, rows), column.row.size - 1)
+            has_one = column.row[slot] == rows
+            if has_one.any():
+                value = self._value(name, column.value[slot], has_one)
+                stat_id = varint_field(_STAT_ID, np.full(rows.size, self._stat(name)))
+                stat = message_field(_STATS, concatenate(stat_id, value))
+                fields.append(stat.where(has_one))
+        return message_field(_EVENTS, concatenate(*fields))
+
+    def _value(self, name: str, value: NDArray[Any], has_one: NDArray[np.bool_]) -> Cells:
+        if name in TEXTS:
+            # Like the profilers, store the text as the name of a stat and refer to it.
+            for index in np.unique(value[has_one]).tolist():
+                self._name_stat(self._first_text + index, self._collected.texts[index])
+            return varint_field(_REF, self._first_text + value)
+        if np.issubdtype(value.dtype, np.floating):
+            return double_field(_DOUBLE, value)
+        return varint_field(_INT64, value)
+
+    def _stat(self, name: str) -> int:
+        """The id of a stat of events or kinds of events."""
+        known = self._stat_id.setdefault(name, self._first_fact + len(self._stat_id))
+        self._name_stat(known, name)
+        return known
+
+    def _name_stat(self, number: int, name: str) -> None:
+        entry = self._message.stat_metadata[number]
+        entry.id, entry.name = number, name
+
+    def _describe(self, index: int) -> None:
+        kind = self._collected.kinds[index]
+        entry = self._message.event_metadata[1 + index]
+        entry.id = 1 + index
+        if self._has_streams:
+            # The long name is `node:type@@kernel`, or only the node: prefer the kernel's name,
+            # then the type of the operation.
+            entry.name = kind.long_name.partition("@@")[2] or kind.name
+        elif kind.long_name:
+            entry.name, entry.display_name = kind.long_name, kind.name
+        else:
+            entry.name = kind.name
+        for name, value in kind.facts.items():
+            stat = entry.stats.add(metadata_id=self._stat(name))
+            if isinstance(value, str):
+                stat.str_value = value
+            else:
+                stat.int64_value = value
+
+
+def _picoseconds(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Round to picoseconds; restores the profiler's values for profiles of up to half an hour."""
+    within = np.clip(microseconds, -2 * _MOST_US, 2 * _MOST_US)
+    # Convert the integer part and the fraction separately, to round only once.
+    whole = np.floor(within)
+    fraction = np.rint((within - whole) * _PS_PER_US)
+    return whole.astype(np.int64) * _PS_PER_US + fraction.astype(np.int64)
+
 
 # The name, the times and the statistics of an event.
 _ITEMS_OF_EVENT = 2

@@ -1,4 +1,12 @@
-"""Collects what the records of one log say.
+"""Collects what torch.compile logged: records, spans, and why graphs break.
+
+Splits a log into records.
+
+A record is a line `V0102 15:04:05.123456 PROCESS FILE:LINE] {JSON}`, and lines of its payload, each
+with a tab in front. Source: TorchLogsFormatter and trace_structured in torch/_logging/_internal.py.
+Lines of other loggers may stand in between.
+
+Collects what the records of one log say.
 
 Sources: torch/_dynamo/utils.py (chromium events, CompilationMetrics), torch/_dynamo/guards.py
 (recompile_reasons), torch/_dynamo/symbolic_convert.py and exc.py (dynamo_graph_break_reason),
@@ -8,25 +16,295 @@ torch/_inductor/codecache.py and torch/_functorch/_aot_autograd/autograd_cache.p
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.files.compression import Inflated
+import math
+from array import array
+from collections import defaultdict
+from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.compile_log.break_texts import (
-    first_line,
-    is_recompile_limit,
-    parse_break,
-    parse_guard,
-    short_place,
-)
-from tb_perfadvisor.ingest.compile_log.records import LogRecord
-from tb_perfadvisor.ingest.compile_log.spans import PhaseSpans, SpanCollector
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.trace import Source
-from tb_perfadvisor.trace.compile_log import CacheUse, Compilation, CompileLog, GraphBreak
+from tb_perfadvisor.trace.assembler import Interned
+from tb_perfadvisor.trace.compile_log import (
+    CacheUse,
+    CodeLine,
+    Compilation,
+    CompileLog,
+    CompilePhase,
+    GraphBreak,
+)
+from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+# Launchers put the rank in front when they collect what programs print.
+_HEADER: Final = re.compile(
+    rb"^(?:\[[^\]\n]{1,40}\]:? ?)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d+ (\d{1,19}) "
+    rb"[^\]\n]{1,500}:\d+\] (?=\{)",
+    re.MULTILINE,
+)
+_BLOCK_BYTES: Final = 4 << 20
+MAX_RECORD_BYTES: Final = 16 << 20
+"""Headers of records have up to 100 KB, and what is read of payloads less. Graphs and generated
+code, which are skipped, may be larger."""
+
+
+class LogRecord(Struct, frozen=True):
+    """One record."""
+
+    process: int
+    header: bytes
+    """JSON."""
+    rest: bytes
+    """The lines after the header, as they are in the file."""
+
+    @property
+    def payload(self) -> bytes:
+        """The lines of the payload, without their tabs."""
+        lines = self.rest.split(b"\n")
+        return b"\n".join(line[1:] for line in lines if line.startswith(b"\t"))
+
+
+def starts_a_log(head: bytes) -> bool:
+    """Whether the beginning of a file has a record that only torch.compile writes."""
+    return any(
+        _OWN.match(head, found.end()) is not None for found in _HEADER.finditer(head[:65_536])
+    )
+
+
+_OWN: Final = re.compile(
+    rb'\{"(?:chromium_event|dynamo_start|str|describe_(?:storage|tensor|source)|artifact'
+    rb"|compilation_metrics|dynamo_output_graph|stack|inductor_\w+|aot_\w+|compiled_autograd_\w+"
+    rb'|create_\w*symbol|propagate_real_tensors\w*|exported_program|missing_fake_kernel)"\s*:'
+)
+
+
+def read_records(stream: Inflated) -> Iterator[LogRecord]:
+    """The records of a log, in bounded memory: of a longer record, only the beginning is kept."""
+    pending = b""
+    while True:
+        block = stream.read(_BLOCK_BYTES)
+        text = pending + block
+        starts = list(_HEADER.finditer(text))
+        # Whether the last record, and a header at the end, go on in the next block is unknown.
+        for found, following in pairwise(starts):
+            yield _record(text, found, following.start())
+        if not block:
+            if starts:
+                yield _record(text, starts[-1], len(text))
+            return
+        kept = starts[-1].start() if starts else text.rfind(b"\n") + 1
+        pending = text[kept:]
+        if len(pending) > MAX_RECORD_BYTES:
+            last_line = pending[pending.rfind(b"\n") :]  # the next record may begin in it
+            pending = pending[: MAX_RECORD_BYTES // 2] + last_line[: MAX_RECORD_BYTES // 2]
+
+
+def _record(text: bytes, found: re.Match[bytes], end: int) -> LogRecord:
+    line_end = text.find(b"\n", found.end(), end)
+    if line_end < 0:
+        line_end = end
+    return LogRecord(int(found[1]), text[found.end() : line_end], text[line_end + 1 : end])
+
 
 _NS_PER_US: Final = 1_000
+_LATEST_US: Final = 2.0**53
+"""Beyond the year 2200, and no longer exact."""
+_MOST_OPEN: Final = 1_000
+"""A phase is seldom inside itself. Without a limit, a log that lacks ends would fill the memory."""
+
+
+class PhaseSpans(Struct, frozen=True):
+    """Phases that have ended; columns are (spans,)."""
+
+    start_ns: Int64
+    """From `clock_unix_ns`."""
+    duration_ns: Int64
+    name: Int32
+    """Index into `names`."""
+    names: list[str]
+    phases: tuple[CompilePhase, ...]
+    clock_unix_ns: int | None
+    """None without any span."""
+
+
+class SpanCollector:
+    """Pairs the events that begin and end a phase."""
+
+    def __init__(self) -> None:
+        self._names = Interned()
+        self._start_us = array("d")
+        self._end_us = array("d")
+        self._name = array("i")
+        # Worker threads of the compiler log with the main thread's id, so that phases overlap: an
+        # end belongs to the last beginning of the same name.
+        self._open: dict[tuple[tuple[int, int], int], list[float]] = defaultdict(list)
+        self.first_us: float | None = None
+        self.last_us: float | None = None
+
+    def begin(self, name: str, at_us: float, thread: tuple[int, int]) -> None:
+        """A phase begins."""
+        opened = self._open[thread, self._names[name]]
+        if self._saw(at_us) and len(opened) < _MOST_OPEN:
+            opened.append(at_us)
+
+    def end(self, name: str, at_us: float, thread: tuple[int, int]) -> None:
+        """A phase ends; an end without a beginning is left out."""
+        number = self._names[name]
+        opened = self._open[thread, number]
+        if opened and self._saw(at_us) and at_us >= opened[-1]:
+            self._start_us.append(opened.pop())
+            self._end_us.append(at_us)
+            self._name.append(number)
+
+    def finish(self) -> PhaseSpans:
+        """All phases that have ended."""
+        names = list(self._names)
+        clock_us = math.floor(min(self._start_us)) if self._start_us else None
+        start_us = np.frombuffer(self._start_us, np.float64) - (clock_us or 0)
+        end_us = np.frombuffer(self._end_us, np.float64) - (clock_us or 0)
+        start_ns = np.round(start_us * _NS_PER_US).astype(np.int64)
+        end_ns = np.round(end_us * _NS_PER_US).astype(np.int64)
+        name = np.frombuffer(self._name, np.int32)
+        return PhaseSpans(
+            start_ns=start_ns,
+            duration_ns=end_ns - start_ns,
+            name=name,
+            names=names,
+            phases=_phases(start_ns, end_ns, name, names),
+            clock_unix_ns=None if clock_us is None else clock_us * _NS_PER_US,
+        )
+
+    def _saw(self, at_us: float) -> bool:
+        if not 0 < at_us < _LATEST_US:
+            return False
+        self.first_us = at_us if self.first_us is None else min(self.first_us, at_us)
+        self.last_us = at_us if self.last_us is None else max(self.last_us, at_us)
+        return True
+
+
+def _phases(
+    start_ns: Int64, end_ns: Int64, name: Int32, names: list[str]
+) -> tuple[CompilePhase, ...]:
+    """The time of each phase without the phases inside it, the longest first."""
+    order = start_order(start_ns, end_ns - start_ns)
+    start_ns, end_ns, name = start_ns[order], end_ns[order], name[order]
+    parent = enclosing_rows(start_ns, end_ns, np.zeros(len(order), np.int32))
+    self_ns = end_ns - start_ns
+    has_parent = parent >= 0
+    np.subtract.at(self_ns, parent[has_parent], (end_ns - start_ns)[has_parent])
+    totals = np.zeros(len(names), np.int64)
+    np.add.at(totals, name, np.maximum(self_ns, 0))
+    counts = np.bincount(name, minlength=len(names))
+    return tuple(
+        CompilePhase(names[number], int(counts[number]), int(totals[number]))
+        for number in np.argsort(-totals, kind="stable").tolist()
+        if counts[number]
+    )
+
+
+_LONGEST_TEXT: Final = 300
+_SHOWN_PARTS: Final = 2
+"""Enough of a path to find a file, and no more of the machine's directories."""
+_MOST_TEXT: Final = 100_000
+
+_PLACE = re.compile(r"in user code at (?P<file>[^\n]+):(?P<line>\d{1,7})\s*$", re.MULTILINE)
+_FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7})', re.MULTILINE)
+_USER_CODE = re.compile(
+    r"(?:User code traceback|in the following user code|from user code)[^\n]*\n"
+)
+
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+_REASON = re.compile(r"Graph Break Reason:\s*")
+_INTRODUCTION = re.compile(
+    r"(?:Encountered graph break when attempting to trace|Failed to handle graph break)[^\n]*\n\s*"
+)
+_EXPLANATION = re.compile(r"^\s*Explanation:\s*([^\n]+)", re.MULTILINE)
+_HINT = re.compile(r"^\s*Hint:\s*([^\n]+)", re.MULTILINE)
+_EAGER = re.compile(r"falling back to eager|fall back to eager|Skipping the function")
+_LIMIT = re.compile(r"recompile[ _]limit|cache_size_limit|RecompileLimit", re.IGNORECASE)
+_VERSION = re.compile(r"^\d+/\d+: ")
+_COMMENTED_PLACE = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d{1,7})")
+_COMMENT = re.compile(r"\s+#\s(?=\S)")
+
+
+def is_recompile_limit(failure: str) -> bool:
+    """Whether a compilation failed because the function had been compiled too often."""
+    return _LIMIT.search(failure) is not None
+
+
+def parse_break(text: str, compile_id: str) -> GraphBreak:
+    """A graph break from its message.
+
+    Args:
+        text: The payload of `dynamo_graph_break_reason`.
+        compile_id: Of the compilation.
+    """
+    text = text[:_MOST_TEXT]
+    found = _REASON.search(text)
+    reason_at = found.end() if found else 0
+    introduction = _INTRODUCTION.match(text, reason_at)
+    reason = first_line(text[introduction.end() if introduction else reason_at :])
+    explanation, hint = _EXPLANATION.search(text), _HINT.search(text)
+    return GraphBreak(
+        compile_id=compile_id,
+        place=_place_of(text),
+        reason=reason,
+        explanation=first_line(explanation[1]) if explanation else "",
+        hint=first_line(hint[1]) if hint else "",
+        is_uncompiled=_EAGER.search(text) is not None,
+    )
+
+
+def parse_guard(text: object) -> str:
+    """The guard that failed, without the version that it belongs to, and with its source line."""
+    line = first_line(_VERSION.sub("", str(text)))
+    guard, *comments = _COMMENT.split(line)
+    place = _COMMENTED_PLACE.match(comments[-1]) if comments else None
+    if place is None:
+        return guard.strip()
+    return f"{guard.strip()} ({short_place(place['file'], int(place['line']))})"
+
+
+def first_line(text: str) -> str:
+    """The first line that is not empty, printable and not too long."""
+    line = plain(next((line.strip() for line in text.splitlines() if line.strip()), ""))
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
+
+
+def short_place(file: str, line: object) -> CodeLine | None:
+    """A place with the end of its path; None if the line is unknown."""
+    if not file or isinstance(line, bool) or not isinstance(line, int) or not 0 < line < 10**7:
+        return None
+    parts = [part for part in plain(file).replace("\\", "/").split("/") if part]
+    return CodeLine("/".join(parts[-_SHOWN_PARTS:]), line) if parts else None
+
+
+def _place_of(text: str) -> CodeLine | None:
+    found = _PLACE.search(text)
+    if found is None:
+        # The innermost frame of the user's code, before the compiler's own traceback.
+        user_code = _USER_CODE.search(text)
+        if user_code is None:
+            return None
+        end = _TRACEBACK.search(text, user_code.end())
+        frames = list(_FRAME.finditer(text, user_code.end(), end.start() if end else len(text)))
+        if not frames:
+            return None
+        found = frames[-1]
+    return short_place(found["file"], int(found["line"]))
+
+
 _NS_PER_S: Final = 1_000_000_000
 _MOST_EVENT_BYTES: Final = 65_536
 """Events of phases have a kilobyte. Those on caches repeat the whole graph, and are not needed."""

@@ -1,19 +1,166 @@
-"""Reads the scalars of a run."""
+"""The scalars of a run, from a cache where the files are as they were.
+
+The scalars of event files in a bounded directory, with the position up to which they were read.
+
+Event files grow while a run trains. What was read of a file is kept with that position, and the
+next reading goes on from there. A digest of the first and the last bytes before it shows whether
+the file is still the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from zipfile import BadZipFile
+
+import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.runs import EventRun
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.files.containment import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries, merge_series
+from tb_perfadvisor.training.progress import RunScalars, ScalarSeries, merge_series
+
+MAX_BYTES: Final = 1 << 30
+"""Forty million points: more than a hundred long runs log."""
+_SUBDIRECTORY: Final = "scalars"
+_NAME: Final = "points.npz"
+_LAYOUT: Final = "1"
+"""Changes with what the reader keeps, and with how it is stored."""
+_DIGEST_BYTES: Final = 4096
+"""A writer's first record names the file's version, and the next ones its first times."""
+_DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile)
+
+
+class _Stored(Struct, frozen=True):
+    """What was read of a file."""
+
+    size_bytes: int
+    """The file's when it was read."""
+    version: str
+    end: int
+    digest: str
+    series: dict[str, ScalarSeries]
+
+
+class ScalarCache(BoundedDirectory):
+    """What was read of event files, by their paths."""
+
+    def __init__(self, directory: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        """Open the cache below a directory.
+
+        Raises:
+            OSError: If it cannot be created or written.
+        """
+        super().__init__(directory / _SUBDIRECTORY, max_bytes=max_bytes)
+
+    def read_unchanged(self, root: str, entry: FileEntry) -> Mapping[str, ScalarSeries] | None:
+        """The scalars of a file that has not changed since it was read; None if it may have."""
+        stored = self._load(root, entry)
+        if stored is None or (stored.size_bytes, stored.version) != _state(entry):
+            return None
+        self.touch(_key(root, entry))
+        return stored.series
+
+    def reader(self, root: str, entry: FileEntry, stream: BinaryIO) -> ScalarReader | None:
+        """A reader that goes on where the file was read to; None if it is new, or another one."""
+        stored = self._load(root, entry)
+        if stored is None or _digest(stream, stored.end) != stored.digest:
+            return None
+        return ScalarReader(stored.end, stored.series)
+
+    def write(
+        self,
+        root: str,
+        entry: FileEntry,
+        stream: BinaryIO,
+        end: int,
+        series: Mapping[str, ScalarSeries],
+    ) -> None:
+        """Store what was read of a file. If that fails, for example on a full disk, do without.
+
+        Args:
+            root: What the path of the file is relative to.
+            entry: The file.
+            stream: Its content.
+            end: Position behind the last record that was read.
+            series: The scalars up to there.
+        """
+        about = [*_state(entry), end, _digest(stream, end), list(series)]
+        columns = list(series.values())
+        content = io.BytesIO()
+        np.savez(
+            content,
+            about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+            points=np.array([len(column) for column in columns], np.int64),
+            step=_joined([column.step for column in columns], np.int64),
+            unix_ns=_joined([column.unix_ns for column in columns], np.int64),
+            value=_joined([column.value for column in columns], np.float64),
+        )
+        key = _key(root, entry)
+        self.remove(key)
+        self.store(key, _NAME, content.getbuffer())
+
+    def _load(self, root: str, entry: FileEntry) -> _Stored | None:
+        key = _key(root, entry)
+        try:
+            with (
+                (self.path(key) / _NAME).open("rb") as stream,
+                np.load(stream, allow_pickle=False) as content,
+            ):
+                return _decode({name: content[name] for name in content.files})
+        except FileNotFoundError:
+            return None
+        except _DAMAGED:
+            self.remove(key)
+            return None
+
+
+def open_scalar_cache() -> ScalarCache | None:
+    """Open the cache in the user's cache directory; None if it cannot be written."""
+    try:
+        return ScalarCache(private_directory())
+    except OSError:
+        return None
+
+
+def _decode(content: Mapping[str, Any]) -> _Stored:
+    size_bytes, version, end, digest, tags = json.loads(content["about"].tobytes())
+    ends = np.cumsum(content["points"])
+    columns = [np.split(content[name], ends)[:-1] for name in ("step", "unix_ns", "value")]
+    series = {tag: ScalarSeries(*points) for tag, *points in zip(tags, *columns, strict=True)}
+    return _Stored(size_bytes, version, end, digest, series)
+
+
+def _joined(columns: list[Any], dtype: Any) -> Any:
+    return np.concatenate(columns) if columns else np.empty(0, dtype)
+
+
+def _state(entry: FileEntry) -> tuple[int, str]:
+    return entry.size_bytes, entry.version or str(entry.mtime_ns)
+
+
+def _key(root: str, entry: FileEntry) -> str:
+    text = json.dumps([_LAYOUT, root, entry.system_path, entry.boundary])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _digest(stream: BinaryIO, end: int) -> str:
+    """A digest of the first and the last bytes before a position."""
+    digest = hashlib.sha256()
+    for start in (0, max(end - _DIGEST_BYTES, 0)):
+        stream.seek(start)
+        digest.update(stream.read(min(_DIGEST_BYTES, end - start)))
+    return digest.hexdigest()
 
 
 def read_run(
@@ -62,7 +209,7 @@ def _read_file(
 
 def _read_on(root: str, entry: FileEntry, cache: ScalarCache) -> Mapping[str, ScalarSeries] | None:
     """Request only what was appended to a remote file; None if it is new, or another one."""
-    from tb_perfadvisor.ingest.files.remote.ranges import open_ranges
+    from tb_perfadvisor.ingest.files.remote.fetched import open_ranges
 
     with open_ranges(root, entry.system_path, entry.size_bytes) as stream:
         reader = cache.reader(root, entry, stream)

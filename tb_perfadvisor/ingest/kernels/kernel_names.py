@@ -1,4 +1,13 @@
-"""Classifies GPU kernels by name: family, precision, and use of matrix units.
+"""What kernels compute, by their names: family, operands, storage.
+
+The arithmetic of matrix kernels whose names tell the types of their operands.
+
+Weights may be stored in 4 or 8 bits and multiplied in 16: then the wider operand counts, because
+the narrower one is converted to it first. The conventions are those of the generators that write
+these names: trtllm-gen, triton_kernels (`make_matmul_repr`), vLLM's `ScalarType` ids in Marlin's
+template arguments, and `W4A16` for weights and activations.
+
+Classifies GPU kernels by name: family, precision, and use of matrix units.
 
 GPU profiles contain little more than names, so only the name distinguishes a 16-bit matrix
 product from a 32-bit one. If a name gives no hint, the answer is unknown, never "no". The
@@ -6,13 +15,18 @@ conventions come from recorded traces, from Volta to Blackwell
 (cuBLAS, cuDNN, CUTLASS, nvjet, Triton, flash attention) and CDNA (Tensile, Composable Kernel,
 MIOpen, aiter), and from the generators that write the names (Tensile's `ProblemType`,
 CUTLASS's `procedural_name`).
+
+How many bits weights are stored in, where kernels multiply them in more.
+
+The names follow the conventions of `operand_names.py`. Where a name only says that weights are
+quantized, as those of GPTQ with 2 to 8 bits may do, the width is unknown.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,8 +35,90 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kernels.collective_names import WORDS as COLLECTIVE_WORDS
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
-from tb_perfadvisor.ingest.kernels.operand_names import arithmetic_of
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
+
+# trtllm-gen: `bmm_` output, operand A, operand B (left out if equal), accumulator.
+_GENERATED_TYPE: Final = r"(?:Mx)?(?:E\dm\d|Bfloat16|Fp16|Fp32|Int8)"
+_GENERATED_PRODUCT: Final = (
+    rf"^b?(?:mm|gemm)_{_GENERATED_TYPE}_((?:{_GENERATED_TYPE}){{1,2}})_Fp32_"
+)
+# trtllm-gen: `Q` and `Kv`, together if equal, then `O`.
+_GENERATED_ATTENTION: Final = (
+    rf"^fmhaSm\d+\w?Kernel_Q(?:kv)?({_GENERATED_TYPE}(?:Kv{_GENERATED_TYPE})?)O"
+)
+# triton_kernels: layouts, then output x activations x weights.
+_TRITON_PRODUCT: Final = r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_([a-z0-9]+)_\d"
+_TRITON_TYPE: Final = r"(?:mx)?(?:bf16|fp?16|fp?32|fp8|f8|fp4|int8|u8)"
+# The first template argument is the type of the activations: vLLM's id, or a name before that.
+_MARLIN: Final = r"[mM]arlin\w*(?:::|_)Marlin\w*<\s*(?:\(\w+\))?\s*(\w+)"
+_MACHETE: Final = r"machete::\w*Kernel\w*<\s*([\w:]+)"
+_WEIGHTS_AND_ACTIVATIONS: Final = (
+    r"(?i)(?<![a-z0-9])w(?:\d+|n)a(\d{1,3})(?![0-9])|(?<![a-z0-9])a(\d{1,3})w\d+(?![0-9])"
+    r"|W\d+A(\d{1,3})(?![0-9])"
+)
+# Weights in 4 bits, activations in 16: GPTQ, AWQ, tinygemm, bitsandbytes, exllama, TensorRT-LLM.
+_WEIGHT_ONLY: Final = (
+    r"(?i)gptq|(?<![a-z])awq|tinygemm|kgemm_4bit|gemm_half_q_half|gemm_forward_4bit|fpA_intB"
+)
+
+_WIDTHS: Final = (
+    (r"(?i)fp?32|float(?![_0-9])", Precision.BITS_32),
+    (r"(?i)bf16|bfloat16|fp?16|half|float16", Precision.BITS_16),
+    (r"(?i)e\dm\d|fp?8|float_?e|fp4|int8|u8", Precision.BITS_8),
+)
+# Of an id of 64 bits; Python refuses to parse thousands of digits.
+_MOST_DIGITS: Final = 20
+_BITS: Final = {32: Precision.BITS_32, 16: Precision.BITS_16, 8: Precision.BITS_8}
+
+
+def arithmetic_of(name: str) -> Precision | None:
+    """The precision in which a kernel multiplies, if its name tells those of its operands.
+
+    Args:
+        name: Of a matrix product or an attention kernel.
+
+    Returns:
+        None for names of other conventions.
+    """
+    generated = re.match(_GENERATED_PRODUCT, name) or re.match(_GENERATED_ATTENTION, name)
+    if generated:
+        return _widest(generated[1])
+    triton = re.match(_TRITON_PRODUCT, name)
+    if triton:
+        return _widest(" ".join(re.findall(_TRITON_TYPE, triton[1])[1:]))
+    marlin = re.search(_MARLIN, name)
+    if marlin:
+        return _of_activations(marlin[1])
+    machete = re.search(_MACHETE, name)
+    if machete:
+        return _widest(machete[1])
+    widths = re.search(_WEIGHTS_AND_ACTIVATIONS, name)
+    if widths:
+        bits = int(next(group for group in widths.groups() if group))
+        return _BITS.get(max(bits, 8))
+    return Precision.BITS_16 if re.search(_WEIGHT_ONLY, name) else None
+
+
+def _widest(types: str) -> Precision | None:
+    return next((width for pattern, width in _WIDTHS if re.search(pattern, types)), None)
+
+
+def _of_activations(argument: str) -> Precision:
+    """The type of Marlin's activations, from its first template argument."""
+    digits = argument.rstrip("lLuU")
+    if digits.isdecimal() and len(digits) <= _MOST_DIGITS:
+        return Precision.BITS_8 if int(digits) in _eight_bit_ids() else Precision.BITS_16
+    return _widest(argument) or Precision.BITS_16
+
+
+@cache
+def _eight_bit_ids() -> frozenset[int]:
+    """Ids of vLLM's `ScalarType`: widths of exponent and mantissa, and flags from bit 16 on."""
+    signed, finite, not_a_number = 1 << 16, 1 << 49, 1 << 50
+    int8 = signed | 7 << 8 | not_a_number
+    e4m3 = signed | 3 << 8 | 4 | finite | 2 * not_a_number
+    return frozenset((int8, e4m3))
+
 
 # Demangled C++ names repeat their template arguments in the parameter list. The rest of a long
 # name takes time and contains misleading words such as "NoPermute".
@@ -212,7 +308,7 @@ _NOISE: Final = re.compile(
 )
 
 # Ordered by width, because the narrowest input counts. Words before patterns as above.
-_WIDTHS: Final = tuple(
+_KERNEL_WIDTHS: Final = tuple(
     (words.split(), pattern, precision)
     for words, pattern, precision in (
         (
@@ -243,7 +339,7 @@ _WIDTHS: Final = tuple(
 )
 
 RECOGNIZED_WORDS: Final = frozenset(
-    word for table in (_FAMILIES, _WIDTHS) for words, *_ in table for word in words
+    word for table in (_FAMILIES, _KERNEL_WIDTHS) for words, *_ in table for word in words
 ).union(COLLECTIVE_WORDS)
 """What kernels are recognized by, in lower case; pieces of words and names."""
 
@@ -281,7 +377,7 @@ def _precision(head: str, family: KernelFamily) -> Precision:
         return Precision.BITS_16
     # Kernels that quantize read the wider type and compute with it.
     quantizes = family not in _MATRIX_FAMILIES and "quant" in head.lower()
-    precision = _first_match(_WIDTHS[1:] if quantizes else _WIDTHS, head, None)
+    precision = _first_match(_KERNEL_WIDTHS[1:] if quantizes else _KERNEL_WIDTHS, head, None)
     if precision is not None:
         return precision
     if head.startswith("_Z"):
@@ -352,3 +448,46 @@ def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
     if "ck_tile" in head and precision in (Precision.BITS_8, Precision.BITS_16):
         return 1  # all its pipelines use MFMA instructions
     return -1
+
+
+# trtllm-gen: output, then operands A and B. triton_kernels: output x activations x weights.
+_GENERATED: Final = (
+    r"^b?(?:mm|gemm)_[^_]+_((?:Mx)?(?:E\dm\d|Int8))((?:Mx)?(?:E\dm\d|Bfloat16|Fp16))_"
+)
+_TRITON: Final = r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+?x((?:bf|fp?)\d+)\w*?x((?:mx)?fp?\d)"
+# The second template argument is the type of the weights: an id of vLLM, or a name.
+_MARLIN_WEIGHTS: Final = r"[mM]arlin\w*(?:::|_)Marlin\w*<[^,]+,\s*(?:\(\w+\))?\s*(\d{1,20})[lL]?,"
+_MACHETE_WEIGHTS: Final = r"machete::\w*Kernel\w*<[^,]+,\s*cutlass::integer_subbyte<(\d),"
+_STATED: Final = (
+    r"(?i:kgemm|gemm_forward|gptq)_(4)bit|BLayout_TC_int(4)|(?<![a-z0-9])w([48])a16(?![0-9])"
+    r"|W([48])A16(?![0-9])|(?<![a-z])a16w([48])(?![0-9])"
+)
+_FOUR_BITS: Final = r"E2m1|fp?4$"
+
+
+def stored_bits(name: str) -> int | None:
+    """The width of a product's weights, if its name tells that it multiplies them in more bits.
+
+    Args:
+        name: Of a kernel.
+
+    Returns:
+        4 or 8; None if the name tells nothing, or that both operands are as wide.
+    """
+    operands = re.match(_GENERATED, name) or re.match(_TRITON, name)
+    if operands:
+        widths = {
+            4 if re.search(_FOUR_BITS, type_) else _width(type_) for type_ in operands.groups()
+        }
+        return min(widths) if len(widths) > 1 else None
+    marlin = re.search(_MARLIN_WEIGHTS, name)
+    if marlin:
+        # Of vLLM's `ScalarType`: bits of the exponent, of the mantissa, and whether it is signed.
+        number = int(marlin[1])
+        return (number & 0xFF) + (number >> 8 & 0xFF) + (number >> 16 & 1)
+    stated = re.search(_MACHETE_WEIGHTS, name) or re.search(_STATED, name)
+    return int(next(group for group in stated.groups() if group)) if stated else None
+
+
+def _width(type_: str) -> int:
+    return 16 if re.search(r"(?i)bf|fp?16", type_) else 8

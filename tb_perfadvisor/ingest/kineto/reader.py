@@ -18,35 +18,33 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
     foreign_error,
     foreign_events_error,
 )
-from tb_perfadvisor.ingest.kernels.collective_names import is_collective
+from tb_perfadvisor.ingest.kernels.collective_names import is_collective, with_probable_collectives
 from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
-from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoCollector, KinetoColumns
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
 from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
-from tb_perfadvisor.ingest.kineto.interpret.collective_calls import describe_by_calls
-from tb_perfadvisor.ingest.kineto.interpret.collectives import add_collectives
-from tb_perfadvisor.ingest.kineto.interpret.event_kinds import device_kind, host_kind
+from tb_perfadvisor.ingest.kineto.interpret.collectives import add_collectives, describe_by_calls
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import (
+    add_copies,
+    add_kernels,
+    clamp_overhangs,
+    device_kind,
+    ended_with_callers,
+    forward_links,
+    host_kind,
+)
 from tb_perfadvisor.ingest.kineto.interpret.header import (
+    by_rank,
     clock_of,
     devices_of,
     has_kineto_header,
+    notes_of,
     process_groups_of,
+    ranks_of_events,
+    rows_by_rank,
     source_of,
     with_contents,
 )
-from tb_perfadvisor.ingest.kineto.interpret.kernels_and_copies import add_copies, add_kernels
-from tb_perfadvisor.ingest.kineto.interpret.links import (
-    clamp_overhangs,
-    ended_with_callers,
-    forward_links,
-)
-from tb_perfadvisor.ingest.kineto.interpret.merged_processes import (
-    by_rank,
-    ranks_of_events,
-    rows_by_rank,
-)
-from tb_perfadvisor.ingest.kineto.interpret.notes import notes_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 

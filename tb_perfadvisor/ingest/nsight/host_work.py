@@ -1,4 +1,11 @@
-"""Calls on host threads: of the device's runtime, of the operating system, of libraries."""
+"""Calls, processes and samples of an export.
+
+The processes of a recording: their ids, their names, and the rank of each.
+
+Nsight Systems records all processes of a machine, so an export may hold several ranks. Ids of
+threads hold those of their processes: `globalTid` is the process in the upper bits, and the
+thread's number in the lower 24.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.host_names import runtime_kind
-from tb_perfadvisor.ingest.nsight.database import FINISHED, Database
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, of_type
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
 Int64 = NDArray[np.int64]
 
@@ -94,3 +102,182 @@ def _read(database: Database, table: str, kind: EventKind | None) -> HostCalls:
         name=of_call,
         names=names,
     )
+
+
+_THREAD_BITS = 24
+_THREAD_MASK = (1 << _THREAD_BITS) - 1
+_ITEMS_OF_TRACK = 8
+"""Its labels, and its entries in tables."""
+_OFFSET = 2**40
+"""Correlation ids have at most 32 bits. Each process counts its own."""
+
+
+def process_of(thread: Int64) -> Int64:
+    """The `globalPid` of each `globalTid`."""
+    found: Int64 = thread & ~np.int64(_THREAD_MASK)
+    return found
+
+
+class Processes(Struct, frozen=True):
+    """The processes of an export."""
+
+    ids: Int64
+    """`globalPid` of those that use a device, in order of rank."""
+    ranks: Mapping[int, int]
+    """The rank of each of them, if there are several."""
+    names: Mapping[int, str]
+    """By `globalPid`."""
+    threads: Mapping[int, str]
+    """Names by `globalTid`."""
+    are_ranks_stated: bool
+    """Whether the ranks are NCCL's. Otherwise, they are numbered by device."""
+    budget: Budget
+    """What may be kept of the export."""
+
+    def correlations(self, ids: Int64, process: Int64) -> Int64:
+        """Ids that differ between processes; -1 where there is none."""
+        place = np.searchsorted(self._sorted, process)
+        return np.where(ids > 0, ids + _OFFSET * place, -1)
+
+    @property
+    def _sorted(self) -> Int64:
+        return np.sort(self.ids)
+
+    def label(self, process: int) -> str:
+        """What the tracks of a process are called."""
+        name = self.names.get(process, "process")
+        number = (process >> _THREAD_BITS) & _THREAD_MASK
+        rank = f"rank {self.ranks[process]} " if process in self.ranks else ""
+        return f"{rank}{name} ({number})"
+
+    def host_tracks(self, assembler: Assembler, thread: Int64, what: str = "") -> NDArray[np.int32]:
+        """The track of each event of a thread; shape (n,).
+
+        Args:
+            assembler: Receives the tracks.
+            thread: `globalTid` of each event.
+            what: What the tracks hold, if they are not the threads' own.
+        """
+        threads, of_event = unique_inverse(thread)
+        self.budget.keep(_ITEMS_OF_TRACK * threads.size)
+        rows = [
+            assembler.add_track(
+                TrackKind.HOST_THREAD,
+                process=self.label(each & ~_THREAD_MASK),
+                thread=each & _THREAD_MASK,
+                label=what + self.threads.get(each, f"thread {each & _THREAD_MASK}"),
+            )
+            for each in threads.tolist()
+        ]
+        return np.array(rows, dtype=np.int32)[of_event]
+
+    def device_tracks(
+        self, assembler: Assembler, process: Int64, device: Int64, stream: Int64
+    ) -> NDArray[np.int32]:
+        """The track of each event of a stream; shape (n,)."""
+        first, of_event = group_rows(process, device, stream)
+        self.budget.keep(_ITEMS_OF_TRACK * first.size)
+        rows = [
+            assembler.add_track(
+                TrackKind.DEVICE_STREAM,
+                process=f"rank {self.ranks[owner]}" if owner in self.ranks else "",
+                thread=number,
+                device=index,
+                label=f"stream {number}",
+            )
+            for owner, index, number in zip(
+                process[first].tolist(), device[first].tolist(), stream[first].tolist(), strict=True
+            )
+        ]
+        return np.array(rows, dtype=np.int32)[of_event]
+
+
+def processes_of(
+    database: Database, process: Int64, device: Int64, nccl_ranks: Mapping[int, int]
+) -> Processes:
+    """The processes of an export.
+
+    Args:
+        database: The export.
+        process: `globalPid` of each event on a device.
+        device: Its device.
+        nccl_ranks: The rank that NCCL states for each process, as far as known.
+    """
+    by_device = np.lexsort((device, process))
+    ids, first = np.unique(process[by_device], return_index=True)
+    users = ids.tolist()
+    first_device = dict(zip(users, device[by_device][first].tolist(), strict=True))
+    are_stated = bool(users) and sorted(nccl_ranks.get(user, -1) for user in users) == list(
+        range(len(users))
+    )
+    numbers = nccl_ranks if are_stated else first_device
+    users.sort(key=lambda user: (numbers[user], user))
+    ranks = {user: rank for rank, user in enumerate(users)} if len(users) > 1 else {}
+    names = {
+        key: name
+        for key, name in database.rows("PROCESSES", {"globalPid": int, "name": str})
+        if None not in (key, name)
+    }
+    threads = {
+        key: database.strings[name]
+        for key, name in database.rows("ThreadNames", {"globalTid": int, "nameId": int})
+        if key is not None and name in database.strings
+    }
+    ids = np.array(users, dtype=np.int64)
+    return Processes(ids, ranks, names, threads, are_stated, database.budget)
+
+
+_SAMPLES: Final = "COMPOSITE_EVENTS"
+_CALLS: Final = "SAMPLING_CALLCHAINS"
+
+
+def add_samples(
+    assembler: Assembler, database: Database, processes: Processes, threads: NDArray[np.int64]
+) -> None:
+    """Add the samples of some threads, each with its innermost function that has a name.
+
+    Args:
+        assembler: Receives them.
+        database: The export.
+        processes: The processes of the export.
+        threads: `globalTid` of the threads that matter, sorted.
+
+    Raises:
+        UnreadableProfileError: If the database is damaged.
+    """
+    if not database.has(_SAMPLES, "id", "start", "globalTid"):
+        return
+    if not database.has(_CALLS, "id", "symbol", "stackDepth"):
+        return
+    samples = database.integers(_SAMPLES, {"id": "id", "at": "start", "thread": "globalTid"})
+    is_named = f"{of_type('unresolved', int)} = 0" if database.has(_CALLS, "unresolved") else ""
+    columns = {"id": "id", "depth": "stackDepth", "symbol": "symbol", "module": "module"}
+    calls = database.integers(_CALLS, columns, is_named)
+    order = np.lexsort((calls["depth"], calls["id"]))
+    ids = calls["id"][order]
+    innermost = order[np.append(True, ids[1:] != ids[:-1])] if ids.size else order
+    ids = calls["id"][innermost]
+    place = np.searchsorted(ids, samples["id"])
+    place[place == len(ids)] = 0
+    chosen = np.isin(samples["thread"], threads)
+    if len(ids):
+        chosen &= ids[place] == samples["id"]
+    if not len(ids) or not chosen.any():
+        return
+    call = innermost[place[chosen]]
+    assembler.add_samples(
+        samples["at"][chosen],
+        track=processes.host_tracks(assembler, samples["thread"][chosen]),
+        function=_interned(assembler, database, calls["symbol"][call]),
+        library=_interned(assembler, database, calls["module"][call]),
+    )
+
+
+def _interned(
+    assembler: Assembler, database: Database, texts: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Strings by their ids in the export; -1 for those that it lacks."""
+    ids, of_text = np.unique(texts, return_inverse=True)
+    found = [database.strings.get(each, "") for each in ids.tolist()]
+    rows = [assembler.intern(text) if text else -1 for text in found]
+    return np.array(rows, dtype=np.int32)[of_text.reshape(-1)]

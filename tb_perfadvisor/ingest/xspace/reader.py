@@ -8,36 +8,45 @@ from typing import BinaryIO, Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
+from tb_perfadvisor.ingest.kernels.collective_names import with_probable_collectives
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xspace.decode.planes import METADATA, Plane, is_host, outline, read_plane
 from tb_perfadvisor.ingest.xspace.decode.space import (
+    METADATA,
     Damage,
+    Plane,
     Space,
+    is_host,
     looks_like_plane,
+    outline,
+    read_plane,
     read_space,
     space_notes,
 )
-from tb_perfadvisor.ingest.xspace.interpret.allocations import add_memory
-from tb_perfadvisor.ingest.xspace.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xspace.interpret.devices import (
+    FrameworkClues,
     PlaneDevice,
+    add_derived_line,
     describe_device,
     place_devices,
 )
-from tb_perfadvisor.ingest.xspace.interpret.framework import FrameworkClues
-from tb_perfadvisor.ingest.xspace.interpret.gpu_planes import ApiCopies, add_gpu_plane, has_streams
+from tb_perfadvisor.ingest.xspace.interpret.gpu_planes import (
+    ApiCopies,
+    add_gpu_plane,
+    add_memory,
+    has_streams,
+)
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
-from tb_perfadvisor.ingest.xspace.interpret.hlo_operations import HloOperations
-from tb_perfadvisor.ingest.xspace.interpret.host_planes import HostContext, add_host_plane
-from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
-from tb_perfadvisor.ingest.xspace.interpret.runtime_threads import (
+from tb_perfadvisor.ingest.xspace.interpret.host_planes import (
+    HostContext,
+    add_host_plane,
     threads_of_api_lines,
     threads_of_plugin_lines,
 )
-from tb_perfadvisor.ingest.xspace.interpret.tpu_operations import TpuOperations
+from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import (
     ClockChanges,
+    HloOperations,
+    TpuOperations,
     add_tpu_plane,
     has_operations,
 )

@@ -16,15 +16,14 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.instrument.capture_facts import LoadMeter, add_seen, write_facts
-from tb_perfadvisor.instrument.continuous.advice import Advisor
-from tb_perfadvisor.instrument.continuous.recorders import Recorder
-from tb_perfadvisor.instrument.continuous.recordings import (
+from tb_perfadvisor.instrument.continuous.recorders import (
     RICH,
+    Recorder,
     Recordings,
     StoredRecording,
     files_below,
 )
-from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start
+from tb_perfadvisor.instrument.continuous.schedule import Advisor, Plan, Schedule, Start
 from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.parts import Parts

@@ -19,7 +19,7 @@ from tb_perfadvisor.plugin.routes.parameters import (
 )
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+    from tb_perfadvisor.report.timeline.window import TimelineEvents
 
 _DEFAULT_BINS = 1_024
 _LONGEST_SEARCH = 200

@@ -1,26 +1,29 @@
-"""Renders reports for a terminal."""
+"""A report as text."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.run_row import RunRow, report_name, run_row
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
-from tb_perfadvisor.report.formats.text_overview import SEVERITY_STYLE, overview_table
-from tb_perfadvisor.report.formats.text_table import TextTable
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
+    format_cell,
     number_rows,
     place_line,
     recordable_checks,
@@ -31,8 +34,175 @@ from tb_perfadvisor.report.formats.wording import (
     steps_left_out,
     trust_lines,
 )
-from tb_perfadvisor.report.formats.wrapped_text import WrappedText
+from tb_perfadvisor.report.key_numbers import framework_name
 from tb_perfadvisor.units import format_duration, format_share
+
+# The spaces in `70.4 ms`, `14.7 %`, `1.50 GiB`, `450 GB/s` and `< 0.1 %`.
+_SPACE_IN_QUANTITY = re.compile(
+    r"(?<=\d) (?=(?:%|[nµm]?s|[KMGTP]iB|[kMGTP]?(?:B(?:/s)?|FLOP/s))(?![\w/]))|(?<=[<>]) (?=-?\d)"
+)
+# A Unicode noncharacter: one column wide, not a space, and never part of a text.
+_PLACEHOLDER = "\ufdd0"
+
+
+class WrappedText:
+    """Text that keeps a number and its unit on one line.
+
+    A no-break space does not help, because rich breaks lines at any white space.
+    """
+
+    def __init__(self, text: str | Text = "", style: str = "") -> None:
+        self._text = text.copy() if isinstance(text, Text) else Text(text, style)
+        self._text.plain = _SPACE_IN_QUANTITY.sub(_PLACEHOLDER, self._text.plain)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines, wrapped to the available width."""
+        for segment in self._text.__rich_console__(console, options):
+            yield Segment(segment.text.replace(_PLACEHOLDER, " "), segment.style, segment.control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """The minimum and maximum width."""
+        return self._text.__rich_measure__(console, options)
+
+
+SEVERITY_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
+_NOTHING = "–"
+_TRUST = {"limited": "limited trust", "do not act": "do not act: record again"}
+
+
+def overview_table(reports: list[model.Report]) -> Table:
+    """For each capture its name with the change to begin with below, step time and saving."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("Run, and what to change first", overflow="fold", ratio=1)
+    table.add_column("Step", justify="right", no_wrap=True)
+    table.add_column("Saves", justify="right", no_wrap=True)
+    table.add_column("Severity", no_wrap=True)
+    is_mixed = len({report.framework for report in reports}) > 1
+    runs = Counter(report.run for report in reports)
+    for report in reports:
+        name = report_name(report) if runs[report.run] > 1 else plain(report.run) or "."
+        row = run_row(report)
+        where = [framework_name(row.framework)] if is_mixed else []
+        where += [row.device] if row.device else []
+        where += [_TRUST[row.trust]] if row.trust != "solid" else []
+        table.add_row(
+            Group(
+                WrappedText(Text.assemble((name, "bold"), f"  {plain(', '.join(where))}")),
+                Padding(_first_change(row), (0, 0, 0, 2)),
+            ),
+            WrappedText(
+                _NOTHING if row.step_time_ns is None else format_duration(row.step_time_ns)
+            ),
+            *_worth(row),
+        )
+    return table
+
+
+def _first_change(row: RunRow) -> WrappedText:
+    """The change to begin with; otherwise the headline."""
+    if row.first_change is None:
+        return WrappedText(plain(row.headline), style="dim")
+    return WrappedText(plain(row.first_change))
+
+
+def _worth(row: RunRow) -> tuple[WrappedText, Text]:
+    """The share of the step that the change saves, and its severity."""
+    if row.first_change is None or row.severity is None:
+        return WrappedText(_NOTHING), Text()
+    saves = _NOTHING if row.saves_share is None else format_share(row.saves_share)
+    return WrappedText(saves), Text(row.severity, style=SEVERITY_STYLE[row.severity])
+
+
+_GAP = 2
+_MIN_NAME_WIDTH = 24
+"""Longer names are cut to this width if the numbers next to them need the space."""
+_MOST_CHARACTERS = 100
+"""Of a cell in a list: names of compiled kernels have hundreds."""
+_BULLET = "• "
+_UNKNOWN = "–"
+
+
+class TextTable:
+    """The first rows of a table.
+
+    Numbers are never cut; names are cut if they take too much space. If the terminal is too narrow
+    even for that, each row is listed as text.
+    """
+
+    def __init__(self, evidence: model.TableEvidence, most_rows: int) -> None:
+        rows = evidence.rows[:most_rows]
+        # Leave out blank columns, for example if the profile has no shapes or source lines.
+        columns = [
+            (place, column)
+            for place, column in enumerate(evidence.columns)
+            if not rows or any(row[place] != "" for row in rows)
+        ]
+        self._columns = [column for _, column in columns]
+        self._rows = [
+            [format_cell(row[place], column.unit) for place, column in columns] for row in rows
+        ]
+        self._more = len(evidence.rows) - len(self._rows) + evidence.truncated
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table or the list, and the number of rows left out."""
+        widths = self._widths(options.max_width)
+        yield self._list() if widths is None else self._table(widths)
+        if self._more:
+            yield Text(f"… and {self._more:,} more", style="dim")
+
+    def _widths(self, room: int) -> list[int] | None:
+        """The width of each column; None if the columns do not fit even at their minimum width."""
+        wanted = list(zip(*self._rows, strict=True)) or [()] * len(self._columns)
+        longest = [max(map(cell_len, cells), default=0) for cells in wanted]
+        labels = [cell_len(column.label) for column in self._columns]
+        words = [max(map(cell_len, column.label.split())) for column in self._columns]
+        widths = [
+            max(word, cell if column.unit else min(cell, _MIN_NAME_WIDTH))
+            for column, cell, word in zip(self._columns, longest, words, strict=True)
+        ]
+        room -= sum(widths) + _GAP * (len(widths) - 1)
+        if room < 0:
+            return None
+        # Give the remaining space first to names that are cut, then to labels that are wrapped.
+        for needed in (longest, labels):
+            for index, width in enumerate(widths):
+                more = min(max(needed[index] - width, 0), room)
+                widths[index] += more
+                room -= more
+        return widths
+
+    def _table(self, widths: Sequence[int]) -> RenderableType:
+        # The gaps are columns, because rich before 14.3 pads the last column as well.
+        table = Table(box=None, pad_edge=False, padding=0, header_style="bold")
+        for place, (column, width) in enumerate(zip(self._columns, widths, strict=True)):
+            if place:
+                table.add_column(width=_GAP)
+            justify = "right" if column.unit else "left"
+            table.add_column(column.label, justify=justify, style="dim", width=width)  # type: ignore[arg-type]
+        for row in self._rows:
+            cells: list[RenderableType] = []
+            for cell in map(WrappedText, row):
+                cells += ["", cell] if cells else [cell]
+            table.add_row(*cells)
+        return table
+
+    def _list(self) -> RenderableType:
+        table = Table.grid()
+        table.add_column(style="dim")
+        table.add_column(style="dim", overflow="fold")
+        for row in self._rows:
+            table.add_row(_BULLET, WrappedText(" · ".join(self._labeled_cells(row))))
+        return table
+
+    def _labeled_cells(self, row: Sequence[str]) -> Iterator[str]:
+        """The known cells of a row, each with its column's label except for the row's subject."""
+        for index, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
+            is_subject = index == 0 and not column.unit
+            if cell in ("", _UNKNOWN) or (index and cell == row[0]):
+                continue
+            short = cell if len(cell) <= _MOST_CHARACTERS else f"{cell[: _MOST_CHARACTERS - 1]}…"
+            yield short if is_subject else f"{column.label}: {short}"
+
 
 WIDTH = 100
 _BAR = 30

@@ -1,4 +1,6 @@
-"""Collects what a timeline shows: the events of all ranks, and the time of causes and findings.
+"""Events of the timeline, and excerpts.
+
+Collects what a timeline shows: the events of all ranks, and the time of causes and findings.
 
 Everything is bounded. Of more events than `MAX_EVENTS`, the longest are stored, and the number of
 the others.
@@ -7,21 +9,94 @@ the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.report.timeline.lanes import find_lanes
-from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+from tb_perfadvisor.report.timeline.window import TimelineEvents
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
 from tb_perfadvisor.trace import Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals
-from tb_perfadvisor.trace.kinds import CAPTURED_KINDS
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
+from tb_perfadvisor.trace.kinds import CAPTURED_KINDS, EventKind
+from tb_perfadvisor.trace.nesting import depths
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
+
+MAX_LANES = 1_024
+"""Per track: as deep as calls in a trace are nested. Of more events at the same moment, which only
+asynchronous spans are, the last lane has the rest."""
+_TOLERANCE = 10
+"""Clocks are rounded: neighbors may overlap by a tenth of the shorter one."""
+
+
+def find_lanes(start_ns: Int64, end_ns: Int64, parent: Int32, track: Int32) -> Int32:
+    """The lane of each event on its track: below all events around it.
+
+    Events that overlap without one inside the other, such as asynchronous spans, get lanes of their
+    own on their track.
+
+    Args:
+        start_ns: Sorted, longest first on ties; shape (n,).
+        end_ns: Shape (n,).
+        parent: The event that encloses each one on its track; -1 for none.
+        track: Shape (n,).
+
+    Returns:
+        Shape (n,), from 0.
+    """
+    lane: Int32 = depths(parent)
+    order = np.lexsort((start_ns, lane, track))
+    before, after = order[:-1], order[1:]
+    shorter_ns = np.minimum(end_ns[before] - start_ns[before], end_ns[after] - start_ns[after])
+    overlap_ns = end_ns[before] - start_ns[after]
+    is_covered = (
+        (track[before] == track[after])
+        & (lane[before] == lane[after])
+        & (overlap_ns * _TOLERANCE > shorter_ns)
+        & (overlap_ns > 0)
+    )
+    crowded = np.unique(track[after[is_covered]])
+    for value, rows in places_by_value(track) if crowded.size else ():
+        if value in crowded:
+            lane[rows] = _spread(start_ns[rows], end_ns[rows])
+    np.minimum(lane, MAX_LANES - 1, out=lane)
+    return lane
+
+
+def _spread(start_ns: Int64, end_ns: Int64) -> Int32:
+    """Lanes in which events are disjoint, each filled from the earliest event on."""
+    lane = np.full(start_ns.size, MAX_LANES - 1, dtype=np.int32)
+    rows = np.arange(start_ns.size)
+    for number in range(MAX_LANES - 1):
+        if not rows.size:
+            break
+        is_here = _first_lane(start_ns[rows], end_ns[rows])
+        lane[rows[is_here]] = number
+        rows = rows[~is_here]
+    return lane
+
+
+def _first_lane(start_ns: Int64, end_ns: Int64) -> NDArray[np.bool_]:
+    """The first event, the next one that starts after its end, and so on.
+
+    Each event points to its successor. Each pass doubles the distance that is followed.
+    """
+    count = start_ns.size
+    successor = np.searchsorted(start_ns, end_ns)
+    # An event without duration starts at its own end.
+    successor = np.maximum(successor, np.arange(1, count + 1))
+    jump = np.append(successor, count)
+    is_here = np.zeros(count + 1, dtype=bool)
+    is_here[0] = True
+    while jump[0] < count:
+        is_here[jump[is_here]] = True
+        jump = jump[jump]
+    return is_here[:count]
+
 
 # 33 bytes per event: 66 MB in memory while its timeline is shown, and a few MB in the cache.
 MAX_EVENTS = 2_000_000
@@ -254,3 +329,94 @@ def _longest(intervals: Intervals, count: int) -> Intervals:
     rows = np.argpartition(intervals[:, 1] - intervals[:, 0], len(intervals) - count)[-count:]
     longest: Intervals = intervals[np.sort(rows)]
     return longest
+
+
+def select_events(
+    stored: TimelineEvents, from_ns: int, to_ns: int, max_events: int, finding: int | None = None
+) -> dict[str, Any]:
+    """Select the reference worker's events from `from_ns` to `to_ns`.
+
+    Beyond `max_events`, tracks take turns to contribute their longest events. Otherwise a thread
+    with many nested calls would push short kernels off the picture.
+
+    Returns:
+        `worker`, `from_ns`, `to_ns`, `tracks` (those with events in the range), `events` ordered
+        by start with `track` as an index into `tracks`, `claims` (the time in the range that the
+        finding claims, the longest intervals), `truncated` (events in the range that are not
+        listed) and `left_out` (events of the whole trace that were never stored).
+    """
+    end_ns, track_of = stored.end_ns, stored.track
+    is_inside = (stored.start_ns < to_ns) & (
+        # An event without duration counts if it starts in the range, any other if it overlaps it.
+        (end_ns > from_ns) | ((stored.duration_ns == 0) & (stored.start_ns >= from_ns))
+    )
+    is_of_worker = stored.track_worker[track_of] == stored.worker
+    inside = np.flatnonzero(is_inside & is_of_worker)
+    inside = inside[np.lexsort((-stored.duration_ns[inside], stored.start_ns[inside]))]
+    total = inside.size
+    present, track = unique_inverse(track_of[inside])
+    if total > max_events:
+        chosen = np.sort(_longest_by_turns(track, stored.duration_ns[inside], max_events))
+        inside, track = inside[chosen], track[chosen]
+    kind_names = {kind.value: kind.name.lower() for kind in EventKind}
+    return {
+        "worker": stored.worker,
+        "from_ns": from_ns,
+        "to_ns": to_ns,
+        "tracks": [
+            {
+                "label": stored.track_label[row],
+                "process": stored.track_process[row],
+                "kind": "device" if stored.track_is_device[row] else "host",
+                "device": int(device) if (device := stored.track_device[row]) >= 0 else None,
+            }
+            for row in present.tolist()
+        ],
+        "events": [
+            {
+                "track": track_index,
+                "start_ns": start_ns,
+                "duration_ns": duration_ns,
+                "name": stored.texts[name] if name >= 0 else "",
+                "kind": kind_names[kind],
+            }
+            for track_index, start_ns, duration_ns, name, kind in zip(
+                track.tolist(),
+                stored.start_ns[inside].tolist(),
+                stored.duration_ns[inside].tolist(),
+                stored.name[inside].tolist(),
+                stored.kind[inside].tolist(),
+                strict=True,
+            )
+        ],
+        "claims": _claims(stored, from_ns, to_ns, max_events, finding),
+        "truncated": total - inside.size,
+        "left_out": stored.left_out,
+    }
+
+
+def _claims(
+    stored: TimelineEvents, from_ns: int, to_ns: int, max_claims: int, finding: int | None
+) -> list[list[int]]:
+    if finding is None:
+        return []
+    claims = intersect(stored.claims_of(finding), single(from_ns, to_ns))
+    if len(claims) > max_claims:
+        longest_first = np.argsort(claims[:, 0] - claims[:, 1], kind="stable")
+        claims = claims[np.sort(longest_first[:max_claims])]
+    rows: list[list[int]] = claims.tolist()
+    return rows
+
+
+def _longest_by_turns(
+    track: NDArray[np.int64], duration_ns: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """Positions of `count` events: each track's longest, then each track's second longest, etc.
+
+    Ties go to the first track.
+    """
+    order = np.lexsort((-duration_ns, track))
+    sizes = np.bincount(track)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turn = np.arange(order.size) - first
+    return order[np.lexsort((-duration_ns[order], turn))[:count]]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report.timeline.excerpt_events import select_events
-from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
+from tb_perfadvisor.report.timeline.collect_events import select_events
+from tb_perfadvisor.report.timeline.window import TimelineEvents
 from tb_perfadvisor.trace.intervals import union
 
 # A few megabytes of JSON, a tenth of that compressed: opens at once and is easy to send.

@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.input.loader_workers import worker_batches
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.ranks.parallel_dimensions import parallel_dimensions
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
-from tb_perfadvisor.signals.recording.visibility import shows_input
+from tb_perfadvisor.signals.recording.availability import shows_input
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.call_nodes import CallNodes
-from tb_perfadvisor.signals.device.kernel_tree import kernel_tree
+from tb_perfadvisor.signals.core.operators import CallNodes
+from tb_perfadvisor.signals.device.device_work import kernel_tree
 from tb_perfadvisor.signals.host.call_tree import call_trees
 from tb_perfadvisor.trace import EventKind
 

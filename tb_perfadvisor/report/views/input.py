@@ -8,10 +8,15 @@ import msgspec
 
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.input.loader_workers import mean_of_known, worker_batches
-from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import stall_parts
-from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of, parents_of_paths
-from tb_perfadvisor.signals.recording.visibility import shows_input
+from tb_perfadvisor.signals.input.tfdata import (
+    PREFIX,
+    Pipelines,
+    kind_of,
+    parents_of_paths,
+    stall_parts,
+    tfdata,
+)
+from tb_perfadvisor.signals.recording.availability import shows_input
 from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64

@@ -9,8 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.achievable_time import BOUNDS
-from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64

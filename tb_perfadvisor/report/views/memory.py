@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.memory_categories import (
+from tb_perfadvisor.signals.device.memory_use import (
+    alive_by_operator,
     batch_room,
     memory_categories,
+    memory_use,
     peak_by_step,
 )
-from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 
 MAX_POINTS = 1_000
 MAX_HOLDERS = 50

@@ -11,7 +11,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import launched_ns, operator_self_ns
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.core.synchronization import operator_wait_ns
-from tb_perfadvisor.signals.host.host_operators import operator_kind
+from tb_perfadvisor.signals.host.call_tree import operator_kind
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Int32, Int64

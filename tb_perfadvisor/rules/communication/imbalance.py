@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.ranks.stragglers import (
     Excess,

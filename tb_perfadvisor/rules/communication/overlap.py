@@ -28,7 +28,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
-from tb_perfadvisor.signals.host.awaited_collectives import awaited_collectives
+from tb_perfadvisor.signals.host.waits import awaited_collectives
 from tb_perfadvisor.signals.ranks.collective_costs import (
     launched_ns,
     longest_transfer_ns,

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.savings import faster_collectives, time_without_waitin
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
-from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
+from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     ReplicatedUpdates,

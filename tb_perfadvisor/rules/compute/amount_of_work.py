@@ -27,13 +27,13 @@ from tb_perfadvisor.rules.finding import (
 from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
+from tb_perfadvisor.signals.device.memory_use import ROOM_SHARE
 from tb_perfadvisor.signals.device.recomputation import (
     Recomputation,
     recomputation,
     recomputed_bytes,
 )
-from tb_perfadvisor.signals.program.written_bytes import most_occupied_bytes
+from tb_perfadvisor.signals.program.updates import most_occupied_bytes
 from tb_perfadvisor.signals.serving.decode import captured_sizes
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.tpu.partial_recomputation import partial_recomputation

@@ -15,18 +15,18 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, c
 from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
-from tb_perfadvisor.signals.device.attention_by_order import attention_by_order
-from tb_perfadvisor.signals.device.device_work import operators_of, time_within
-from tb_perfadvisor.signals.device.gathered_matrices import gathered_matrices
-from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
-from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
-from tb_perfadvisor.signals.device.unfused_attention import (
+from tb_perfadvisor.signals.device.attention import (
     AttentionLayers,
+    attention_by_order,
     fused_attention_ns,
     unfused_attention,
 )
-from tb_perfadvisor.signals.host.source_lines import source_line
-from tb_perfadvisor.signals.tpu.copied_arguments import copied_arguments, passed_copies
+from tb_perfadvisor.signals.device.conversions import layout_conversions
+from tb_perfadvisor.signals.device.copies import tensor_copies
+from tb_perfadvisor.signals.device.device_work import operators_of, time_within
+from tb_perfadvisor.signals.device.gathers import gathered_matrices
+from tb_perfadvisor.signals.host.call_tree import source_line
+from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
 from tb_perfadvisor.signals.work.layer_forms import in_channels_last
 from tb_perfadvisor.trace import KernelFamily

@@ -26,21 +26,25 @@ from tb_perfadvisor.rules.evidence.tables import (
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import operators_of, time_within, work_rows
-from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
-from tb_perfadvisor.signals.device.scatters import scatters
-from tb_perfadvisor.signals.host.host_operators import HostOperators, host_operators
-from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.device.device_work import (
+    Occupancy,
+    occupancy,
+    operators_of,
+    time_within,
+    work_rows,
+)
+from tb_perfadvisor.signals.device.gathers import scatters
+from tb_perfadvisor.signals.host.call_tree import HostOperators, host_operators, source_line
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.work.achievable_time import (
+from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
+from tb_perfadvisor.signals.work.roofline import (
     BOUNDS,
     COMPUTE_BOUND,
     LATENCY_BOUND,
     MIN_KERNEL_NS,
     most_tiles,
+    roofline,
 )
-from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
-from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.rules.finding import Column, Table
-from tb_perfadvisor.signals.core.operator_shapes import Shape
+from tb_perfadvisor.signals.core.operators import Shape
 from tb_perfadvisor.signals.launch.compiled_regions import ChangingInput
 from tb_perfadvisor.trace.compile_log import Compilation, CompileLog, GraphBreak
 from tb_perfadvisor.units import format_duration

@@ -11,10 +11,9 @@ from tb_perfadvisor.signals.device.device_work import (
     operators_of,
     time_within,
 )
-from tb_perfadvisor.signals.host.source_lines import source_line
-from tb_perfadvisor.signals.work.achievable_time import BOUNDS
+from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
-from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import Intervals

@@ -13,14 +13,13 @@ from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Span, Table
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
-from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
-from tb_perfadvisor.signals.host.self_time import SelfTime
+from tb_perfadvisor.signals.host.call_tree import SelfTime
+from tb_perfadvisor.signals.host.idle import annotated_idle
+from tb_perfadvisor.signals.launch.delays import LaunchQueue
 from tb_perfadvisor.signals.launch.device_graphs import graph_replays, runs_graphs
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
-from tb_perfadvisor.signals.launch.queue import LaunchQueue
 from tb_perfadvisor.signals.steps.around_steps import program_runs
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.generated_code import is_generated
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -31,6 +30,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.program import is_generated
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 

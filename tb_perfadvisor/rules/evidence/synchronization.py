@@ -12,10 +12,14 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.evidence.instance import short_annotation, short_name
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Saving, Table, costliest
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.awaited_values import awaited_values
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait, QueuedWaits
-from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, is_whole_wait
-from tb_perfadvisor.signals.host.wait_prices import Mask, wait_prices
+from tb_perfadvisor.signals.host.waits import (
+    Mask,
+    WaitCallSite,
+    awaited_values,
+    is_whole_wait,
+    wait_prices,
+)
 from tb_perfadvisor.trace import CopyDirection
 from tb_perfadvisor.trace.tables import Int64
 

@@ -10,8 +10,7 @@ from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.core_sharing import FEWEST_CORES
-from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import python_functions
+from tb_perfadvisor.signals.input.tfdata import Pipelines, python_functions, tfdata
 from tb_perfadvisor.trace.intervals import Intervals, join, overlap_ns
 
 MINIMUM_SHARE = Limit(

@@ -16,7 +16,19 @@ from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.device.copy_streams import copies_to_device, copy_waits
+from tb_perfadvisor.signals.device.copies import (
+    HostLink,
+    copies_to_device,
+    copy_waits,
+    fits_on_device,
+    host_link,
+    pageable_copies,
+    streamed_weights,
+    time_when_pinned_ns,
+)
+from tb_perfadvisor.signals.device.copies import (
+    PageableCopies as Pageable,
+)
 from tb_perfadvisor.signals.device.device_work import (
     exclusive_time,
     operator_around,
@@ -24,19 +36,13 @@ from tb_perfadvisor.signals.device.device_work import (
     time_within,
     work_rows,
 )
-from tb_perfadvisor.signals.device.pageable_copies import (
-    HostLink,
-    host_link,
-    pageable_copies,
-    time_when_pinned_ns,
+from tb_perfadvisor.signals.launch.delays import argument_transfers
+from tb_perfadvisor.signals.tpu.transfers import (
+    offload_rows,
+    offload_waits,
+    transfer_rows,
+    transfer_waits,
 )
-from tb_perfadvisor.signals.device.pageable_copies import (
-    PageableCopies as Pageable,
-)
-from tb_perfadvisor.signals.device.streamed_weights import fits_on_device, streamed_weights
-from tb_perfadvisor.signals.launch.runtime_calls import argument_transfers
-from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
-from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in

@@ -29,17 +29,14 @@ from tb_perfadvisor.signals.input.host_loading import HostLoading, host_loading,
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
     WorkerBatches,
-    has_loader_workers,
-    worker_batches,
-)
-from tb_perfadvisor.signals.input.needless_workers import needless_workers
-from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import python_functions
-from tb_perfadvisor.signals.input.waiting_fetches import (
     fetches_without_workers,
+    has_loader_workers,
+    needless_workers,
     waiting_fetches,
+    worker_batches,
     workers_to_keep_up,
 )
+from tb_perfadvisor.signals.input.tfdata import python_functions, tfdata
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,

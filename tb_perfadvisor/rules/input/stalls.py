@@ -23,12 +23,12 @@ from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.input.host_loading import IN_MEMORY, host_loading, loader_in_process
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
-from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.input.waiting_fetches import (
+from tb_perfadvisor.signals.input.loader_workers import (
     ends_in_prefetch,
     waiting_fetches,
     workers_to_keep_up,
 )
+from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct

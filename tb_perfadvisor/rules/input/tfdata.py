@@ -27,12 +27,15 @@ from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.rules.savings import REALIZED_SHARE, saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import overlap_limit
-from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
-from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.input.tfdata_functions import (
+from tb_perfadvisor.signals.input.tfdata import (
+    ASYNCHRONOUS,
+    READERS,
+    Pipelines,
+    element_bytes,
     file_reads,
     function_operators,
     python_functions,
+    tfdata,
 )
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (

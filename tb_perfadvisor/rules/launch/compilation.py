@@ -33,8 +33,8 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.launch.compiled_regions import changing_inputs, graph_breaks
 from tb_perfadvisor.signals.recording.compile_log import compile_log
+from tb_perfadvisor.signals.recording.hints import FEWEST_SPELLS, recompiled
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.recording.run_lines import FEWEST_SPELLS, recompiled
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union

@@ -12,13 +12,13 @@ from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, 
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.host.call_tree import place_of
 from tb_perfadvisor.signals.host.eager_steps import MOST_PART, eager_steps
-from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, OVERRIDING, IdleOwner, idle_without
-from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
-from tb_perfadvisor.signals.host.source_lines import place_of
+from tb_perfadvisor.signals.host.idle import LAUNCHING, OVERRIDING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.loops import LoopKind, OperatorLoop, operator_loops
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
+from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.trace.integer_groups import distinct

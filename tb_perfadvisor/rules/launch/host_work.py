@@ -34,22 +34,25 @@ from tb_perfadvisor.rules.evidence.tables import (
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
-from tb_perfadvisor.signals.host.idle_annotations import nameless
-from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, STALLING, IdleOwner, idle_without
-from tb_perfadvisor.signals.host.recurring_gaps import (
+from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
+from tb_perfadvisor.signals.host.debugging import garbage_collections
+from tb_perfadvisor.signals.host.idle import (
+    OVERRIDING,
+    STALLING,
+    IdleOwner,
+    idle_without,
     is_python_in_single_step,
+    nameless,
     records_all_operators,
     recurs,
 )
-from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
-from tb_perfadvisor.signals.launch.gaps import (
+from tb_perfadvisor.signals.launch.delays import (
     LONGEST_LAUNCH_GAP_NS,
+    dispatching,
     short_and_long_gaps,
     stretched_ns,
     taken_by_others_ns,
 )
-from tb_perfadvisor.signals.launch.runtime_calls import dispatching
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.signals.workload.workload import Part, workload

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.examined_operators import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.dispatch import dispatch
+from tb_perfadvisor.signals.host.call_tree import dispatch
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
 

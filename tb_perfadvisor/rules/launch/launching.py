@@ -30,7 +30,8 @@ from tb_perfadvisor.rules.evidence.tables import (
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_states import input_waits, states_of
-from tb_perfadvisor.signals.host.idle_owners import (
+from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
+from tb_perfadvisor.signals.host.idle import (
     LAUNCHING,
     OVERRIDING,
     IdleOwner,
@@ -38,23 +39,21 @@ from tb_perfadvisor.signals.host.idle_owners import (
     idle_without,
     slow_launches,
 )
-from tb_perfadvisor.signals.host.looped_calls import looped_calls
+from tb_perfadvisor.signals.host.loops import looped_calls
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
-from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
-from tb_perfadvisor.signals.launch.device_graphs import in_graphs
-from tb_perfadvisor.signals.launch.gaps import (
+from tb_perfadvisor.signals.launch.delays import (
     LONGEST_LAUNCH_GAP_NS,
+    dispatching,
+    launch_queue,
     short_and_long_gaps,
     stretched_ns,
 )
-from tb_perfadvisor.signals.launch.queue import launch_queue
-from tb_perfadvisor.signals.launch.runtime_calls import dispatching
-from tb_perfadvisor.signals.launch.slow_launches import SlowLaunch as Launches
+from tb_perfadvisor.signals.launch.delays import SlowLaunch as Launches
+from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import ProgramRuns, program_runs
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.generated_code import GENERATED_KERNEL
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -66,6 +65,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.program import GENERATED_KERNEL
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove

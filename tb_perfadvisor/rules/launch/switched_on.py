@@ -14,8 +14,8 @@ from tb_perfadvisor.rules.evidence.memory import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals, why_missing
-from tb_perfadvisor.signals.device.caching_allocator import Caching, allocator_use
 from tb_perfadvisor.signals.device.device_work import is_within
+from tb_perfadvisor.signals.device.memory_use import Caching, allocator_use
 from tb_perfadvisor.signals.host.debugging import debugging
 from tb_perfadvisor.signals.snapshots.course import churn, memory_course
 from tb_perfadvisor.signals.snapshots.sites import line_of

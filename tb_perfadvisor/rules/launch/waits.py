@@ -30,11 +30,11 @@ from tb_perfadvisor.rules.evidence.tables import executions_by_operation
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.rules.savings import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.host.call_tree import self_time
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
-from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
+from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.queued_waits import QueuedWaits, queued_waits
-from tb_perfadvisor.signals.host.self_time import self_time
-from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, wait_call_sites, wait_count
+from tb_perfadvisor.signals.host.waits import WaitCallSite, wait_call_sites, wait_count
 from tb_perfadvisor.signals.launch.device_graphs import ReplayPreparation, replay_preparation
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import total_ns

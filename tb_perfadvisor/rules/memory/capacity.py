@@ -17,17 +17,23 @@ from tb_perfadvisor.rules.evidence.memory import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.device.memory_categories import (
+from tb_perfadvisor.signals.device.memory_use import (
+    Holder,
     MemoryCategory,
+    Phase,
+    alive_by_operator,
     batch_room,
     forward_device_ns,
     memory_categories,
+    memory_use,
 )
-from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.signals.device.recomputation import recomputation
-from tb_perfadvisor.signals.host.idle_owners import OVERRIDING, IdleOwner, idle_without
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
-from tb_perfadvisor.signals.launch.queue import launch_queue
+from tb_perfadvisor.signals.host.idle import OVERRIDING, IdleOwner, idle_without
+from tb_perfadvisor.signals.launch.delays import (
+    LONGEST_LAUNCH_GAP_NS,
+    launch_queue,
+    short_and_long_gaps,
+)
 from tb_perfadvisor.signals.snapshots.course import (
     Course,
     Exhaustion,

@@ -14,9 +14,9 @@ from tb_perfadvisor.rules.evidence.device_work import work_by_call_site
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.devices_in_use import unused_devices
+from tb_perfadvisor.signals.core.device import unused_devices
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
-from tb_perfadvisor.signals.tpu.host_transfers import (
+from tb_perfadvisor.signals.tpu.transfers import (
     channel_of,
     host_transfers,
     transfer_rows,

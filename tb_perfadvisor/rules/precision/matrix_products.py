@@ -24,12 +24,11 @@ from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within
-from tb_perfadvisor.signals.host.source_lines import source_line
-from tb_perfadvisor.signals.program.wide_arrays import wide_arrays
+from tb_perfadvisor.signals.host.call_tree import source_line
+from tb_perfadvisor.signals.program.argument_reads import wide_arrays
 from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.tpu.product_time import products_in_passes
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.work.achievable_time import COMPUTE_BOUND, LATENCY_BOUND, MEMORY_BOUND
 from tb_perfadvisor.signals.work.alignment import is_misaligned_size, padded_sizes, sizes_of
 from tb_perfadvisor.signals.work.matrix_kernels import (
     MatrixKernels,
@@ -38,7 +37,13 @@ from tb_perfadvisor.signals.work.matrix_kernels import (
     peak_ratio,
     times_in_format,
 )
-from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.roofline import (
+    COMPUTE_BOUND,
+    LATENCY_BOUND,
+    MEMORY_BOUND,
+    NUMBER_FORMATS,
+    roofline,
+)
 from tb_perfadvisor.signals.work.wide_work import may_have_matrix_units, wide_rows, work_for_16_bits
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import KernelFamily, Precision

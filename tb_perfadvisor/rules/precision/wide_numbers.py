@@ -18,9 +18,8 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
-from tb_perfadvisor.signals.device.casts import casts
+from tb_perfadvisor.signals.device.conversions import WeightUnpacking, casts, weight_unpacking
 from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.device.weight_unpacking import WeightUnpacking, weight_unpacking
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.signals.work.layer_forms import in_32_bits, in_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels

@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.declared import declared
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.one_hot import one_hot_makers, one_hot_operations
+from tb_perfadvisor.signals.program.moved_rows import one_hot_makers, one_hot_operations
 from tb_perfadvisor.signals.tpu.grouped_convolutions import (
     grouped_convolutions,
     grouping_of,

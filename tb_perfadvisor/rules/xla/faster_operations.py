@@ -12,8 +12,12 @@ from tb_perfadvisor.rules.faster_operations import FasterOperations
 from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.program.argument_reads import (
+    WeightReads,
+    weight_reads,
+    without_widening,
+)
 from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
-from tb_perfadvisor.signals.program.copied_updates import Copies, copies_on_cpu, undonated
 from tb_perfadvisor.signals.program.devices import (
     early_reductions,
     repeated_products,
@@ -22,16 +26,21 @@ from tb_perfadvisor.signals.program.devices import (
 )
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
 from tb_perfadvisor.signals.program.loop_products import before_loops, loop_products
-from tb_perfadvisor.signals.program.partly_used_sorts import partly_used_sorts
-from tb_perfadvisor.signals.program.updates import copied_updates, rewritten_arrays, updates
+from tb_perfadvisor.signals.program.moved_rows import partly_used_sorts
+from tb_perfadvisor.signals.program.updates import (
+    Copies,
+    copied_updates,
+    copies_on_cpu,
+    rewritten_arrays,
+    undonated,
+    updates,
+)
 from tb_perfadvisor.signals.program.useful_work import (
     costly_orders,
     in_other_order,
     partly_used_products,
     without_unused_parts,
 )
-from tb_perfadvisor.signals.program.weight_reads import WeightReads, weight_reads
-from tb_perfadvisor.signals.program.widened_arguments import without_widening
 from tb_perfadvisor.trace import intervals
 from tb_perfadvisor.units import format_bytes, format_share
 

@@ -9,7 +9,6 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations, FasterReader
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.expanded import nonlinear_pairs, readers_of_expanded
 from tb_perfadvisor.signals.program.graph import mean_ns, running_programs
 from tb_perfadvisor.signals.program.moved_rows import (
     copies_for,
@@ -18,10 +17,10 @@ from tb_perfadvisor.signals.program.moved_rows import (
     reading_ns,
     slice_moves,
 )
+from tb_perfadvisor.signals.program.useful_work import nonlinear_pairs, readers_of_expanded
 from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, needed_ns, stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_time_ns
-from tb_perfadvisor.signals.tpu.readers import operands_of, readers_of
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, operands_of, readers_of
 from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.units import NS_PER_S
 

@@ -14,12 +14,13 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.device.memory_categories import ROOM_SHARE
-from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
-from tb_perfadvisor.signals.tpu.barriers import barriers
-from tb_perfadvisor.signals.tpu.cross_slice import CrossSlice, cross_slice
-from tb_perfadvisor.signals.tpu.host_offload import (
+from tb_perfadvisor.signals.device.memory_use import ROOM_SHARE
+from tb_perfadvisor.signals.tpu.transfers import (
+    CrossSlice,
+    async_pairs,
+    barriers,
     copied_bytes,
+    cross_slice,
     host_bytes,
     is_to_host,
     offload_copies,

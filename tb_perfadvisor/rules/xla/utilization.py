@@ -23,11 +23,10 @@ from tb_perfadvisor.signals.tpu.fitting_sizes import (
     fit_operations,
     time_of_batch,
 )
-from tb_perfadvisor.signals.tpu.loops import loops
 from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
 from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
-from tb_perfadvisor.signals.tpu.xla_operations import executions
-from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
+from tb_perfadvisor.signals.tpu.xla_operations import executions, loops
+from tb_perfadvisor.signals.work.matrix_work import MatrixUnit, matrix_unit
 from tb_perfadvisor.trace import Totals
 from tb_perfadvisor.trace.hlo_text import Shape, round_up
 from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse

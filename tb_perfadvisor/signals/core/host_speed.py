@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.operator_shapes import Shape, parse_shapes
+from tb_perfadvisor.signals.core.operators import Shape, parse_shapes
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 

@@ -1,14 +1,20 @@
-"""Operators by name and shapes: how often they ran, and their time on host and device."""
+"""The operators of a trace, their shapes, and the calls around them."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import group_rows, is_in
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.nesting import depths, nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -113,3 +119,145 @@ def _summed(group: Int64, values: Int64 | NDArray[np.bool_], size: int) -> Int64
     # Exact: float64 holds integers up to 2^53 ns, 104 days of work.
     total: Int64 = np.bincount(group, weights=values, minlength=size).astype(np.int64)
     return total
+
+
+Shape = tuple[int, ...]
+_MOST_ELEMENTS = 2**48
+"""More elements than any machine's memory holds: such sizes are damaged, and products of them would
+not fit into 64 bits."""
+
+
+@lru_cache(maxsize=16_384)  # layers repeat, and so do steps
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """Shapes of the inputs by position; the empty shape for inputs that are not arrays."""
+    try:
+        inputs = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()
+    return tuple(map(_shape, inputs)) if isinstance(inputs, list) else ()
+
+
+def _shape(value: object) -> Shape:
+    return tuple(value) if isinstance(value, list) and is_shape(value) else ()
+
+
+def is_shape(sizes: list[Any]) -> bool:
+    """Whether a list contains only sizes, of a tensor that can exist."""
+    if not set(map(type, sizes)) <= {int} or min(sizes, default=0) < 0:
+        return False
+    return bool(prod(size or 1 for size in sizes) < _MOST_ELEMENTS)
+
+
+def shapes_of(trace: Trace, operators: Int32) -> Int32:
+    """Index of the string with each operator's shapes; -1 if they were not recorded."""
+    table = trace.operators
+    if not len(table.row):
+        return np.full(len(operators), -1, dtype=np.int32)
+    slot = np.minimum(np.searchsorted(table.row, operators), len(table.row) - 1)
+    return np.where(table.row[slot] == operators, table.shapes[slot], np.int32(-1))
+
+
+def largest_input(trace: Trace, operators: Int32) -> Int64:
+    """Number of elements in each operator's largest input; 0 if unknown."""
+    texts, inverse = unique_inverse(shapes_of(trace, operators))
+    sizes = [
+        max((prod(shape) for shape in parse_shapes(trace.text(text)) if shape), default=0)
+        for text in texts.tolist()
+    ]
+    return np.array(sizes, dtype=np.int64)[inverse]
+
+
+def launching_operator(trace: Trace) -> Int32:
+    """For each event, the innermost operator around it on its thread; shape (events,).
+
+    An operator counts as being inside itself. -1 if no operator encloses the event.
+    """
+    kind = trace.events.kind
+    is_operator = (kind == EventKind.OPERATOR) | (kind == EventKind.CAPTURED_OPERATOR)
+    return nearest(trace.events.parent, is_operator)
+
+
+def work_operators(trace: Trace, launching_operator: Int32, rows: Int32) -> Int32:
+    """The innermost operator whose work each device event does; -1 if unknown; shape (rows,).
+
+    That is the operator around its launch. For work of a replayed GPU graph, whose launch is the
+    replay of the whole graph, it is the one that put the work into the graph, if that was recorded.
+
+    Args:
+        trace: The trace.
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+        rows: Device events.
+    """
+    launch = trace.events.launched_by[rows]
+    operators = np.where(launch >= 0, launching_operator[launch], np.int32(-1))
+    table = trace.captured
+    if not len(table.row):
+        return operators
+    captured = trace.by_event(table.row, table.operator, -1)[rows]
+    return np.where(captured >= 0, captured, operators)
+
+
+class CallNodes(Struct, frozen=True):
+    """Nodes, callers before what they call; columns of shape (n,)."""
+
+    parent: Int64
+    """The node of the caller; -1 at the top."""
+    name: Int64
+    count: Int64
+    self_ns: Int64
+    """Without the calls inside."""
+    total_ns: Int64
+    example: Int64
+    """The first call of the node."""
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self.parent)
+
+
+def fold_calls(parent: Int64, name: Int32 | Int64, self_ns: Int64) -> tuple[CallNodes, Int64]:
+    """Fold calls into nodes.
+
+    Args:
+        parent: The call around each one; -1 for none. Shape (calls,).
+        name: What calls of a node have in common.
+        self_ns: Their time without the calls inside.
+
+    Returns:
+        The nodes, and the node of each call.
+    """
+    node = np.full(parent.size, -1, dtype=np.int64)
+    depth = depths(parent)
+    order = np.argsort(depth, kind="stable")
+    levels = np.split(order, np.cumsum(np.bincount(depth))[:-1]) if parent.size else []
+    parents: list[Int64] = []
+    examples: list[Int64] = []
+    found = 0
+    for calls in levels:
+        caller = np.where(parent[calls] >= 0, node[parent[calls]], -1)
+        first, group = group_rows(caller, name[calls])
+        node[calls] = found + group
+        parents.append(caller[first])
+        examples.append(calls[first])
+        found += first.size
+    none = np.zeros(0, dtype=np.int64)
+    parent_of_node = np.concatenate([none, *parents])
+    example = np.concatenate([none, *examples])
+    own_ns = np.zeros(found, dtype=np.int64)
+    np.add.at(own_ns, node, self_ns)
+    total_ns = own_ns.copy()
+    last = found
+    for nodes in reversed(parents):
+        places = np.arange(last - nodes.size, last)
+        last -= nodes.size
+        below = nodes >= 0
+        np.add.at(total_ns, nodes[below], total_ns[places[below]])
+    folded = CallNodes(
+        parent=parent_of_node,
+        name=name[example].astype(np.int64),
+        count=np.bincount(node, minlength=found),
+        self_ns=own_ns,
+        total_ns=total_ns,
+        example=example,
+    )
+    return folded, node

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.core.causes import COMPUTE, OF_PRECISION
-from tb_perfadvisor.signals.core.work_operators import launching_operator, work_operators
+from tb_perfadvisor.signals.core.operators import launching_operator, work_operators
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.tables import Int32

@@ -16,8 +16,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
-from tb_perfadvisor.signals.core.steps.jitted_calls import top_level_calls
+from tb_perfadvisor.signals.core.steps.launched_work import cpu_runs, top_level_calls
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, unique_inverse

@@ -1,22 +1,32 @@
-"""Device work, the operators that launched it, and the time in which some work runs alone."""
+"""The device's work, by kernel and by occupancy.
+
+How well a kernel's blocks fill the device, and in how many waves they run.
+
+A wave is the number of blocks that fit on all multiprocessors at once. With fewer blocks than
+multiprocessors, some multiprocessors are idle. With slightly more than one wave, most of them are
+idle during the second wave.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.host_work import host_operations
+from tb_perfadvisor.signals.core.operators import CallNodes, fold_calls, work_operators
+from tb_perfadvisor.signals.core.origins import MODULE
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
 @memoized
@@ -144,3 +154,182 @@ def time_within(signals: Signals, rows: Int32, intervals: Intervals) -> Int64:
     """Overlap of each event with some intervals; shape (n,)."""
     events = signals.trace.events
     return overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
+
+
+class KernelTree(Struct, frozen=True):
+    """The work of the busiest device by where it comes from."""
+
+    nodes: CallNodes
+    """Names index `names`; examples are rows of device events below the node."""
+    names: tuple[str, ...]
+    shows_modules: bool
+    """Whether modules are known of anything."""
+
+
+class _Paths:
+    """Paths of names, each prefix once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.parent: list[int] = []
+        self.name: list[int] = []
+        self._place_of: dict[tuple[int, int], int] = {}
+
+    def below(self, parent: int, name: str) -> int:
+        """The path that ends with a name after another path; -1 is the empty one."""
+        key = parent, self.names.setdefault(name, len(self.names))
+        if key not in self._place_of:
+            self._place_of[key] = len(self.parent)
+            self.parent.append(parent)
+            self.name.append(key[1])
+        return self._place_of[key]
+
+
+@memoized
+def kernel_tree(signals: Signals) -> KernelTree | None:
+    """The device's work in the used steps; None without any.
+
+    A kernel of PyTorch lies below the modules around the operator that launched it, in the backward
+    pass below those of its forward operator; an operation of XLA below the parts of the name that
+    the framework gave it.
+    """
+    trace = signals.trace
+    events = trace.events
+    rows = signals.steps.own(signals.device.rows)
+    if not rows.size:
+        return None
+    paths = _Paths()
+    operation = trace.operations(rows)
+    scope = signals.origins.scope[rows]
+    operator = work_operators(trace, signals.launching_operator, rows)
+    operator_name = np.where(operator >= 0, events.name[operator], -1)
+    # Paths are made once for each kind of origin, not for each kernel.
+    keys = np.column_stack((operation, scope, operator_name, events.name[rows]))
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    leaf = np.zeros(len(unique), dtype=np.int64)
+    of_scope: dict[int, int] = {}
+    has_modules = False
+    for place, (op, at, launcher, name) in enumerate(unique.tolist()):
+        path = _xla_path(signals, paths, op) if op >= 0 else -1
+        if path < 0 and at >= 0:
+            path = _module_path(signals, paths, at, of_scope)
+        has_modules |= path >= 0
+        if launcher >= 0 and op < 0:
+            path = paths.below(path, trace.strings[launcher])
+        leaf[place] = paths.below(path, trace.strings[name])
+    return KernelTree(
+        nodes=_nodes(paths, leaf[group.reshape(-1)], events.duration_ns[rows], rows),
+        names=tuple(paths.names),
+        shows_modules=has_modules,
+    )
+
+
+def _xla_path(signals: Signals, paths: _Paths, operation: int) -> int:
+    text = signals.trace.text(int(signals.trace.hlo.path[operation]))
+    path = -1
+    for part in text.split("/")[:-1]:
+        path = paths.below(path, part)
+    return path
+
+
+def _module_path(signals: Signals, paths: _Paths, scope: int, known: dict[int, int]) -> int:
+    """The path of a module's range: the modules around it, and itself."""
+    trace, parent = signals.trace, signals.trace.events.parent
+    around = []
+    row = scope
+    while row >= 0 and row not in known:
+        if trace.name(row).startswith(MODULE):
+            around.append(row)
+        row = int(parent[row])
+    path = known.get(row, -1)
+    for row in reversed(around):
+        path = known[row] = paths.below(path, trace.name(row).removeprefix(MODULE))
+    return path
+
+
+def _nodes(paths: _Paths, leaf: Int64, duration_ns: Int64, rows: Int32) -> CallNodes:
+    """The nodes of all paths, with the work at the leaves."""
+    count = len(paths.parent)
+    own_ns = np.bincount(leaf, weights=duration_ns, minlength=count).astype(np.int64)
+    calls = np.bincount(leaf, minlength=count)
+    example = np.full(count, -1, dtype=np.int64)
+    example[leaf[::-1]] = rows[::-1]
+    parent = np.array(paths.parent, dtype=np.int64)
+    nodes, node = fold_calls(parent, np.array(paths.name, dtype=np.int64), own_ns)
+    number = np.zeros(len(nodes), dtype=np.int64)
+    number[node] = calls
+    shown = np.full(len(nodes), -1, dtype=np.int64)
+    shown[node] = example
+    for place in range(len(nodes) - 1, -1, -1):
+        above = nodes.parent[place]
+        if above >= 0:
+            number[above] += number[place]
+            shown[above] = max(shown[above], shown[place])
+    return CallNodes(
+        parent=nodes.parent,
+        name=nodes.name,
+        count=number,
+        self_ns=nodes.self_ns,
+        total_ns=nodes.total_ns,
+        example=shown,
+    )
+
+
+_WARPS: Final = {
+    "7.0": 64, "7.5": 32, "8.0": 64, "8.6": 48, "8.9": 48, "9.0": 64, "10.0": 64, "12.0": 48,
+}  # fmt: skip
+"""Resident warps on a multiprocessor (NVIDIA, CUDA C++ programming guide, technical
+specifications per compute capability)."""
+_WARP_THREADS: Final = 32
+
+
+class Occupancy(Struct, frozen=True):
+    """Kernels of the used window with a known grid; columns of shape (n,)."""
+
+    rows: Int32
+    blocks: Int64
+    waves: Float64
+    """Number of waves; below 1 if the blocks do not fill the device. NaN if there is more than one
+    block per multiprocessor and it is unknown how many fit."""
+    filled_share: Float64
+    """Share of the multiprocessors' time in which they have blocks to run."""
+
+
+@memoized
+def occupancy(signals: Signals) -> Occupancy | None:
+    """How kernels fill the device; None if its number of multiprocessors is unknown."""
+    facts, trace = signals.device_facts, signals.trace
+    if facts is None or not facts.multiprocessors:
+        return None
+    rows = work_rows(signals)
+    rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
+    table = trace.kernels
+    blocks = trace.by_event(table.row, table.grid_blocks, -1)[rows]
+    rows, blocks = rows[blocks > 0], blocks[blocks > 0]
+    threads = trace.by_event(table.row, table.block_threads, -1)[rows]
+    share = np.full(len(trace.events), np.nan)
+    share[table.row] = table.occupancy_share
+    per_processor = blocks / facts.multiprocessors
+    resident = _resident_blocks(share[rows], threads, per_processor, facts.architecture)
+    waves = np.where(per_processor <= 1, per_processor, per_processor / resident)
+    with np.errstate(invalid="ignore"):
+        filled = np.where(per_processor <= 1, per_processor, waves / np.ceil(waves))
+        # A single wave of more than one block per multiprocessor uses all of them.
+        filled = np.where((per_processor > 1) & (waves <= 1), 1.0, filled)
+    return Occupancy(rows, blocks, waves, filled)
+
+
+def _resident_blocks(
+    share: Float64, threads: Int32, per_processor: Float64, architecture: str
+) -> Float64:
+    """Blocks that run on a multiprocessor at once; NaN if unknown.
+
+    The recorded occupancy (in whole percent) is the share of resident warps, for at most as many
+    blocks as there are per multiprocessor. Only if there are more does it tell how many fit.
+    """
+    max_blocks = _WARPS.get(architecture, np.nan) / np.maximum(-(-threads // _WARP_THREADS), 1)
+    recorded = share * max_blocks
+    is_limited = per_processor - recorded > 0.05 * per_processor + 0.005 * max_blocks
+    # If all blocks fit, they run in one wave.
+    resident = np.where(is_limited, np.maximum(np.rint(recorded), 1.0), np.ceil(per_processor))
+    return np.where((threads > 0) & ~np.isnan(recorded), resident, np.nan)

@@ -1,22 +1,43 @@
-"""Memory in detail: its course over time, and the allocations alive at any time.
+"""Memory of the device: its course, categories, programs and the allocator.
+
+Memory in detail: its course over time, and the allocations alive at any time.
 
 An allocation lives until the next change at its address. Memory whose allocation was not recorded
 was allocated before the recording: parameters, optimizer state and so on.
+
+What memory holds in training: gradients, activations, optimizer state and so on.
+
+PyTorch's allocator records who allocates and when, not what for. The life of an allocation tells:
+gradients are allocated in the backward pass and alive when the optimizer starts, activations are
+allocated in the forward pass and alive when the backward pass starts.
+
+Whether PyTorch's caching allocator keeps freed memory, by what the profile proves.
+
+PyTorch asks the driver for large pieces of memory, cuts tensors from them, and keeps the pieces
+when tensors are freed. It tells the profiler of each tensor. If the cache is off
+(`PYTORCH_NO_CUDA_MEMORY_CACHING`), or the program installs an allocator of its own, each tensor is
+a call to the driver, and the profiler hears of none.
+
+Source: c10/cuda/CUDACachingAllocator.cpp, `forceUncachedAllocator`, `uncached_delete` and
+`reportMemoryUsageToProfiler`.
 """
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.memory import sample_maxima
+from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.nesting import outermost
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -276,3 +297,328 @@ def leaked_memory(signals: Signals, use: MemoryUse) -> Allocations:
         allocations.at_ns < steps.host_start_ns[-1]
     )
     return allocations.select(inside & (allocations.freed_ns > steps.host_end_ns[-1]))
+
+
+ROOM_SHARE: Final = 0.9
+"""Of the capacity. Fragmentation and workspaces commonly take the last 10 %."""
+
+
+class MemoryCategory(Enum):
+    """What memory is for."""
+
+    PARAMETERS = "parameters"
+    """Those that are trained: as large as their gradients, which have the same shapes and types."""
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer-state"
+    """Allocated by the optimizer while it was recorded. Earlier state is `EARLIER`."""
+    ACTIVATIONS = "activations"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    """Freed in the part of the step that allocated it."""
+    EARLIER = "earlier"
+    """Other memory from before the recording: optimizer state, frozen parameters, buffers, and
+    parameters and gradients where gradients are kept from step to step."""
+    UNKNOWN = "unknown"
+
+
+_CATEGORIES: Final = tuple(MemoryCategory)
+
+
+class MemoryCategories(Struct, frozen=True):
+    """What the memory of the peak holds, and how it grows with the batch."""
+
+    at_peak: dict[MemoryCategory, int]
+    """Bytes, without categories of 0; they add up to what is allocated at the peak, without what is
+    unknown from before the recording."""
+    with_batch_bytes: int
+    """The part that grows with the batch: activations, input and temporary memory."""
+    fixed_bytes: int | None
+    """The rest; None if memory from before the recording is unknown."""
+
+
+class BatchRoom(Struct, frozen=True):
+    """How many times as large a batch fits into the device's memory."""
+
+    low: float
+    high: float
+
+
+@memoized
+def memory_categories(signals: Signals) -> MemoryCategories | None:
+    """Categories at the peak; None unless PyTorch's training steps and addresses were recorded.
+
+    Gradients that are kept from step to step are from before the recording, and nothing tells them
+    from parameters and optimizer state.
+    """
+    use = memory_use(signals)
+    if use is None or use.allocations is None or signals.trace.source.framework != "pytorch":
+        return None
+    starts = _starts(signals)
+    if starts is None:
+        return None
+    category = _category_of_each(signals, use.allocations, *starts)
+    gradients = _gradient_bytes(use.allocations, category, starts[1])
+    peak_ns = int(use.at_ns[use.peak])
+    alive = (use.allocations.at_ns <= peak_ns) & (use.allocations.freed_ns > peak_ns)
+    total = np.bincount(
+        category[alive], weights=use.allocations.bytes[alive], minlength=len(_CATEGORIES)
+    ).astype(np.int64)
+    held = dict(zip(_CATEGORIES, total.tolist(), strict=True))
+    growing = (MemoryCategory.ACTIVATIONS, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
+    with_batch = sum(held[name] for name in growing)
+    earlier = use.preexisting_bytes(use.peak)
+    if earlier is not None:
+        parameters = gradients if gradients <= earlier else 0
+        held[MemoryCategory.PARAMETERS] = parameters
+        held[MemoryCategory.EARLIER] = earlier - parameters
+    fixed = None if earlier is None else int(use.allocated_bytes[use.peak]) - with_batch
+    return MemoryCategories({name: size for name, size in held.items() if size}, with_batch, fixed)
+
+
+@memoized
+def batch_room(signals: Signals) -> BatchRoom | None:
+    """How much larger a batch may be; None if activations, the rest or the capacity are unknown.
+
+    High is what fits if only activations, input and temporary memory grow. Low also lets grow what
+    the allocator has reserved beyond the peak: fragments, and workspaces that it keeps.
+    """
+    categories, memory = memory_categories(signals), signals.memory
+    if categories is None or categories.fixed_bytes is None or memory is None:
+        return None
+    if not memory.capacity_bytes or not memory.peak_allocated_bytes:
+        return None
+    room = ROOM_SHARE * memory.capacity_bytes - categories.fixed_bytes
+    growing = categories.with_batch_bytes
+    if MemoryCategory.ACTIVATIONS not in categories.at_peak or growing <= 0:
+        return None
+    kept = max((memory.peak_reserved_bytes or 0) - memory.peak_allocated_bytes, 0)
+    return BatchRoom(room / (growing + kept), room / growing)
+
+
+@memoized
+def forward_device_ns(signals: Signals) -> int:
+    """Device work that the forward passes of the used window launch, without copies."""
+    trace, rows = signals.trace, work_rows(signals)
+    rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
+    phase = phases_of(trace, operators_of(signals, rows))
+    return int(trace.events.duration_ns[rows[phase == "forward"]].sum())
+
+
+@memoized
+def peak_by_step(signals: Signals) -> Int64 | None:
+    """The most memory that is allocated in each used step; None if no change was recorded."""
+    use, steps = memory_use(signals), signals.steps
+    if use is None or not len(steps):
+        return None
+    first = np.searchsorted(use.at_ns, steps.host_start_ns)
+    last = np.searchsorted(use.at_ns, steps.host_end_ns)
+    return np.array(
+        [
+            # A step without a change keeps what was allocated before it.
+            int(use.allocated_bytes[max(begin - 1, 0) : max(end, begin, 1)].max())
+            for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def _starts(signals: Signals) -> tuple[Int64, Int64] | None:
+    """When backward passes and optimizer steps begin; None if either is missing."""
+    events = signals.trace.events
+    optimizer = _named(signals, ("Optimizer.step#",))
+    backward = _named(signals, ("autograd::engine::evaluate_function: ",))
+    if not len(optimizer) or not len(backward):
+        return None
+    optimizer_ns, node_ns = events.start_ns[optimizer], events.start_ns[backward]
+    # The first node after each optimizer step begins a backward pass.
+    passes = np.searchsorted(optimizer_ns, node_ns)
+    _, first = np.unique(passes, return_index=True)
+    return node_ns[first], optimizer_ns
+
+
+def _named(signals: Signals, prefixes: tuple[str, ...]) -> NDArray[np.int64]:
+    trace = signals.trace
+    names = [index for index, text in enumerate(trace.strings) if text.startswith(prefixes)]
+    is_host = trace.events.kind != EventKind.DEVICE_ANNOTATION
+    return np.flatnonzero(np.isin(trace.events.name, names) & is_host)
+
+
+def _category_of_each(
+    signals: Signals, allocations: Allocations, backward_ns: Int64, optimizer_ns: Int64
+) -> NDArray[np.int64]:
+    """Index into `MemoryCategory` of each allocation; shape (n,)."""
+    phase = phases_of(signals.trace, allocations.row)
+
+    def is_alive_at_next(starts_ns: Int64) -> NDArray[np.bool_]:
+        following = np.searchsorted(starts_ns, allocations.at_ns, "right")
+        begins = np.append(starts_ns, np.iinfo(np.int64).max)[following]
+        return allocations.freed_ns > begins
+
+    def is_freed(before_ns: Int64) -> NDArray[np.bool_]:
+        """Freed before the next of some moments, or at all."""
+        return ~is_alive_at_next(before_ns) & (allocations.freed_ns < np.iinfo(np.int64).max)
+
+    code = {name: index for index, name in enumerate(_CATEGORIES)}
+    found = np.full(len(allocations), code[MemoryCategory.UNKNOWN], dtype=np.int64)
+    for name, later, starts_ns in (
+        ("forward", MemoryCategory.ACTIVATIONS, backward_ns),
+        ("backward", MemoryCategory.GRADIENTS, optimizer_ns),
+        ("optimizer", MemoryCategory.OPTIMIZER_STATE, backward_ns),
+    ):
+        is_in = phase == name
+        found[is_in & is_freed(starts_ns)] = code[MemoryCategory.TEMPORARY]
+        found[is_in & is_alive_at_next(starts_ns)] = code[later]
+    # State that the last recorded optimizer step allocates outlives the recording.
+    is_kept = (phase == "optimizer") & (allocations.freed_ns == np.iinfo(np.int64).max)
+    found[is_kept] = code[MemoryCategory.OPTIMIZER_STATE]
+    found[phase == "input"] = code[MemoryCategory.INPUT]
+    return found
+
+
+def _gradient_bytes(
+    allocations: Allocations, category: NDArray[np.int64], optimizer_ns: Int64
+) -> int:
+    """Gradients alive when an optimizer step starts: the median over the recorded steps."""
+    is_gradient = category == _CATEGORIES.index(MemoryCategory.GRADIENTS)
+    at, freed = allocations.at_ns[is_gradient], allocations.freed_ns[is_gradient]
+    size = allocations.bytes[is_gradient]
+    alive = [int(size[(at <= start) & (freed > start)].sum()) for start in optimizer_ns.tolist()]
+    return int(np.median(alive))
+
+
+_OPTIMIZER_STATE = re.compile(
+    r"(?:^|\W)(?:opt_state|opt_states|optimizer_state|optimizer|mu|nu|momentum|velocity)(?:\W|$)"
+)
+"""Names in Flax's TrainState, T5X, MaxText and the states of optax."""
+_PARAMETERS = re.compile(r"(?:^|\W)(?:params?|parameters)(?:\W|$)")
+_OTHER = "other arguments"
+
+
+class MemoryPart(Struct, frozen=True):
+    """Memory of one kind."""
+
+    label: str
+    bytes: int
+
+
+class ProgramMemoryUse(Struct, frozen=True):
+    """The memory of a program."""
+
+    module: str
+    parts: tuple[MemoryPart, ...]
+    """They add up to all of it. None is empty."""
+    total_bytes: int
+
+
+@memoized
+def program_memory(signals: Signals) -> ProgramMemoryUse | None:
+    """The memory of the program that takes most; None if the profile shows none."""
+    largest = max(signals.trace.program_memory, key=lambda memory: memory.total_bytes, default=None)
+    if largest is None:
+        return None
+    parts: dict[str, int] = {}
+    for name, size in largest.arguments:
+        label = _label(name)
+        parts[label] = parts.get(label, 0) + size
+    if parts.keys() == {_OTHER}:
+        parts = {"arguments": parts[_OTHER]}
+    parts |= {
+        "results": largest.result_bytes,
+        "temporaries": largest.temporary_bytes,
+        "constants": largest.constant_bytes,
+    }
+    found = tuple(MemoryPart(label, size) for label, size in parts.items() if size)
+    return ProgramMemoryUse(largest.module, found, largest.total_bytes)
+
+
+def _label(argument: str) -> str:
+    """What an argument is, by its name. States of optimizers have the names of parameters, too."""
+    if _OPTIMIZER_STATE.search(argument):
+        return "optimizer state"
+    return "parameters" if _PARAMETERS.search(argument) else _OTHER
+
+
+_DRIVER_CALL = re.compile(r"(?:cuda|hip)Malloc$|cuMemAlloc(?:_v2)?$")
+_EMPTIES = re.compile(r"empty_cache|emptyCache")
+_ALLOCATING = ("aten::empty", "aten::empty_strided")
+"""They allocate one tensor each, on the device or on the host."""
+_NEARLY_ALL = 0.9
+"""Some of the operators may allocate on the host."""
+_FEWEST_OPERATORS = 20
+
+
+class Caching(Enum):
+    """What becomes of freed device memory."""
+
+    OFF = "off"
+    """It goes back to the driver, tensor by tensor."""
+    EMPTIED = "emptied"
+    """It is kept, and then given back all at once."""
+    UNKNOWN = "unknown"
+
+
+class AllocatorUse(Struct, frozen=True):
+    """How the program allocates device memory."""
+
+    caching: Caching
+    evidence: str = ""
+    """Proof that caching is off, as the end of a sentence."""
+
+
+@memoized
+def allocator_use(signals: Signals) -> AllocatorUse:
+    """What the profile proves about PyTorch's caching allocator."""
+    if signals.trace.source.framework != "pytorch":
+        return AllocatorUse(Caching.UNKNOWN)
+    if _is_emptied(signals):
+        return AllocatorUse(Caching.EMPTIED)
+    calls = _driver_calls(signals)
+    if not len(calls):
+        return AllocatorUse(Caching.UNKNOWN)
+    memory = signals.trace.memory
+    if len(memory.at_ns) and not (memory.device >= 0).any():
+        changes = f"{len(memory.at_ns):,} changes of memory on the host and none on the device"
+        return AllocatorUse(Caching.OFF, f"it reported {changes}")
+    operators = _allocating_operators(signals)
+    direct = int(is_in(operators, signals.trace.events.parent[calls]).sum())
+    if len(operators) >= _FEWEST_OPERATORS and direct >= _NEARLY_ALL * len(operators):
+        share = "all" if direct == len(operators) else f"{direct:,} of"
+        return AllocatorUse(
+            Caching.OFF, f"{share} {len(operators):,} calls of aten::empty ask the driver"
+        )
+    return AllocatorUse(Caching.UNKNOWN)
+
+
+def _is_emptied(signals: Signals) -> bool:
+    """Whether the steps empty the cache: by name, or because less memory is reserved after it."""
+    trace, window = signals.trace, signals.attribution
+    named = [index for index, text in enumerate(trace.strings) if _EMPTIES.search(text)]
+    calls = trace.rows(EventKind.PYTHON, EventKind.OPERATOR, EventKind.ANNOTATION)
+    if is_in(trace.events.name[_in_window(signals, calls)], named).any():
+        return True
+    memory = trace.memory
+    inside = (memory.at_ns >= window.window_start_ns) & (memory.at_ns < window.window_end_ns)
+    inside &= (memory.device == signals.device.index) & (memory.reserved_bytes >= 0)
+    return bool((np.diff(memory.reserved_bytes[inside]) < 0).any())
+
+
+def _driver_calls(signals: Signals) -> Int32:
+    """The calls in the steps that get device memory from the driver."""
+    trace = signals.trace
+    rows = _in_window(signals, trace.rows(EventKind.ALLOCATE))
+    names = trace.events.name[rows]
+    wanted = [name for name in distinct(names).tolist() if _DRIVER_CALL.match(trace.strings[name])]
+    return rows[is_in(names, wanted)]
+
+
+def _allocating_operators(signals: Signals) -> Int32:
+    trace = signals.trace
+    rows = _in_window(signals, trace.rows(EventKind.OPERATOR))
+    names = [trace.strings.index(name) for name in _ALLOCATING if name in trace.strings]
+    return rows[is_in(trace.events.name[rows], names)]
+
+
+def _in_window(signals: Signals, rows: Int32) -> Int32:
+    start_ns, window = signals.trace.events.start_ns[rows], signals.attribution
+    inside: Int32 = rows[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
+    return inside

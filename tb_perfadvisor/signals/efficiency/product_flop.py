@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.core.operators import work_operators
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.core.precision import effective_precision
-from tb_perfadvisor.signals.core.work_operators import work_operators
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.device.recomputation import recomputation, recomputes
 from tb_perfadvisor.signals.memo import memoized

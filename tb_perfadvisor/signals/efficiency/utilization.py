@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.signals.core.devices_in_use import used_devices
+from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.recomputation import recomputes
 from tb_perfadvisor.signals.efficiency.product_flop import (
@@ -32,7 +32,7 @@ from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.step_variation import micro_batches
-from tb_perfadvisor.signals.work.batch_size import batch_size
+from tb_perfadvisor.signals.work.hlo_work import batch_size
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
 from tb_perfadvisor.signals.workload.workload import SERVERS, UNKNOWN, Part, workload

@@ -1,16 +1,26 @@
-"""The calls of each host thread in the used window, folded into a tree."""
+"""The host's calls as a tree: own time, lines, operators."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.call_nodes import CallNodes, fold_calls
+from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.operators import CallNodes, fold_calls, operator_self_ns
+from tb_perfadvisor.signals.core.origins import user_line
+from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.signals.host.loops import DISPATCH_NS, LONGEST_GAP_NS
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.launch.delays import short_and_long_gaps, stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, TrackKind
-from tb_perfadvisor.trace.integer_groups import places_by_value
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.intervals import Intervals, contains, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.nesting import nearest
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _MARKS = (EventKind.STEP,)
 """Their names count up, so that below them each step would have a node of its own."""
@@ -72,3 +82,197 @@ def call_trees(signals: Signals) -> tuple[ThreadCalls, ...]:
         return thread.track != signals.step_track, -int(thread.nodes.self_ns.sum())
 
     return tuple(sorted(found, key=order))
+
+
+_NAMES_WORK = (
+    EventKind.OPERATOR,
+    EventKind.ANNOTATION,
+    EventKind.PYTHON,
+    EventKind.HOST_COLLECTIVE,
+)
+
+
+class SelfTime(Struct, frozen=True):
+    """Innermost events of a thread during some intervals, by name, the costliest first."""
+
+    names: tuple[str, ...]
+    count: tuple[int, ...]
+    self_ns: tuple[int, ...]
+    """Time of the intervals that they cover without the events inside them."""
+    rows: Int32
+    row_self_ns: Int64
+
+
+def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
+    """Self time of a thread's events during some intervals, as in a profile of a call stack."""
+    events = trace.events
+    rows = trace.rows(*_NAMES_WORK)
+    rows = rows[events.track[rows] == track]
+    inside = overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
+    rows, inside = rows[inside > 0], inside[inside > 0]
+    self_ns = np.zeros(len(events), dtype=np.int64)
+    self_ns[rows] = inside
+    # Skip runtime calls between an event and the event around it that names work.
+    named = np.zeros(len(events), dtype=bool)
+    named[rows] = True
+    above = events.parent[rows]
+    parent = np.where(above >= 0, nearest(events.parent, named)[above], -1)
+    nested = parent >= 0
+    np.subtract.at(self_ns, parent[nested], inside[nested])
+    row_self_ns = self_ns[rows]
+    names, inverse = unique_inverse(events.name[rows])
+    count = np.bincount(inverse, minlength=len(names))
+    total = np.bincount(inverse, weights=row_self_ns, minlength=len(names)).astype(np.int64)
+    order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
+    return SelfTime(
+        names=tuple(trace.strings[names[i]] for i in order),
+        count=tuple(int(count[i]) for i in order),
+        self_ns=tuple(int(total[i]) for i in order),
+        rows=rows,
+        row_self_ns=row_self_ns,
+    )
+
+
+_PYTHON = int(EventKind.PYTHON)
+
+
+def source_line(signals: Signals, row: int) -> str | None:
+    """The source line of an event: from its operator, its HLO, or the Python frames around it.
+
+    Args:
+        signals: The rank.
+        row: The event; a device event has the line of the call that launched it.
+    """
+    trace = signals.trace
+    launch = int(trace.events.launched_by[row])
+    host_row = launch if launch >= 0 else row
+    slot = _slot(trace.operators.row, signals.launching_operator[host_row])
+    if slot >= 0:
+        frame = trace.text(int(trace.operators.frame[slot]))
+        if frame:
+            return frame
+    slot = _slot(trace.hlo_events.row, row)
+    if slot >= 0:
+        line = trace.text(int(trace.hlo.source_line[trace.hlo_events.op[slot]]))
+        return line or None
+    return _user_frame(trace, host_row)
+
+
+def place_of(signals: Signals, row: int) -> str:
+    """The line, module or annotation of an operator, if any is known: `train.py:12 step`.
+
+    Args:
+        signals: The rank.
+        row: The operator; a backward operator has the place of its forward operator.
+    """
+    forward = int(signals.origins.forward[row])
+    row = forward if forward >= 0 else row
+    return source_line(signals, row) or signals.origins.module_of(row) or _annotation(signals, row)
+
+
+def _annotation(signals: Signals, row: int) -> str:
+    """The innermost annotation around an event; empty if there is none."""
+    events = signals.trace.events
+    while row >= 0 and events.kind[row] != EventKind.ANNOTATION:
+        row = int(events.parent[row])
+    return signals.trace.name(row) if row >= 0 else ""
+
+
+def _slot(rows: Int32, row: int | np.integer) -> int:
+    """Index of a row among sorted rows; -1 if it is not there."""
+    # With the dtype of `rows`; otherwise numpy converts all of them for each look-up.
+    slot = int(np.searchsorted(rows, rows.dtype.type(row)))
+    return slot if slot < len(rows) and rows[slot] == row else -1
+
+
+def _user_frame(trace: Trace, row: int) -> str | None:
+    """The innermost Python frame of user code around an event.
+
+    Only the last two parts of its path are kept, so that no directory of the recording machine
+    leaks.
+    """
+    parent, kind = trace.events.parent, trace.events.kind
+    at = int(parent[row])
+    while at >= 0:
+        if kind[at] == _PYTHON:
+            line = user_line(trace.name(at))
+            if line is not None:
+                return line
+        at = int(parent[at])
+    return None
+
+
+_NOT_THE_STEP = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.COMPILE)
+_XLA_NUMBER = re.compile(r"\.\d+$")
+
+
+class HostOperators(Struct, frozen=True):
+    """Executions of operators in the used steps; columns of shape (n,)."""
+
+    rows: Int32
+    self_ns: Int64
+    """Without the operators inside."""
+    name: Int32
+    """Index into `names`."""
+    names: tuple[str, ...]
+    """Kinds of operators: `aten::mm`, `Conv2D`, `dot`."""
+
+
+@memoized
+def host_operators(signals: Signals) -> HostOperators:
+    """The operators of the step, without those of the input pipeline; none with a device."""
+    trace, window = signals.trace, signals.attribution
+    events, rows = trace.events, trace.rows(EventKind.OPERATOR)
+    if not signals.device.is_host_only:
+        rows = rows[:0]
+    is_used = signals.steps.owner[rows] >= 0
+    if trace.source.framework == "pytorch":
+        is_used &= events.track[rows] == signals.step_track
+    rows = rows[is_used]
+    rows = rows[~has_ancestor(events.parent, rows, is_in(events.kind, _NOT_THE_STEP))]
+    working = window.intervals[Cause.HOST_COMPUTE]
+    rows = rows[overlap_ns(working, events.start_ns[rows], events.end_ns[rows]) > 0]
+    kinds: dict[str, int] = {}
+    by_name = {
+        name: kinds.setdefault(operator_kind(trace.strings[name]), len(kinds))
+        for name in np.unique(events.name[rows]).tolist()
+    }
+    name_of = np.zeros(len(trace.strings), dtype=np.int32)
+    name_of[list(by_name)] = list(by_name.values())
+    return HostOperators(
+        rows=rows,
+        self_ns=operator_self_ns(trace, rows, signals.launching_operator),
+        name=name_of[events.name[rows]],
+        names=tuple(kinds),
+    )
+
+
+def operator_kind(name: str) -> str:
+    """`Conv2D` of TensorFlow's `model/conv/Conv2D:Conv2D`, `dot` of XLA's `dot.3`."""
+    if "::" in name:
+        return name
+    return _XLA_NUMBER.sub("", name.rpartition(":")[2] or name)
+
+
+class Dispatch(Struct, frozen=True):
+    """The forward and backward passes of the used steps."""
+
+    spans: Intervals
+    """When their operators run, with the short gaps between them."""
+    calling_ns: int
+    """The part of that time in which operators are called, and not yet compute."""
+
+
+@memoized
+def dispatch(signals: Signals) -> Dispatch:
+    """What calling operators takes, without those of optimizers; nothing on a device."""
+    operators = host_operators(signals)
+    updating = join(optimizer_loop(signals).steps, zeroing_loop(signals).steps)
+    longest_ns = stretched_ns(LONGEST_GAP_NS, signals.trace)
+    gaps, _ = short_and_long_gaps(signals.attribution.idle, longest_ns)
+    gaps = minus(gaps, updating)
+    starts = signals.trace.events.start_ns[operators.rows]
+    own_ns = operators.self_ns[~contains(updating, starts)]
+    most_ns = stretched_ns(DISPATCH_NS, signals.trace)
+    working = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], updating)
+    return Dispatch(join(working, gaps), total_ns(gaps) + int(np.minimum(own_ns, most_ns).sum()))

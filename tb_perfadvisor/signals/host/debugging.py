@@ -1,4 +1,6 @@
-"""Debugging modes of a program, detected by their traces in the profile.
+"""Debugging modes, and garbage collection.
+
+Debugging modes of a program, detected by their traces in the profile.
 
 * *Blocking launches* (`CUDA_LAUNCH_BLOCKING=1`): each launch returns after its kernel. Otherwise
   a launch takes some microseconds however long its kernel is, so among kernels longer than any
@@ -26,7 +28,8 @@ from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32
 
 LONG_KERNEL_NS = 20_000
@@ -128,3 +131,19 @@ def _within(trace: Trace, rows: Int32, owners: Int32) -> Int32:
     """Rows whose parent is one of the owners."""
     children: Int32 = rows[is_in(trace.events.parent[rows], owners)]
     return children
+
+
+# PyTorch's collector events (record_python_gc_info), and gc.collect() as PyTorch's and XLA's
+# Python tracers name it.
+_COLLECTING = frozenset({"Python GC", "<built-in function collect>", "$gc collect"})
+
+
+@memoized
+def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
+    """Rows of the collections on all threads, and when they ran. All threads wait for them."""
+    trace = signals.trace
+    events, rows = trace.events, trace.rows(EventKind.PYTHON)
+    names = events.name[rows]
+    collecting = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
+    rows = rows[is_in(names, collecting)]
+    return rows, union(events.start_ns[rows], events.end_ns[rows])

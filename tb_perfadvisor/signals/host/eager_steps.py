@@ -14,9 +14,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.host.operator_loops import LoopKind, operator_loops
+from tb_perfadvisor.signals.host.loops import LoopKind, operator_loops
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
-from tb_perfadvisor.signals.launch.gaps import stretched_ns
+from tb_perfadvisor.signals.launch.delays import stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
-from tb_perfadvisor.signals.input.tfdata_functions import python_calls, python_functions
+from tb_perfadvisor.signals.input.tfdata import python_calls, python_functions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.signals.tpu.transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value

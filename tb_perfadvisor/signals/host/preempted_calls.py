@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
-from tb_perfadvisor.signals.launch.queue import launches_pending
+from tb_perfadvisor.signals.host.debugging import garbage_collections
+from tb_perfadvisor.signals.launch.delays import launches_pending
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -14,10 +14,15 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.input.innermost import innermost_time
+from tb_perfadvisor.signals.input.host_loading import innermost_time
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
-from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions
+from tb_perfadvisor.signals.input.tfdata import (
+    ASYNCHRONOUS,
+    READERS,
+    file_reads,
+    python_functions,
+    tfdata,
+)
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
-from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import file_reads
+from tb_perfadvisor.signals.input.tfdata import file_reads, tfdata
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse

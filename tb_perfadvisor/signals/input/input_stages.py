@@ -20,9 +20,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.input.innermost import innermost_time
-from tb_perfadvisor.signals.input.tfdata import READERS, tfdata
-from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions, stall_parts
+from tb_perfadvisor.signals.input.host_loading import innermost_time
+from tb_perfadvisor.signals.input.tfdata import (
+    READERS,
+    file_reads,
+    python_functions,
+    stall_parts,
+    tfdata,
+)
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -1,4 +1,6 @@
-"""tf.data pipelines: their iterators, what each costs, and which one the step waits for.
+"""Pipelines of tf.data: iterators, elements, functions.
+
+tf.data pipelines: their iterators, what each costs, and which one the step waits for.
 
 An event's name is the chain from the end of the pipeline to the called iterator:
 `Iterator::Root::Prefetch::MapAndBatch::Range`. Iterators with the same name under the same root
@@ -11,24 +13,239 @@ the node itself. So each nanosecond of the stall belongs to exactly one iterator
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from functools import cache
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.input.tfdata_nodes import (
-    Nodes,
-    enclosing,
-    iterator_calls,
-    kind_of,
-    nodes_of,
-)
-from tb_perfadvisor.signals.input.tfdata_runs import function_runs
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, total_ns, union
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, total_ns, union
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+PREFIX = "Iterator::"
+_VERSION = re.compile(r"V\d+$")
+_INDEX = re.compile(r"\[[^\]]*\]")
+
+
+class Nodes(Struct, frozen=True):
+    """The iterators of all pipelines, parents before their children; columns are (nodes,)."""
+
+    path: tuple[str, ...]
+    parent: Int32
+    repeats: Int64
+    of_row: Int32
+    """Node of each call; shape (calls,)."""
+
+
+def kind_of(path: str) -> str:
+    """The kind of the last iterator of a chain: `ParallelMap` for `Root::ParallelMapV2`."""
+    return _VERSION.sub("", path.rsplit("::", 1)[-1])
+
+
+def parents_of_paths(paths: Sequence[tuple[int, str]]) -> list[int]:
+    """The place of the nearest chain of the same pipeline that each one continues; -1 for none.
+
+    Args:
+        paths: Distinct pairs of a pipeline's number and a chain, such as `Root::Map`.
+    """
+    parts = [(number, *path.split("::")) for number, path in paths]
+    parents = [-1] * len(paths)
+    above: list[int] = []
+    # Sorted, each chain comes directly before those that continue it.
+    for place in sorted(range(len(paths)), key=parts.__getitem__):
+        while above and parts[place][: len(parts[above[-1]])] != parts[above[-1]]:
+            above.pop()
+        parents[place] = above[-1] if above else -1
+        above.append(place)
+    return parents
+
+
+def iterator_calls(trace: Trace) -> tuple[Int32, Int32]:
+    """Rows of iterator calls, and their entries in the iterator table; -1 for none."""
+    names = trace.events.name
+    work = trace.rows(EventKind.INPUT_WORK)
+    known = distinct(names[work])
+    is_call = np.zeros(len(trace.strings) + 1, dtype=bool)
+    is_call[[name for name in known.tolist() if trace.strings[name].startswith(PREFIX)]] = True
+    rows = work[is_call[names[work]]]
+    entry = trace.by_event(
+        trace.iterators.row, np.arange(len(trace.iterators.row), dtype=np.int32), -1
+    )[rows]
+    return rows, entry
+
+
+def nodes_of(trace: Trace, rows: Int32, entry: Int32) -> Nodes:
+    """Group calls by chain and pipeline."""
+    names, inverse = unique_inverse(trace.events.name[rows])
+    full = [trace.strings[name][len(PREFIX) :] for name in names.tolist()]
+    root, iterator = _roots(trace, entry)
+    known: dict[tuple[int, str], int] = {}
+    keys, key_of_row = unique_inverse(root * len(names) + inverse)
+    pairs = [(key // len(names), _INDEX.sub("", full[key % len(names)])) for key in keys.tolist()]
+    for pair in sorted(set(pairs), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
+        known[pair] = len(known)
+    of_row = np.array([known[pair] for pair in pairs], dtype=np.int32)[key_of_row]
+    parents = parents_of_paths(list(known))
+    repeats = np.zeros(len(known), dtype=np.int64)
+    count = int(iterator.max(initial=0)) + 1
+    np.add.at(repeats, distinct(of_row * np.int64(count) + iterator) // count, 1)
+    return Nodes(
+        path=tuple(path for _, path in known),
+        parent=np.array(parents, dtype=np.int32),
+        repeats=repeats,
+        of_row=of_row,
+    )
+
+
+def _roots(trace: Trace, entry: Int32) -> tuple[Int64, Int64]:
+    """Numbers of the pipeline and the iterator of each call, counted from 0."""
+    table = trace.iterators
+    is_known = entry >= 0
+    iterator = np.where(is_known, table.iterator[entry], 0) if len(table.row) else 0 * entry
+    numbers, first, inverse = np.unique(iterator, return_index=True, return_inverse=True)
+    parent: dict[int, int] = {}
+    label: dict[int, int] = {}
+    for number, at in zip(numbers.tolist(), entry[first].tolist(), strict=True):
+        if number:
+            parent[number] = int(table.parent[at])
+            label[number] = int(table.dataset[at])
+    roots = []
+    root_of: dict[int, int] = {}
+    for number in numbers.tolist():
+        passed, seen = [], set()
+        while number not in root_of and parent.get(number) in parent and number not in seen:
+            seen.add(number)
+            passed.append(number)
+            number = parent[number]
+        number = root_of.get(number, number)
+        root_of.update(dict.fromkeys(passed, number))
+        # A later epoch makes new iterators from the same dataset.
+        roots.append(label.get(number, -1) + 1 if not parent.get(number) else 0)
+    return np.array(roots, dtype=np.int64)[inverse], np.asarray(inverse, dtype=np.int64)
+
+
+def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
+    """The innermost call around each row, on its thread; -1 for none.
+
+    Args:
+        trace: The trace.
+        rows: Events; shape (n,).
+        is_call: Whether each event is a call; shape (events,).
+    """
+    above = trace.events.parent[rows]
+    around = nearest(trace.events.parent, is_call)
+    return np.where(above >= 0, around[above], np.int32(-1))
+
+
+class FunctionRuns(Struct, frozen=True):
+    """Runs of user functions in a time range; columns are (nodes,)."""
+
+    count: Int64
+    total_ns: Int64
+    work: tuple[Intervals, ...]
+    start_ns: Int64
+    """When threads began to execute runs; sorted, shape (executions,)."""
+    end_ns: Int64
+    """When they finished; sorted separately, shape (executions,)."""
+
+
+def function_runs(
+    trace: Trace, nodes: Nodes, node_of_event: Int32, start_ns: int, end_ns: int
+) -> FunctionRuns:
+    """Runs and execution time of each node's user function, on all threads."""
+    events, table = trace.events, trace.iterators
+    size = len(nodes.path)
+    row, run = table.row[table.run != 0], table.run[table.run != 0]
+    names = events.name[row]
+    starts = [
+        name
+        for name in distinct(names).tolist()
+        if trace.strings[name].startswith("InstantiatedCapturedFunction::")
+    ]
+    executes = [
+        name for name in distinct(names).tolist() if trace.strings[name].endswith("::Process")
+    ]
+    is_start = is_in(names, starts)
+    owner = _owners(trace, row[is_start], nodes, node_of_event)
+    numbers, first = np.unique(run[is_start], return_index=True)
+    is_executed = is_in(names, executes) & is_in(run, numbers)
+    is_executed &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
+    executed, executed_run = row[is_executed], run[is_executed]
+    end = _ends(trace, executed, executed_run, row, run, names)
+    node = (
+        owner[first][np.searchsorted(numbers, executed_run)] if numbers.size else executed * 0 - 1
+    )
+    begun = row[is_start]
+    inside = (events.start_ns[begun] >= start_ns) & (events.start_ns[begun] < end_ns) & (owner >= 0)
+    has_owner = node >= 0
+    duration_ns = np.minimum(end, end_ns) - np.maximum(events.start_ns[executed], start_ns)
+    return FunctionRuns(
+        count=np.bincount(owner[inside], minlength=size).astype(np.int64),
+        total_ns=np.rint(
+            np.bincount(node[has_owner], weights=duration_ns[has_owner], minlength=size)
+        ).astype(np.int64),
+        work=tuple(
+            union(events.start_ns[executed[node == number]], end[node == number])
+            for number in range(size)
+        ),
+        start_ns=np.sort(events.start_ns[executed[has_owner]]),
+        end_ns=np.sort(end[has_owner]),
+    )
+
+
+def _ends(
+    trace: Trace, executed: Int32, executed_run: Int64, row: Int32, run: Int64, names: Int32
+) -> Int64:
+    """When executions end: at the callback of their run, after which an executor may go on."""
+    events = trace.events
+    done = np.flatnonzero(
+        is_in(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
+    )
+    end = events.end_ns[executed]
+    if not done.size:
+        return end
+    numbers, first = np.unique(run[done], return_index=True)
+    slot = np.minimum(np.searchsorted(numbers, executed_run), numbers.size - 1)
+    callback_ns = events.start_ns[row[done[first]]][slot]
+    is_cut = (numbers[slot] == executed_run) & (callback_ns > events.start_ns[executed])
+    cut_end: Int64 = np.where(is_cut, np.minimum(end, callback_ns), end)
+    return cut_end
+
+
+def _owners(trace: Trace, rows: Int32, nodes: Nodes, node_of_event: Int32) -> Int32:
+    """The node that starts each run: that of the call around it, else that of the thread.
+
+    The thread of an asynchronous iterator calls the iterators that feed it, so their parent owns
+    the thread.
+    """
+    call = enclosing(trace, rows, node_of_event >= 0)
+    owner = np.where(call >= 0, node_of_event[np.maximum(call, 0)], -1).astype(np.int32)
+    free = np.flatnonzero(owner < 0)
+    if not free.size:
+        return owner
+    calls = np.flatnonzero(node_of_event >= 0).astype(np.int32)
+    outermost = calls[enclosing(trace, calls, node_of_event >= 0) < 0]
+    track = trace.events.track
+    fed_by_track = {
+        number: nodes.parent[node_of_event[outermost[places]]]
+        for number, places in places_by_value(track[outermost])
+    }
+    for number, places in places_by_value(track[rows[free]]):
+        fed = fed_by_track.get(number, owner[:0])
+        fed = fed[fed >= 0]
+        if fed.size:
+            values, count = np.unique(fed, return_counts=True)
+            owner[free[places]] = values[count.argmax()]
+    return owner
+
 
 ASYNCHRONOUS = frozenset(
     {
@@ -236,3 +453,132 @@ def _stalls(
     for root in np.flatnonzero(nodes.parent < 0).tolist():
         stall = descend(root, stall)
     return tuple(stall_of_node)
+
+
+# Of a size of 64 bits; Python refuses to parse thousands of digits.
+_MOST_DIGITS = 20
+_BYTES = {
+    **{"float": 4, "double": 8, "half": 2, "bfloat16": 2, "bool": 1},
+    **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{"complex64": 8, "complex128": 16},
+}
+
+
+def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | None:
+    """The size of an element in bytes.
+
+    Args:
+        shapes: Shapes of the components of the element: `[?,32,32,3] [?]`.
+        types: Types of the components: `float int64`.
+        batch_size: Replaces an unknown first dimension; -1 if unknown.
+
+    Returns:
+        None if the size of a dimension or a type is unknown; strings have no fixed size.
+    """
+    components = re.findall(r"\[([^\]]*)\]", shapes)
+    names = types.split()
+    if not components or len(components) != len(names) or "unknown" in shapes:
+        return None
+    total = 0
+    for dimensions, name in zip(components, names, strict=True):
+        if name not in _BYTES:
+            return None
+        size = _BYTES[name]
+        for position, text in enumerate(filter(None, dimensions.split(","))):
+            if text.isdecimal() and len(text) <= _MOST_DIGITS:
+                size *= int(text)
+            elif position == 0 and batch_size > 0:
+                size *= batch_size
+            else:
+                return None
+        total += size
+    return total
+
+
+@cache
+def _python_names() -> re.Pattern[str]:
+    # tensorflow/python/ops/script_ops.py: py_function, numpy_function and from_generator.
+    return re.compile(r":(Eager)?PyFunc(Stateless)?$")
+
+
+@memoized
+def python_functions(signals: Signals) -> Int32:
+    """Rows of Python functions that tf.data calls.
+
+    Excludes TensorFlow's own `Generator`s, which distribute batches to devices without Python.
+    """
+    return _in_pipelines(signals.trace, python_calls(signals.trace))
+
+
+def python_calls(trace: Trace) -> Int32:
+    """Rows of Python functions that TensorFlow calls, in pipelines and in steps."""
+    return _rows_matching(trace, _python_names())
+
+
+@memoized
+def file_reads(signals: Signals) -> Int32:
+    """Rows of whole files read by user functions (`tf.io.read_file`)."""
+    return _in_pipelines(signals.trace, _rows_matching(signals.trace, _read_names()))
+
+
+@cache
+def _read_names() -> re.Pattern[str]:
+    return re.compile(r":ReadFile$")
+
+
+@memoized
+def function_operators(signals: Signals) -> Int32:
+    """Rows of all operators that tf.data's user functions run."""
+    trace = signals.trace
+    return _in_pipelines(trace, trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK))
+
+
+def _in_pipelines(trace: Trace, rows: Int32) -> Int32:
+    """The rows on tf.data's own threads or inside a run of one of its functions."""
+    table = trace.iterators
+    is_run = np.zeros(len(trace.events), dtype=bool)
+    is_run[table.row[table.run != 0]] = True
+    in_pipeline = trace.events.kind[rows] == EventKind.INPUT_WORK
+    in_pipeline |= enclosing(trace, rows, is_run) >= 0
+    pipeline_rows: Int32 = rows[in_pipeline]
+    return pipeline_rows
+
+
+def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
+    rows = trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK)
+    names = trace.events.name[rows]
+    wanted = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
+    return rows[is_in(names, wanted)]
+
+
+class StallParts(Struct, frozen=True):
+    """The stall, split by what the pipelines do meanwhile; disjoint."""
+
+    reading_on_demand: Intervals
+    """File reads on the thread that waits."""
+    reading_ahead: Intervals
+    """File reads on background threads, which started too late."""
+    preprocessing: Intervals
+    """User functions, batching, shuffling and all other work of iterators."""
+    unattributed: Intervals
+    """The step waits, but no call of an iterator is visible."""
+
+
+@memoized
+def stall_parts(signals: Signals) -> StallParts:
+    """What the pipelines do while the step waits for input."""
+    pipelines, events = tfdata(signals), signals.trace.events
+    reads = file_reads(signals)
+    reading = union(events.start_ns[reads], events.end_ns[reads])
+    on_demand, ahead, preprocessing = EMPTY, EMPTY, EMPTY
+    for node in range(len(pipelines)):
+        stall = pipelines.stall[node]
+        read = stall if pipelines.kind[node] in READERS else intersect(stall, reading)
+        if pipelines.is_ahead(node) or pipelines.kind[node] in ASYNCHRONOUS:
+            ahead = join(ahead, read)
+        else:
+            on_demand = join(on_demand, read)
+        preprocessing = join(preprocessing, minus(stall, read))
+    attributed = join(on_demand, ahead, preprocessing)
+    unattributed = minus(signals.attribution.intervals[Cause.INPUT], attributed)
+    return StallParts(on_demand, ahead, preprocessing, unattributed)

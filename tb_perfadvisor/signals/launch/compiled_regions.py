@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.operator_shapes import Shape, parse_shapes, shapes_of
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.core.operators import Shape, parse_shapes, shapes_of
+from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind

@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -9,13 +9,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.steps.jitted_calls import (
+from tb_perfadvisor.signals.core.steps.launched_work import (
     LIBRARY,
     function_of,
     program_name,
     top_level_calls,
 )
-from tb_perfadvisor.signals.launch.gaps import LONGEST_LAUNCH_GAP_NS, stretched_ns
+from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS, stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -11,8 +11,8 @@ from enum import Enum
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.steps.first_fetch import fetch_before_work
 from tb_perfadvisor.signals.core.steps.partial_steps import LOADS_CODE
+from tb_perfadvisor.signals.core.steps.windows import fetch_before_work
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

@@ -1,15 +1,27 @@
-"""Walks through the values of XLA programs, and finds the operations that compute them."""
+"""Operations that a change makes faster, and the rates that they can reach.
+
+How long an XLA operation needs at least: for its bytes, its products and its other arithmetic.
+
+The arithmetic on single elements comes from the values that the operation computes. A vector unit
+computes 1,024 elements per cycle, of cheap operations; divisions, roots and exponentials take
+several.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.readers import readers_of
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, passes_of, product_flop
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of, xla_operations
+from tb_perfadvisor.trace.hlo_text import Instruction, parse_instruction
 from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.units import NS_PER_S
 
 PRODUCTS = ("dot", "convolution")
 MOVES = ("bitcast", "copy", "copy-start", "reshape", "transpose", "reduce-precision")
@@ -136,3 +148,128 @@ def in_proportion(
         for o in operations
         for now in (mean_ns(signals, o),)
     ]
+
+
+_LANES = 1024
+_FEW_CHANNELS = 16
+_USUAL_CLOCK_HZ = 0.94e9
+"""Of v4 to v6e; newer chips are faster, so that they need less."""
+_USUAL_SIDE = 128
+"""Of the matrix units before v6e."""
+_FREE = ("bitcast", "broadcast", "constant", "iota", "parameter", "partition-id", "replica-id")
+_CYCLES = {
+    **dict.fromkeys(("exponential", "log", "tanh", "logistic", "divide", "rsqrt", "sqrt"), 6),
+    **dict.fromkeys(("power", "sine", "cosine", "erf", "remainder"), 20),
+    **dict.fromkeys(("reduce", "reduce-window", "transpose"), 3),
+}
+_OTHERS = frozenset(
+    {
+        *("sort", "gather", "scatter", "rng", "rng-bit-generator", "select-and-scatter"),
+        *("dynamic-slice", "dynamic-update-slice", "custom-call", "while", "conditional", "call"),
+    }
+)
+"""How long these need depends on more than their size; other rules look at them."""
+
+
+class OperationNeeds(NamedTuple):
+    """An operation, and how long it needs at least."""
+
+    running: Running
+    operation: XlaOperation
+    rows: tuple[int, ...]
+    """The values that it computes, by row of the program."""
+    needed_ns: float
+
+
+@memoized
+def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
+    """The operations whose need is known, with it; waits, moves and collectives aside.
+
+    Of convolutions of images with a few channels, the need is not known.
+    """
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        rows_of: dict[str, list[int]] = defaultdict(list)
+        for row in range(len(program)):
+            rows_of[program.kernel_of(row)].append(row)
+        for name, rows in rows_of.items():
+            operation = running.operations.get(name)
+            opcodes = {program.name_of(row) for row in rows}
+            is_known = operation is not None and not opcodes & _OTHERS
+            is_known &= not any(_has_few_channels(program, row) for row in rows)
+            if operation is None or not is_known or _is_transfer(operation):
+                continue
+            need = _needed_ns(signals, running, operation, rows)
+            if need is not None:
+                found.append(OperationNeeds(running, operation, tuple(rows), need))
+    return tuple(found)
+
+
+def _has_few_channels(program: Program, row: int) -> bool:
+    """Whether a convolution with a window sums up so few channels that its rate is not known.
+
+    The matrix unit multiplies by the channels of one place at a time, or of several, as XLA packs
+    them.
+    """
+    if program.name_of(row) != "convolution":
+        return False
+    product = parse_instruction(program.texts.get(row, ""))
+    if product is None or product.labels is None or len(product.operands) < 2:
+        return False
+    kernel, labels = product.operands[1], product.labels[1]
+    sizes = dict(zip(labels, kernel.dims, strict=False))
+    channels, features = sizes.get("i", _FEW_CHANNELS), sizes.get("o", 1)
+    return channels < _FEW_CHANNELS and kernel.elements > channels * features
+
+
+def _is_transfer(operation: XlaOperation) -> bool:
+    moves = ("copy", "reshape", "transpose", "all-", "reduce-scatter", "collective")
+    return operation.opcode.startswith(moves) or (operation.opcode.endswith(("-start", "-done")))
+
+
+def _needed_ns(
+    signals: Signals, running: Running, operation: XlaOperation, rows: list[int]
+) -> float | None:
+    """What one execution needs at the rates that are usual; None if unknown."""
+    bytes_ns, work_ns = needed_ns(signals, operation), arithmetic_ns(signals, running.program, rows)
+    return None if work_ns is None or bytes_ns != bytes_ns else max(bytes_ns, work_ns)
+
+
+def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> float | None:
+    """What it takes to compute some values at usual rates, their bytes aside; None if unknown."""
+    costs = costs_of(signals)
+    side = costs.array_side if costs is not None else _USUAL_SIDE
+    flop, cycles = 0.0, 0.0
+    for row in rows:
+        name = program.name_of(row)
+        if name in PRODUCTS:
+            product = parse_instruction(program.texts.get(row, ""))
+            terms = product_flop(product) if product is not None else None
+            if product is None or terms is None:
+                return None
+            flop += terms * passes_of(product) * _loading(product, terms, side)
+        elif name not in _FREE:
+            sizes = (program.shape_of(of).elements for of in program.operands(row))
+            size = max(program.shape_of(row).elements, *sizes, 0)
+            cycles += size * _CYCLES.get(name, 1) / _LANES
+    product_ns = flop_time_ns(signals, flop)
+    return None if product_ns is None else max(product_ns, cycles * _LANES * element_ns(signals))
+
+
+def element_ns(signals: Signals) -> float:
+    """What a cheap operation on one element takes."""
+    costs = costs_of(signals)
+    clock_hz = costs.cycles_per_s if costs is not None else _USUAL_CLOCK_HZ
+    return NS_PER_S / clock_hz / _LANES
+
+
+def _loading(product: Instruction, flop: float, side: int) -> float:
+    """How much longer a product of few rows, or columns, takes than its FLOP.
+
+    The matrix unit holds a square of one factor. To load it takes as long as to multiply as many
+    rows of the other factor as the square has.
+    """
+    terms = flop / 2
+    fewest = min(terms / max(shape.elements, 1) for shape in product.operands[:2])
+    return max(side / max(fewest, 1.0), 1.0)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.achievable_rate import operation_needs
 from tb_perfadvisor.signals.program.graph import (
     PRODUCTS,
     SAME_ELEMENTS,
     FasterOperation,
     Running,
     mean_ns,
+    operation_needs,
     running_programs,
 )
 from tb_perfadvisor.signals.program.useful_work import MAPS

@@ -1,4 +1,6 @@
-"""Products whose results are partly thrown away, and products in the costlier order.
+"""Which of a program's results are used.
+
+Products whose results are partly thrown away, and products in the costlier order.
 
 The graph of values shows what becomes of a product's result. If all that follows only moves or maps
 elements until slices take some of them, the others were computed for nothing. The gradient of such
@@ -8,6 +10,8 @@ to gather before a product can take far longer than what it saves.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -23,7 +27,8 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
 )
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.memory_time import needed_ns
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns, stored_bytes
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
 from tb_perfadvisor.trace.program import Program
 
@@ -322,3 +327,129 @@ def in_other_order(signals: Signals) -> list[FasterOperation]:
             expected = max(best, floor if floor == floor else 0.0)
             found[operation.op] = FasterOperation(operation, expected, best, (expected + now) / 2)
     return list(found.values())
+
+
+def mapped_from(program: Program, row: int) -> list[int]:
+    """What a value is mapped from, element by element."""
+    pending, seen = [row], {row}
+    while pending:
+        for of in program.operands(pending.pop()):
+            if of not in seen:
+                seen.add(of)
+                if program.name_of(of) in (*SAME_ELEMENTS, *MAPS):
+                    pending.append(of)
+    return list(seen)
+
+
+def is_normalized(program: Program, row: int) -> bool:
+    """Whether exponentials of a value are the factor of a product, as in attention.
+
+    Of few rows, XLA makes products of elements that are summed up.
+    """
+    pending, seen, exponential = [row], {row}, False
+    size = program.shape_of(row).elements
+    while pending:
+        place = pending.pop()
+        for user in program.users(place):
+            if program.name_of(user) in PRODUCTS and exponential:
+                return True
+            is_map = program.name_of(user) in (*SAME_ELEMENTS, *MAPS)
+            if exponential and program.shape_of(user).elements > size and _is_summed(program, user):
+                return True
+            if user not in seen and is_map and program.shape_of(user).elements == size:
+                exponential |= program.name_of(user) == "exponential"
+                seen.add(user)
+                pending.append(user)
+    return False
+
+
+def _is_summed(program: Program, row: int) -> bool:
+    """Whether a value is multiplied element by element, and then summed up."""
+    pending, seen, multiplied = [row], {row}, False
+    while pending:
+        place = pending.pop()
+        multiplied |= program.name_of(place) == "multiply"
+        for user in program.users(place):
+            if program.name_of(user) == "reduce" and multiplied:
+                return True
+            if user not in seen and program.name_of(user) in (*SAME_ELEMENTS, "multiply"):
+                seen.add(user)
+                pending.append(user)
+    return False
+
+
+_SMALL = 8
+"""What has an eighth of an array's elements or fewer can be expanded to it again."""
+_MOST_EXPANSIONS = 8
+_NONLINEAR = (
+    *("abs", "cosine", "divide", "erf", "exponential", "exponential-minus-one", "log"),
+    *("log-plus-one", "logistic", "maximum", "minimum", "power", "rsqrt", "sine", "sqrt", "tanh"),
+)
+
+
+@memoized
+def nonlinear_pairs(signals: Signals) -> frozenset[int]:
+    """Operations, by row of the `HloTable`, that apply a function to each pair of elements.
+
+    Then no matrix product does the same: `1 / (x - y)`, unlike `(x - y)^2`.
+    """
+    found = set[int]()
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(_NONLINEAR):
+            for operation in running.of([row]):
+                is_sum = "reduce" in operation.inside
+                pairs = operation.inside_elements
+                if is_sum and 2 * program.shape_of(row).elements >= pairs > 0:
+                    found.add(operation.op)
+    return frozenset(found)
+
+
+@memoized
+def _returned(signals: Signals) -> frozenset[int]:
+    """Operations whose results programs return: these have to be written."""
+    return frozenset(
+        operation.op
+        for running in running_programs(signals)
+        for operation in running.of(running.program.is_result.nonzero()[0].tolist())
+    )
+
+
+def readers_of_expanded(
+    signals: Signals, expanding: Sequence[XlaOperation]
+) -> Iterator[tuple[XlaOperation, int]]:
+    """Operations that read or write expanded arrays, with the bytes of these in each.
+
+    An operation that computes as many elements from an expanded array and small ones writes an
+    expanded array, too.
+
+    Args:
+        signals: The worker's facts.
+        expanding: The operations that expand arrays.
+    """
+    readers: dict[int, XlaOperation] = {}
+    less_bytes: Counter[int] = Counter()
+    returned = _returned(signals)
+    frontier, written = list(expanding), {operation.op for operation in expanding}
+    for _ in range(_MOST_EXPANSIONS):
+        following = []
+        expanded_elements: Counter[int] = Counter()
+        for reader, shape in readers_of(signals, frontier):
+            readers[reader.op] = reader
+            less_bytes[reader.op] += stored_bytes(shape)
+            expanded_elements[reader.op] += shape.elements
+        for op, elements in expanded_elements.items():
+            reader = readers[op]
+            results, operands = reader.instruction.results, reader.instruction.operands
+            other = sum(shape.elements for shape in operands) - elements
+            is_expanded = len(results) == 1 and results[0].elements >= elements
+            is_map = reader.product is None and op not in written and op not in returned
+            if is_map and is_expanded and other * _SMALL <= elements:
+                written.add(op)
+                less_bytes[op] += stored_bytes(*results)
+                following.append(reader)
+        frontier = following
+        if not frontier:
+            break
+    for op, reader in readers.items():
+        yield reader, less_bytes[op]

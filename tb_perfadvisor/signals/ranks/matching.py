@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
+from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream

@@ -36,7 +36,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import free_compute_ns, 
 from tb_perfadvisor.signals.ranks.ranks import Ranks, collectives_of, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
+from tb_perfadvisor.signals.tpu.transfers import async_pairs
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import intersect, total_ns, union
 from tb_perfadvisor.trace.rank_summary import NO_STEP

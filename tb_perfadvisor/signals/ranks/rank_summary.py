@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.collectives import collective_rows_of
-from tb_perfadvisor.signals.core.device import device_facts
-from tb_perfadvisor.signals.core.devices_in_use import existing_devices
+from tb_perfadvisor.signals.core.device import device_facts, existing_devices
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.core.collectives import Collectives, find_collectives
-from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
+from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER, Collectives, find_collectives
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.matching import Clocks, Matched, align_clocks, match_collectives
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize

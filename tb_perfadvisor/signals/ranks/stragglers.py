@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
-from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
+from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.matching import Matched

@@ -1,4 +1,4 @@
-"""Which needs a profile meets, and why it does not meet the others."""
+"""What a recording has for the signals that rules need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Look
-from tb_perfadvisor.signals.core.devices_in_use import used_devices
+from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.input.input_stages import input_stages
 from tb_perfadvisor.signals.input.loader_workers import has_loader_workers
@@ -22,22 +22,59 @@ from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need
-from tb_perfadvisor.signals.recording.visibility import (
-    shows_copies,
-    shows_host_events,
-    shows_input,
-    shows_work,
-)
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import courses, snapshot_capacity_bytes
 from tb_perfadvisor.signals.steps.around_steps import program_runs
 from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
-from tb_perfadvisor.signals.tpu.barriers import barriers
+from tb_perfadvisor.signals.tpu.transfers import barriers
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts, xla_operations
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.soundness.lost import is_sampled
-from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
+from tb_perfadvisor.trace import Aspect, CopyDirection, EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
+
+
+def shows_work(signals: Signals) -> bool:
+    """Whether the profile has events of the device, or operators of a program without one."""
+    device = signals.device
+    return not device.is_missing and (not device.is_host_only or shows_host_events(signals))
+
+
+def shows_host_events(signals: Signals) -> bool:
+    """Whether host operators, launches or annotations were recorded."""
+    trace = signals.trace
+    if trace.totals is not None:
+        return Aspect.HOST in trace.totals.shows
+    kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
+    return len(trace.rows(*kinds)) > 0
+
+
+def shows_input(signals: Signals) -> bool:
+    """Whether the profile shows any fetching; without it, waiting for input is unknown."""
+    trace = signals.trace
+    if not shows_work(signals):
+        return False
+    if trace.totals is not None:
+        return Aspect.INPUT in trace.totals.shows
+    kinds = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
+    return len(trace.rows(*kinds)) > 0
+
+
+def shows_communication(signals: Signals) -> bool:
+    """Whether communication is known: recorded, or impossible with one rank."""
+    trace = signals.trace
+    if not shows_work(signals):
+        return False
+    if trace.totals is not None:
+        return Aspect.COMMUNICATION in trace.totals.shows
+    ranks = trace.source.world_size or len(signals.run.traces)
+    return ranks <= 1 or len(trace.collectives.row) > 0
+
+
+def shows_copies(signals: Signals) -> bool:
+    """Whether the profile would show copies if there were any."""
+    totals = signals.trace.totals
+    return totals is None or Aspect.COPIES in totals.shows
 
 
 class Check(NamedTuple):

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.recording.run_lines import recompiled
+from tb_perfadvisor.signals.recording.hints import recompiled
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.soundness.lost import LAUNCH, is_captured, unanswered_launches
 from tb_perfadvisor.trace import EventKind

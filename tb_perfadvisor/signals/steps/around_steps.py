@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.steps.cpu_programs import cpu_runs
 from tb_perfadvisor.signals.core.steps.gaps import first_from, is_closing
-from tb_perfadvisor.signals.core.steps.tensorflow_markers import function_calls
+from tb_perfadvisor.signals.core.steps.launched_work import cpu_runs
+from tb_perfadvisor.signals.core.steps.markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

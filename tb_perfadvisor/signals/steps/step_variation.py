@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
-from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
+from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs

@@ -9,8 +9,8 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.columns import TextColumn
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.trace.text_column import TextColumn
 
 _ALIGNED_BYTES = 16
 """What tensor cores read at once: 8 elements of 16 bits, 16 of 8 bits, 4 of TF32. See NVIDIA,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.precision import width_of_types
-from tb_perfadvisor.signals.host.host_operators import host_operators
+from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Precision

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tb_perfadvisor.signals.core.operator_shapes import Shape, is_shape
+from tb_perfadvisor.signals.core.operators import Shape, is_shape
 
 _FORMATS: Final = {
     "double": "fp64",

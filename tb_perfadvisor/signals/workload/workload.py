@@ -16,14 +16,14 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.devices_in_use import used_devices
-from tb_perfadvisor.signals.device.copy_streams import larger_copies
+from tb_perfadvisor.signals.core.device import used_devices
+from tb_perfadvisor.signals.device.copies import larger_copies
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.exposed_communication import gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.generated_code import GENERATED_FILE, GENERATED_KERNEL
+from tb_perfadvisor.trace.program import GENERATED_FILE, GENERATED_KERNEL
 
 
 class Aspect(Enum):

@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import argument, integer, positional, without_argument
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Node,
+    Values,
+    argument,
+    dotted_name,
+    inside,
+    integer,
+    positional,
+    without_argument,
+)
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.Power)
 _NOTE = "Results change by rounding: the number is computed with as an array."

@@ -9,9 +9,21 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import argument, integer, is_name, with_argument
-from tb_perfadvisor.suggest.code import Code, Node, bindings, dotted_name, expression, inside
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Node,
+    Values,
+    argument,
+    bindings,
+    dotted_name,
+    expression,
+    inside,
+    integer,
+    is_name,
+    with_argument,
+)
 
 _SOURCE = re.compile(
     r"^tensorflow\.data\.(Dataset\.\w+|\w+Dataset)$|^(\w+\.)*\w+_dataset_from_directory$"

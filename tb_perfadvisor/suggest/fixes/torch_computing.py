@@ -7,9 +7,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from tb_perfadvisor.suggest.arguments import is_name, positional, with_argument
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name, expression, inside
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Node,
+    Values,
+    dotted_name,
+    expression,
+    inside,
+    is_name,
+    positional,
+    with_argument,
+)
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")

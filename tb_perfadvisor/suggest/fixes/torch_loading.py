@@ -8,19 +8,25 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.signals.workload.workload import Part
-from tb_perfadvisor.suggest.arguments import (
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Node,
+    Values,
     argument,
+    dotted_name,
+    inside,
     integer,
     is_name,
+    is_only_for,
+    literal_behind,
     overrides,
     positional,
     unpacks,
     with_argument,
     with_arguments,
 )
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name, inside
-from tb_perfadvisor.suggest.constants import is_only_for, literal_behind
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _WORKERS_PLACE = 5

@@ -8,15 +8,19 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.signals.workload.workload import Part
-from tb_perfadvisor.suggest.arguments import (
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Node,
+    Values,
     argument,
+    dotted_name,
     is_name,
     unpacks,
     with_argument,
     without_argument,
 )
-from tb_perfadvisor.suggest.code import Code, Node, dotted_name
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
 
 OPTIMIZERS = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW", "SGD", "Adagrad"))
 _FUSED = OPTIMIZERS[:3]

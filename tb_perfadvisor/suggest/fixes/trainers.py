@@ -9,9 +9,17 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tb_perfadvisor.advice import Value
-from tb_perfadvisor.suggest.arguments import argument, is_name, unpacks, with_argument
-from tb_perfadvisor.suggest.code import Code, dotted_name
-from tb_perfadvisor.suggest.edit import Edit, Fix, Values
+from tb_perfadvisor.suggest.code import (
+    Code,
+    Edit,
+    Fix,
+    Values,
+    argument,
+    dotted_name,
+    is_name,
+    unpacks,
+    with_argument,
+)
 
 _HUGGING_FACE = re.compile(r"^transformers\.(\w+\.)*\w*TrainingArguments$")
 _LIGHTNING = re.compile(r"^(pytorch_)?lightning\.(pytorch\.)?(\w+\.)*(Trainer|Fabric)$")

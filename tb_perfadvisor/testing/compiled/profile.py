@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tb_perfadvisor.hardware import find_device
-from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tb_perfadvisor.comparison.history.history import in_order_of_time, make_history
+from tb_perfadvisor.comparison.history import in_order_of_time, make_history
 from tb_perfadvisor.comparison.run_facts import OutcomeFacts, RunFacts
 from tb_perfadvisor.contract.model import RecordedInfo
 from tb_perfadvisor.ingest.captures import Capture, ProfileFile, make_capture

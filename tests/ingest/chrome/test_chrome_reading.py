@@ -10,8 +10,8 @@ import pytest
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome import columns
-from tb_perfadvisor.ingest.chrome.schema import FLOATS, INTEGERS, TEXTS
-from tb_perfadvisor.ingest.xspace.decode.metadata import ITERATOR_STATS, USED_STATS
+from tb_perfadvisor.ingest.chrome.columns import FLOATS, INTEGERS, TEXTS
+from tb_perfadvisor.ingest.xspace.decode.stats import ITERATOR_STATS, USED_STATS
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
@@ -378,7 +378,7 @@ def test_many_events_are_encoded_in_chunks(monkeypatch: pytest.MonkeyPatch) -> N
         for i in range(100)
     ]
     at_once = read([*HOST, *events])
-    monkeypatch.setattr("tb_perfadvisor.ingest.chrome.space._CHUNK", 7)
+    monkeypatch.setattr("tb_perfadvisor.ingest.chrome.reader._CHUNK", 7)
     in_pieces = read([*HOST, *events])
     assert times(in_pieces) == times(at_once)
     assert np.array_equal(in_pieces.events.kind, at_once.events.kind)

@@ -9,9 +9,8 @@ import pytest
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files import run_scalars
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
-from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tests.support.event_files import Value, event, framed
 
 NAME = "events.out.tfevents.1.host"
@@ -32,7 +31,7 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             positions.append(self.end)
             super().read(stream, where)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tb_perfadvisor.ingest.event_files.scalar_cache.ScalarReader", Reader)
+    monkeypatch.setattr("tb_perfadvisor.ingest.event_files.run_scalars.ScalarReader", Reader)
     monkeypatch.setattr(run_scalars, "ScalarReader", Reader)
     return positions
 

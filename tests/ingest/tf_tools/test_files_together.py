@@ -8,7 +8,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.tf_tools import ToolFile, tool_file
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.recording.visibility import shows_communication
+from tb_perfadvisor.signals.recording.availability import shows_communication
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace
 from tests.support.tool_results import (

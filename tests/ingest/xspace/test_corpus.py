@@ -17,7 +17,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.xspace.reader import looks_like_xplane, read_xplane
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.work_operators import launching_operator
+from tb_perfadvisor.signals.core.operators import launching_operator
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace, TrackKind
 from tests.support.corpus_traces import CORPUS

@@ -11,7 +11,7 @@ import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
-from tb_perfadvisor.ingest.xspace.decode import planes
+from tb_perfadvisor.ingest.xspace.decode import space
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
@@ -191,7 +191,7 @@ def test_a_million_names() -> None:
 
 
 def test_more_lines_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planes, "_MAX_LINES", 1_000)
+    monkeypatch.setattr(space, "_MAX_LINES", 1_000)
     data = field(1, field(2, b"/host:CPU") + b"\x1a\x02\x08\x01" * 1_001)
     with bounded(), pytest.raises(UnreadableProfileError, match="more than 1,000 lines"):
         read(data)

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import fields
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.xspace.decode import events, line_events
+from tb_perfadvisor.ingest.xspace.decode import events
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Trace
 from tests.support.xspaces import SOURCE, Drawing, Reference, field
@@ -67,8 +67,8 @@ def test_drawn_file_has_every_kind_of_field() -> None:
 
 @pytest.mark.parametrize("block_bytes", [1, 50, 300, 5000])
 def test_blocks_of_any_size(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_events, "_BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(line_events, "_CHUNK", 3)
+    monkeypatch.setattr(events, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(events, "_CHUNK", 3)
     same(drawn().read(), WHOLE)
 
 
@@ -177,13 +177,13 @@ def many_lines() -> Drawing:
 def test_lines_together_are_read_as_one_by_one(
     least_together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 10**9)
+    monkeypatch.setattr(events, "_LEAST_TOGETHER", 10**9)
     one_by_one = many_lines().read()
     # 26 streams have events: 13 with one, 12 with two, and number 20 with 50.
     assert len(one_by_one.kernels.row) == 13 + 2 * 12 + 50
     assert int((one_by_one.events.launched_by >= 0).sum()) == 87
     assert sorted(set(one_by_one.kernels.registers.tolist()))[:3] == [2, 3, 5]
-    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", least_together)
+    monkeypatch.setattr(events, "_LEAST_TOGETHER", least_together)
     same(many_lines().read(), one_by_one)
 
 
@@ -241,7 +241,7 @@ def test_damaged_lines_together_are_read_as_one_by_one(
             lines += field(3, body + (bad + b"\x08\x07" if number % 5 == 0 else b""))
         del plane.lines[:]
         data += field(1, lines + plane.SerializeToString())
-    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 10**9)
+    monkeypatch.setattr(events, "_LEAST_TOGETHER", 10**9)
     one_by_one = read_xplane(io.BytesIO(data), SOURCE)
-    monkeypatch.setattr(line_events, "_LEAST_TOGETHER", 1)
+    monkeypatch.setattr(events, "_LEAST_TOGETHER", 1)
     same(read_xplane(io.BytesIO(data), SOURCE), one_by_one)

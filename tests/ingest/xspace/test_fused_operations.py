@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
-from tb_perfadvisor.ingest.xspace.interpret import tpu_operations
+from tb_perfadvisor.ingest.xspace.interpret import tpu_planes
 from tb_perfadvisor.trace import Precision, Trace
 from tests.support.hlo_programs import BF16, F32, instruction, shaped
 from tests.support.xspaces import Drawing
@@ -195,5 +195,5 @@ def test_only_costly_fusions_are_looked_into(monkeypatch: pytest.MonkeyPatch) ->
     # Three operations in a thousand are beyond 99 %.
     assert column(program.read(share=0.003), "product") == ""
     assert column(program.read(share=0.3), "product")
-    monkeypatch.setattr(tpu_operations, "_MAX_INSPECTED", 0)
+    monkeypatch.setattr(tpu_planes, "_MAX_INSPECTED", 0)
     assert column(program.read(), "product") == ""

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.interpret.host_planes import kind_of_name
-from tb_perfadvisor.ingest.xspace.interpret.runtime_threads import LIBRARY_CALL
+from tb_perfadvisor.ingest.xspace.interpret.host_planes import LIBRARY_CALL, kind_of_name
 from tb_perfadvisor.trace import EventKind
 from tests.support.xspaces import Drawing, Reference, kinds, row_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
-from tb_perfadvisor.ingest.xspace.interpret.hlo.instruction_text import instruction_line
+from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import instruction_line
 from tests.support.hlo_programs import instruction, shaped
 
 # `PrimitiveType` of xla_data.proto in openxla/xla, in the names of HLO's text.

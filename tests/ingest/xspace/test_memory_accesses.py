@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.interpret.hlo.memory_accesses import device_memory_bytes
+from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import device_memory_bytes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.xspace.decode import record_runs, wire
+from tb_perfadvisor.ingest.xspace.decode import wire
 from tests.support.xspaces import field
 
 TAG = 0x22  # of field 4, delimited
@@ -17,7 +17,7 @@ def record(payload: bytes) -> bytes:
 
 
 def found(data: bytes, at: int = 0) -> tuple[list[bytes], int]:
-    run = record_runs.find_records(wire.buffer_of(data), at, len(data), TAG)
+    run = wire.find_records(wire.buffer_of(data), at, len(data), TAG)
     spans = zip(run.begin.tolist(), run.end.tolist(), strict=True)
     return [data[begin:end] for begin, end in spans], run.after
 
@@ -26,10 +26,10 @@ def found(data: bytes, at: int = 0) -> tuple[list[bytes], int]:
 def _walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to walk; the parallel one with chunks shorter than many records."""
     if request.param == "side by side":
-        monkeypatch.setattr(record_runs, "_STRETCH", 16)
-        monkeypatch.setattr(record_runs, "_RUN_UP", 8)
-        monkeypatch.setattr(record_runs, "_MAX_TAG_DISTANCE", 4)
-        monkeypatch.setattr(record_runs, "_MIN_PARALLEL_BYTES", 1)
+        monkeypatch.setattr(wire, "_STRETCH", 16)
+        monkeypatch.setattr(wire, "_RUN_UP", 8)
+        monkeypatch.setattr(wire, "_MAX_TAG_DISTANCE", 4)
+        monkeypatch.setattr(wire, "_MIN_PARALLEL_BYTES", 1)
 
 
 def test_run_of_records_ends_at_another_field() -> None:

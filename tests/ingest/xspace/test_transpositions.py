@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
-from tb_perfadvisor.ingest.xspace.interpret.hlo.transpositions import Transpositions
+from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import Transpositions
 from tests.support.hlo_programs import added
 
 

@@ -9,14 +9,15 @@ from tb_perfadvisor.contract.model import EventsEvidence, EvidenceRow
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.collect_events import collect_events
-from tb_perfadvisor.report.timeline.embedded import (
+from tb_perfadvisor.report.timeline.window import (
     BOXES_OF_EVIDENCE,
     BOXES_OF_STEP,
     BOXES_OF_WHOLE,
     MAX_ROWS,
     make_timelines,
+    select_window,
+    typical_range,
 )
-from tb_perfadvisor.report.timeline.window import select_window, typical_range
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.builder import ms

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.report.timeline.lanes import find_lanes
+from tb_perfadvisor.report.timeline.collect_events import find_lanes
 from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
 

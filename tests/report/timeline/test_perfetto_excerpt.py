@@ -22,7 +22,7 @@ from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.collect_events import collect_events
 from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
-from tb_perfadvisor.report.timeline.stored_events import (
+from tb_perfadvisor.report.timeline.window import (
     TimelineEvents,
     decode_events,
     encode_events,

@@ -6,7 +6,7 @@ import pytest
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.report.timeline import collect_events as collecting
 from tb_perfadvisor.report.timeline.collect_events import collect_events
-from tb_perfadvisor.report.timeline.stored_events import (
+from tb_perfadvisor.report.timeline.window import (
     TimelineEvents,
     decode_events,
     encode_events,

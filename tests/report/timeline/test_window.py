@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.report.timeline.collect_events import collect_events
-from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 from tb_perfadvisor.report.timeline.window import (
     MAX_STEPS,
+    TimelineEvents,
     find_events,
     select_window,
     typical_range,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.report.formats.render import render
-from tb_perfadvisor.report.snapshot_numbers import snapshot_numbers
+from tb_perfadvisor.report.key_numbers import snapshot_numbers
 from tb_perfadvisor.report.views.snapshot import SnapshotView, make_snapshot_view
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.testing import draw, run_of

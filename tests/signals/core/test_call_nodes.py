@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.signals.core.call_nodes import fold_calls
+from tb_perfadvisor.signals.core.operators import fold_calls
 
 
 def test_calls_fold_below_their_callers() -> None:

@@ -5,7 +5,7 @@ import pytest
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report
-from tb_perfadvisor.signals.core.devices_in_use import (
+from tb_perfadvisor.signals.core.device import (
     existing_devices,
     shows_device_use,
     unused_devices,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.signals.core.operator_shapes import largest_input, parse_shapes
+from tb_perfadvisor.signals.core.operators import largest_input, parse_shapes
 from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.trace import EventKind
 

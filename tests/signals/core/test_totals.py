@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.totals import KernelTotal
+from tb_perfadvisor.signals.core.attribution import KernelTotal
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 

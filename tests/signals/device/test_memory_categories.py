@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.memory_categories import (
+from tb_perfadvisor.signals.device.memory_use import (
     MemoryCategory,
     batch_room,
     forward_device_ns,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.occupancy import occupancy
+from tb_perfadvisor.signals.device.device_work import occupancy
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 
 H100 = "NVIDIA H100 80GB HBM3"  # 132 multiprocessors, 64 warps on each (compute capability 9.0)

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto, decode_program
-from tb_perfadvisor.ingest.xspace.interpret.hlo.planned_memory import planned_memory
+from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import planned_memory
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.device.program_memory import MemoryPart, program_memory
+from tb_perfadvisor.signals.device.memory_use import MemoryPart, program_memory
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.program_memory import ProgramMemory
+from tb_perfadvisor.trace.program import ProgramMemory
 from tests.support.hlo_programs import program
 
 MB = 1_000_000

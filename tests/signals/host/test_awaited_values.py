@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.awaited_values import AwaitedValues, awaited_values
+from tb_perfadvisor.signals.host.waits import AwaitedValues, awaited_values
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 from tb_perfadvisor.trace import CopyDirection
 

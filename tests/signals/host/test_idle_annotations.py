@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.idle_annotations import annotated_idle
+from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, run_of
 from tb_perfadvisor.testing.builder import Builder
 from tb_perfadvisor.trace import EventKind, Trace

@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
-from tb_perfadvisor.signals.host.idle_owners import (
+from tb_perfadvisor.signals.host.debugging import garbage_collections
+from tb_perfadvisor.signals.host.idle import (
     LAUNCHING,
     OVERRIDING,
     STALLING,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.origins import NODE
-from tb_perfadvisor.signals.host.operator_loops import LoopKind, OperatorLoop, operator_loops
+from tb_perfadvisor.signals.host.loops import LoopKind, OperatorLoop, operator_loops
 from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.testing.builder import run_of, us
 from tb_perfadvisor.trace import EventKind

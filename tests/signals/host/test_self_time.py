@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.self_time import self_time
-from tb_perfadvisor.signals.launch.gaps import short_and_long_gaps
+from tb_perfadvisor.signals.host.call_tree import self_time
+from tb_perfadvisor.signals.launch.delays import short_and_long_gaps
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import EventKind

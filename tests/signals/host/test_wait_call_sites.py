@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.wait_call_sites import (
+from tb_perfadvisor.signals.host.waits import (
     WaitCallSite,
     wait_call_sites,
     wait_count,

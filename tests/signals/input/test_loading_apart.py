@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.input.loading_apart import LoadingApart, loading_apart
+from tb_perfadvisor.signals.input.host_loading import LoadingApart, loading_apart
 from tb_perfadvisor.testing import draw, host, ms, run_of
 from tb_perfadvisor.trace import EventKind
 

@@ -5,14 +5,18 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.input.tfdata import READERS, Pipelines, find_pipelines, tfdata
-from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.input.tfdata_functions import (
+from tb_perfadvisor.signals.input.tfdata import (
+    READERS,
+    Pipelines,
+    element_bytes,
+    find_pipelines,
     function_operators,
+    kind_of,
+    parents_of_paths,
     python_functions,
     stall_parts,
+    tfdata,
 )
-from tb_perfadvisor.signals.input.tfdata_nodes import kind_of, parents_of_paths
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator, operator
 from tb_perfadvisor.trace import EventKind, Trace

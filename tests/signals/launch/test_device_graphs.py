@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_owners
+from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures, graph_replays, runs_graphs
 from tb_perfadvisor.testing import TraceBuilder, run_of
 from tb_perfadvisor.testing.builder import Builder, ms, us

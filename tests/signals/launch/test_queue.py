@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.launch.queue import launch_queue
+from tb_perfadvisor.signals.launch.delays import launch_queue
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 
 

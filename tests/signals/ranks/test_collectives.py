@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
-from tb_perfadvisor.signals.recording.visibility import shows_communication
+from tb_perfadvisor.signals.recording.availability import shows_communication
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Run, Trace
 

@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
+from tb_perfadvisor.ingest.compile_log.format import read_compile_log
 from tb_perfadvisor.signals import Need, Options, Signals, why_missing
+from tb_perfadvisor.signals.recording.availability import shows_communication, shows_input
 from tb_perfadvisor.signals.recording.hints import HINTS, hint_for
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY
-from tb_perfadvisor.signals.recording.visibility import shows_communication, shows_input
 from tb_perfadvisor.signals.workload.workload import Workload
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Source

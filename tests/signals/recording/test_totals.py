@@ -13,7 +13,7 @@ from tb_perfadvisor.signals import (
     reference_worker,
     why_missing,
 )
-from tb_perfadvisor.signals.recording.visibility import (
+from tb_perfadvisor.signals.recording.availability import (
     shows_communication,
     shows_copies,
     shows_host_events,

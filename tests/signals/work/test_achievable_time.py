@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.achievable_time import most_tiles, wave_waste
-from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.signals.work.roofline import most_tiles, roofline, wave_waste
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.trace import KernelFamily, Precision
 

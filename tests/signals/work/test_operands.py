@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals.work.operands import Extent, operands_of
+from tb_perfadvisor.signals.work.operator_work import Extent, operands_of
 
 # Inputs as PyTorch records them, from TraceLens' recording of Qwen1.5 on an H100.
 NORMED = "[[16,559,1024],[],[],[]]"

@@ -9,9 +9,10 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.achievable_time import BOUNDS, MIN_KERNEL_NS
 from tb_perfadvisor.signals.work.roofline import (
+    BOUNDS,
     MATRIX_FAMILIES,
+    MIN_KERNEL_NS,
     NUMBER_FORMATS,
     Roofline,
     roofline,

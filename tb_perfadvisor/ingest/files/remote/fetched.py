@@ -1,4 +1,6 @@
-"""Remote files on the local disk: each version of a file is downloaded once.
+"""Fetches remote files in ranges.
+
+Remote files on the local disk: each version of a file is downloaded once.
 
 They are stored in a bounded directory of the user's cache. The file caches of fsspec have no size
 limit, and processes that share one overwrite each other's metadata.
@@ -7,21 +9,22 @@ limit, and processes that share one overwrite each other's metadata.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
-from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, private_directory
+from tb_perfadvisor.ingest.files.containment import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.remote.listing import PARALLEL_REQUESTS
-from tb_perfadvisor.ingest.files.remote.refusals import explain
-from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
+from tb_perfadvisor.ingest.files.remote.store import Stamp, Store, explain
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.plain_text import printable_name
 
@@ -230,3 +233,71 @@ def _max_bytes() -> int:
     except ValueError:
         return DEFAULT_MAX_BYTES
     return int(min(gib, _MOST_GIB) * (1 << 30)) if 0 <= gib < math.inf else DEFAULT_MAX_BYTES
+
+
+_LAST_PARTS = 3
+"""Keep the latest parts, because a digest reads them again."""
+
+
+@contextmanager
+def open_ranges(root: str, path: str, size_bytes: int) -> Iterator[BinaryIO]:
+    """Open a remote file so that each read requests its bytes, and no others.
+
+    Args:
+        root: The URL that the path is relative to.
+        path: The path, with forward slashes.
+        size_bytes: The listed size. What was appended since then is not read.
+
+    Raises:
+        StoreError: On reading: if the store denies access, cannot be reached, or sends other bytes
+            than those requested.
+    """
+    yield cast("BinaryIO", _Ranges(Store(root), path, size_bytes))
+
+
+class _Ranges(io.RawIOBase):
+    def __init__(self, store: Store, path: str, size_bytes: int) -> None:
+        self._store = store
+        self._path = path
+        self._size_bytes = size_bytes
+        self._at = 0
+        self._parts: deque[tuple[int, bytes]] = deque(maxlen=_LAST_PARTS)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
+        self._at = origin + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size_bytes)
+        content = self._part(self._at, end) if end > self._at else b""
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def _part(self, start: int, end: int) -> bytes:
+        for begin, content in self._parts:
+            if begin <= start and end <= begin + len(content):
+                return content[start - begin : end - begin]
+        try:
+            content = self._store.read_range(self._path, start, end)
+        except FileNotFoundError as error:
+            where = printable_name(self._path)
+            raise explain(error, self._store.scheme, where=where) from error
+        if len(content) != end - start:
+            raise StoreError(
+                f"the store sent {len(content):,} bytes instead of {end - start:,}.",
+                where=printable_name(self._path),
+                hint="Try again.",
+            )
+        self._parts.append((start, content))
+        return content

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from tb_perfadvisor.errors import NothingFoundError, StoreError
-from tb_perfadvisor.ingest.files.remote.refusals import GCS, S3
-from tb_perfadvisor.ingest.files.remote.store import Stamp, Store, stamp_of
+from tb_perfadvisor.ingest.files.remote.store import GCS, S3, Stamp, Store, stamp_of
 from tb_perfadvisor.ingest.files.tree import (
     MAX_DEPTH,
     MAX_ENTRIES,

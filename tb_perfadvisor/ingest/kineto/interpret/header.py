@@ -1,8 +1,9 @@
-"""Interprets the top level of a Kineto file: source, clock and devices."""
+"""What the header of a trace says, and what its notes are."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.json_trace.document import Document, damage_notes
 from tb_perfadvisor.ingest.json_trace.numbers import to_integers
+from tb_perfadvisor.ingest.json_trace.recognition import Envelope, decoded, is_present
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
+from tb_perfadvisor.ingest.merged_ranks import is_merged, rank_in
 from tb_perfadvisor.ingest.trace_names import rank_of_name
+from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Device, Source
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 
 _WARP_THREADS = 32
 _ROUNDING = 0.005
@@ -258,3 +262,73 @@ def _whole(value: Any) -> int | None:
         value = int(value)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return value if is_count and 0 <= value < 2**62 else None
+
+
+_OFFSET = 2**40
+"""Correlation ids have at most 32 bits, and some tools add more."""
+
+
+def ranks_of_events(collected: KinetoColumns) -> NDArray[np.int64]:
+    """The rank of each event in a merged file, -1 if unknown; all 0 in any other file."""
+    thread = collected.events["thread"]
+    names = collected.process_names
+    if not is_merged(names.values()):
+        return np.zeros(len(thread), dtype=np.int64)
+    ranks = (rank_in(names.get(pid, "")) for pid, _ in collected.threads)
+    rank_of_thread = np.array([-1 if rank is None else rank for rank in ranks], dtype=np.int64)
+    found: NDArray[np.int64] = rank_of_thread[thread]
+    return found
+
+
+def by_rank(ids: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ids that differ between ranks, from ids that each rank counts by itself."""
+    distinct_ids: NDArray[np.int64] = ids + _OFFSET * np.maximum(rank, 0)
+    return distinct_ids
+
+
+def rows_by_rank(rank: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
+    """The rows of each rank."""
+    for _, rows in places_by_value(rank):
+        yield rows
+
+
+def notes_of(document: Document[Any], collected: KinetoColumns, unended: int) -> tuple[Note, ...]:
+    """All notes, in descending order of severity.
+
+    Args:
+        document: The file.
+        collected: Its events.
+        unended: Calls of Python functions that outlasted their callers.
+    """
+    notes = damage_notes(document, document.malformed + collected.malformed)
+    if not collected.events["name"].size:
+        notes.append(
+            Note(
+                "empty-profile",
+                "error",
+                "The profiler recorded no events.",
+                "With a schedule, the program must run long enough to reach an active step: "
+                "prof.step() ends a step. Without a schedule, call the code inside the profiler's "
+                "`with` block.",
+            )
+        )
+    if unended:
+        calls = "1 call of a Python function outlasts its caller"
+        if unended > 1:
+            calls = f"{unended:,} calls of Python functions outlast their callers"
+        notes.append(
+            Note(
+                "calls-without-end",
+                "info",
+                f"{calls}, because the profiler missed the end. They end with their callers now.",
+            )
+        )
+    if collected.unknown_categories:
+        count = sum(collected.unknown_categories.values())
+        shown = ", ".join(sorted(collected.unknown_categories)[:5])
+        notes.append(
+            Note(
+                "unknown-events", "info", f"{count} events have unknown categories: {shown[:200]}."
+            )
+        )
+    return tuple(notes)

@@ -1,19 +1,46 @@
-"""Decodes many messages at once from protobuf's wire format.
+"""The wire format of protocol buffers, in columns.
+
+Decodes many messages at once from protobuf's wire format.
 
 A profile has millions of small messages of the same shape. An object for each of them and for each
 of their stats costs more than the whole analysis. Here, each step decodes *one field of all
 messages* with array operations, so the number of Python steps is the number of fields of the
 longest message. Broken messages end early; nothing raises.
+
+Finds the positions of consecutive fields with the same number (a run of records).
+
+The length of each record tells where the next one starts, so a run must be walked from its start:
+a hundred thousand Python steps per megabyte of events. But a walk that starts at any position
+synchronizes with the correct one after a few records, because what it mistakes for a record soon
+ends where a record ends. So the run is divided into stretches that are walked in parallel with
+array operations. Each walk starts a little before its stretch. Where a walk leaves its stretch,
+the next one must have entered its own. Stretches that fail this check are walked again from the
+known position.
+
+The messages of an XSpace, for writing; `wire` reads them.
+
+The field numbers are those of `tsl/profiler/protobuf/xplane.proto`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.protobuf_messages import (
+    BYTES,
+    DOUBLE,
+    INT64,
+    TEXT,
+    UINT64,
+    MessageTable,
+    build_messages,
+)
+from tb_perfadvisor.ingest.xspace.decode import wire
 
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.int64]
@@ -286,3 +313,203 @@ def first_varint(word: Values) -> tuple[Values, Rows]:
     size *= _COUNT_BYTES
     size >>= _TOP
     return value, size.view(np.int64)
+
+
+# Long enough for many records per stretch, short enough for many parallel stretches.
+_STRETCH: Final = 2048
+_RUN_UP: Final = 256
+# Most records and their fields are shorter.
+_MAX_TAG_DISTANCE: Final = 64
+# Below this size, a single walk is faster.
+_MIN_PARALLEL_BYTES: Final = 64 * _STRETCH
+
+
+class RecordRun(Struct, frozen=True):
+    """Complete records of one field number."""
+
+    begin: Rows
+    """The start of each payload."""
+    end: Rows
+    after: int
+    """The end of the run: another field, or a truncated record."""
+
+
+def find_records(buffer: Bytes, at: int, end: int, tag: int) -> RecordRun:
+    """Find the run of delimited fields that starts at a position.
+
+    Args:
+        buffer: Ends with `wire.PADDING`.
+        at: The position of the first record's tag.
+        end: The end of the message.
+        tag: The tag of one byte.
+    """
+    walk = _walk_single if end - at < _MIN_PARALLEL_BYTES else _walk_parallel
+    tags, after = walk(buffer, at, end, tag)
+    size, begin = wire.lengths(buffer, tags + 1)
+    return RecordRun(begin, begin + size, after)
+
+
+def _walk_single(
+    buffer: Bytes, at: int, end: int, tag: int, until: int | None = None
+) -> tuple[Rows, int]:
+    """The tags of the records that start before `until`, and the position after the last one."""
+    data = buffer.data
+    until = end if until is None else until
+    tags = []
+    while at < until and data[at] == tag:
+        size, begin = data[at + 1], at + 2
+        if size >= 0x80:
+            size, begin = wire.varint(data, at + 1)
+        if begin < 0 or begin + size > end:
+            break
+        tags.append(at)
+        at = begin + size
+    return np.array(tags, dtype=np.int64), at
+
+
+def _walk_parallel(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows, int]:
+    edges = np.append(np.arange(at, end, _STRETCH), end)
+    limit = edges[1:]
+    place = _some_tag(buffer, np.maximum(edges[:-1] - _RUN_UP, at), tag)
+    place[0] = at
+    after = place.copy()
+    stretch = np.arange(limit.size)
+    walked = []
+    while stretch.size:
+        size, rest = wire.lengths(buffer, place + 1)
+        rest += size
+        is_record = (buffer[place] == tag) & (rest <= end)
+        if not is_record.all():
+            stretch, place, rest = stretch[is_record], place[is_record], rest[is_record]
+            limit = limit[is_record]
+        walked.append((stretch, place))
+        after[stretch] = place = rest
+        goes_on = rest < limit
+        if not goes_on.all():
+            stretch, place, limit = stretch[goes_on], rest[goes_on], limit[goes_on]
+    return _stitch(buffer, edges, tag, walked, after)
+
+
+def _some_tag(buffer: Bytes, at: Rows, tag: int) -> Rows:
+    """The first byte after each position that looks like a record's tag."""
+    candidate: Rows = at.copy()
+    missing = np.arange(at.size)
+    for _ in range(_MAX_TAG_DISTANCE):
+        missing = missing[buffer[candidate[missing]] != tag]
+        candidate[missing] += 1
+    return candidate
+
+
+def _stitch(
+    buffer: Bytes, edges: Rows, tag: int, walked: list[tuple[Rows, Rows]], after: Rows
+) -> tuple[Rows, int]:
+    """Join the walks of all stretches, and repeat those that were not synchronized."""
+    stretch = np.concatenate([part for part, _ in walked])
+    place = np.concatenate([part for _, part in walked])
+    is_inside = place >= edges[stretch]  # the others precede the stretch
+    stretch, place = stretch[is_inside], place[is_inside]
+    # NumPy sorts 16-bit integers by radix, in a tenth of the time.
+    keys = stretch.astype(np.uint16) if after.size < 2**16 else stretch
+    place = place[np.argsort(keys, kind="stable")]
+    last = np.cumsum(np.bincount(stretch, minlength=after.size))
+    first = np.append(0, last[:-1])
+    enters = np.where(first < last, np.append(place, -1)[first], -1)
+    # Stretches whose successor is not synchronized.
+    breaks = np.flatnonzero(np.append(enters[1:] != after[:-1], True))
+    begin, end = int(edges[0]), int(edges[-1])
+    at, parts = begin, []
+    while at < end:
+        current = (at - begin) // _STRETCH
+        if enters[current] == at:
+            final = breaks[np.searchsorted(breaks, current)]
+            parts.append(place[first[current] : last[final]])
+            at = int(after[final])
+        else:
+            part, next_at = _walk_single(buffer, at, end, tag, until=int(edges[current + 1]))
+            if next_at == at:
+                break
+            parts.append(part)
+            at = next_at
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), at
+
+
+_MESSAGES: Final[MessageTable] = {
+    "XStat": (
+        ("metadata_id", 1, INT64, False),
+        ("double_value", 2, DOUBLE, False),
+        ("uint64_value", 3, UINT64, False),
+        ("int64_value", 4, INT64, False),
+        ("str_value", 5, TEXT, False),
+        ("bytes_value", 6, BYTES, False),
+        ("ref_value", 7, UINT64, False),
+    ),
+    "XEvent": (
+        ("metadata_id", 1, INT64, False),
+        ("offset_ps", 2, INT64, False),
+        ("duration_ps", 3, INT64, False),
+        ("stats", 4, "XStat", True),
+        ("num_occurrences", 5, INT64, False),
+    ),
+    "XEventMetadata": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("metadata", 3, BYTES, False),
+        ("display_name", 4, TEXT, False),
+        ("stats", 5, "XStat", True),
+        ("child_id", 6, INT64, True),
+    ),
+    "XStatMetadata": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("description", 3, TEXT, False),
+    ),
+    "XLine": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("timestamp_ns", 3, INT64, False),
+        ("events", 4, "XEvent", True),
+        ("duration_ps", 9, INT64, False),
+        ("display_id", 10, INT64, False),
+        ("display_name", 11, TEXT, False),
+    ),
+    "XPlane": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("lines", 3, "XLine", True),
+        ("event_metadata", 4, {"map": "XEventMetadata"}, True),
+        ("stat_metadata", 5, {"map": "XStatMetadata"}, True),
+        ("stats", 6, "XStat", True),
+    ),
+    "XSpace": (
+        ("planes", 1, "XPlane", True),
+        ("errors", 2, TEXT, True),
+        ("warnings", 3, TEXT, True),
+        ("hostnames", 4, TEXT, True),
+    ),
+}
+# A `oneof value` in the published format.
+_STAT_VALUES: Final = {
+    "double_value",
+    "uint64_value",
+    "int64_value",
+    "str_value",
+    "bytes_value",
+    "ref_value",
+}
+
+
+class Messages(Struct, frozen=True):
+    """The message classes of an XSpace."""
+
+    XSpace: Any
+    XPlane: Any
+    XLine: Any
+    XEvent: Any
+    XStat: Any
+    XEventMetadata: Any
+    XStatMetadata: Any
+
+
+WRITING: Final = Messages(
+    **build_messages("tb_perfadvisor.xplane", _MESSAGES, is_raw=False, one_of=_STAT_VALUES)
+)

@@ -1,4 +1,4 @@
-"""Interprets GPU planes: streams are real work, all other lines are derived from them."""
+"""Planes of GPUs: kernels, copies and allocations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xspace.decode.events import Line, Lines
-from tb_perfadvisor.ingest.xspace.decode.planes import Plane
-from tb_perfadvisor.ingest.xspace.interpret.derived_lines import add_derived_line, is_derived
+from tb_perfadvisor.ingest.kernels.collective_names import (
+    collective_dtype,
+    collective_operation,
+    is_collective,
+)
+from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.xspace.decode.events import Events, Line, Lines
+from tb_perfadvisor.ingest.xspace.decode.space import Plane
 from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
     CopyDetails,
     LaunchDetails,
@@ -22,11 +27,65 @@ from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
     parse_copy,
     parse_launch,
 )
-from tb_perfadvisor.ingest.xspace.interpret.hlo_operations import HloColumns, HloOperations
-from tb_perfadvisor.ingest.xspace.interpret.kernel_names import KernelNames, classify_names
+from tb_perfadvisor.ingest.xspace.interpret.devices import add_derived_line, is_derived
+from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import HloColumns, HloOperations
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+class KernelNames(Struct, frozen=True):
+    """Attributes of names; shape (n,) each."""
+
+    family: NDArray[np.int64]
+    precision: NDArray[np.int64]
+    tensor_cores: NDArray[np.int64]
+    is_collective: NDArray[np.bool_]
+    collective: list[str]
+    """The operation of each collective."""
+    collective_dtype: list[str]
+    is_copy: NDArray[np.bool_]
+    is_memset: NDArray[np.bool_]
+    direction: NDArray[np.int64]
+    """The direction of a copy."""
+
+
+_COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
+_MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
+
+
+def classify_names(names: list[str], ran: Int64) -> KernelNames:
+    """Classify kernels by name.
+
+    Args:
+        names: The names of all event kinds.
+        ran: The rows of the kinds on streams; others are not kernels.
+    """
+    kernels = [names[row] for row in ran.tolist()]
+    classes = classify_kernels(kernels)
+    communicates = np.array([is_collective(name) for name in kernels], dtype=bool)
+    collective, dtype_of = ["unknown"] * len(names), [""] * len(names)
+    for row in ran[communicates].tolist():
+        collective[row] = collective_operation(names[row])
+        dtype_of[row] = collective_dtype(names[row])
+
+    def column(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        expanded = np.zeros(len(names), dtype=dtype)
+        expanded[ran] = values
+        return expanded
+
+    return KernelNames(
+        family=column(classes.family, np.int64),
+        precision=column(classes.precision, np.int64),
+        tensor_cores=column(classes.tensor_cores, np.int64),
+        is_collective=column(communicates, bool),
+        collective=collective,
+        collective_dtype=dtype_of,
+        is_copy=column(np.array([bool(_COPY.match(name)) for name in kernels]), bool),
+        is_memset=column(np.array([bool(_MEMSET.match(name)) for name in kernels]), bool),
+        direction=column(np.array([int(copy_direction(name)) for name in kernels]), np.int64),
+    )
+
 
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 
@@ -276,3 +335,90 @@ def _parsed(
     """Parse each distinct text of a stat; events without the stat get the last entry."""
     index, texts = streams.texts(stat)
     return index, [*(parse(text) for text in texts), unknown]
+
+
+_EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
+_DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
+_HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
+
+
+def add_memory(
+    assembler: Assembler,
+    plane: Plane,
+    limits: dict[int, int],
+    first_device: int,
+    thread_of_line: dict[int, tuple[int, str]],
+) -> None:
+    """Add the allocations of all threads to the memory table.
+
+    Each event has the state after the change: bytes_allocated (in use on the heap), bytes_reserved
+    (outside the heap, such as the stack of a TPU program; *not* a pool like PyTorch's reserved
+    memory) and bytes_available (the limit minus both). Memory in use is the sum of the first two;
+    the file does not have the size of the pool.
+
+    Args:
+        assembler: Receives the rows.
+        plane: A host plane.
+        limits: Receives the largest limit of the allocators of each device, in bytes.
+        first_device: The device of allocators that do not name one, -1 for the host.
+        thread_of_line: The actual (thread, label) of a line's events, by line id.
+    """
+    names = plane.metadata.names
+    is_event = np.array([bool(_EVENT.match(name)) for name in names])
+    if not is_event.any():
+        return
+    frees = np.array([name == "MemoryDeallocation" for name in names])
+    for batch in plane.events.in_batches(plane.lines):
+        rows = np.flatnonzero(is_event[batch.row])
+        if rows.size:
+            tracks = np.full(len(batch), -1, dtype=np.int32)
+            for line, place in batch.with_any(is_event[batch.row]):
+                thread, label = thread_of_line.get(line.id, (line.id, line.name))
+                tracks[place] = assembler.add_track(
+                    TrackKind.HOST_THREAD, thread=thread, label=label
+                )
+            _add(assembler, batch, rows, frees[batch.row], first_device, limits, tracks)
+
+
+def _add(
+    assembler: Assembler,
+    events: Events,
+    rows: Int64,
+    frees: NDArray[np.bool_],
+    first_device: int,
+    limits: dict[int, int],
+    track: Int32,
+) -> None:
+    device = _devices(events, first_device)[rows]
+    allocated = events.numbers("bytes_allocated")[rows]
+    reserved = np.maximum(events.numbers("bytes_reserved")[rows], 0)
+    available = events.numbers("bytes_available")[rows]
+    size = np.maximum(events.numbers("allocation_bytes")[rows], 0)
+    in_use = np.where(allocated >= 0, allocated + reserved, -1)
+    is_limited = (allocated >= 0) & (available >= 0) & (in_use >= 0)
+    limit = (in_use + available)[is_limited]
+    for index, places in places_by_value(device[is_limited]):
+        limits[index] = max(limits.get(index, 0), int(limit[places].max()))
+    assembler.add_memory(
+        events.start_ns[rows],
+        device=device,
+        allocated_bytes=in_use,
+        bytes=np.where(frees[rows], -size, size),
+        address=events.numbers("addr")[rows],
+        track=track[rows],
+    )
+
+
+def _devices(events: Events, first_device: int) -> Int64:
+    """The device of each event, from the allocator's name or the device index on the host."""
+    index, names = events.texts("allocator_name")
+    by_name = np.full(len(names) + 1, first_device, dtype=np.int64)
+    for slot, name in enumerate(names):
+        match = _DEVICE_ALLOCATOR.match(name)
+        if match:
+            by_name[slot] = int(match[1])
+        elif _HOST_ALLOCATOR.match(name):
+            by_name[slot] = -1
+    on_host = events.numbers("index_on_host")
+    is_numbered = (index < 0) & (on_host >= 0) & (on_host < 2**31)
+    return np.where(is_numbered, on_host, by_name[index])

@@ -1,27 +1,166 @@
-"""Interprets host planes: the events of each thread.
+"""Planes of hosts: threads, and iterators of tf.data.
+
+Adds the attributes of tf.data iterators, and the runs of user functions.
+
+The calls of an iterator have its number and its parent's. A user function that starts on one thread
+runs on others; all its events have the number of the run.
+
+Interprets host planes: the events of each thread.
 
 The name of an event mostly determines its kind, so each distinct name is classified once. Stats
 then override the kind by name.
+
+Finds the threads of runtime calls that a tracer wrote to separate lines.
+
+A framework calls a PJRT plugin (libtpu) on its own thread. The plugin has a tracer of its own,
+which writes what happens inside to another line. Both sides of the call carry the same context.
+
+ROCm's tracer writes the calls to lines such as `Host Threads/2356`, whose numbers are not those of
+the calling threads. The calls lie inside the executions of their thread, and inside the range with
+the name of the same XLA operation.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections import Counter
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xspace.decode.events import Line, Lines
-from tb_perfadvisor.ingest.xspace.decode.planes import Plane
+from tb_perfadvisor.ingest.xspace.decode.events import Events, Line, Lines
+from tb_perfadvisor.ingest.xspace.decode.space import Plane
 from tb_perfadvisor.ingest.xspace.interpret.detail_texts import parse_shapes
-from tb_perfadvisor.ingest.xspace.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
-from tb_perfadvisor.ingest.xspace.interpret.tfdata_iterators import Iterators
+from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import HloOperations
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
-from tb_perfadvisor.trace.intervals import contains, union
-from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.trace.intervals import contains, last_before, minus, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_CALL: Final = re.compile(r"Iterator::")
+_START: Final = re.compile(r"InstantiatedCapturedFunction::")
+_EXECUTOR: Final = "ExecutorState::Process"
+_EXECUTION: Final = re.compile(rf"{_EXECUTOR}$|ExecutorDoneCallback$")
+_BYTES_PER_MB: Final = 1_000_000  # tensorflow/core/framework/dataset.cc: BuildTraceMeName
+_MAX_INT32: Final = 2**31 - 1
+
+
+class Iterators:
+    """The iterators of a host plane."""
+
+    def __init__(self, plane: Plane) -> None:
+        """Find the events of iterators.
+
+        Args:
+            plane: A host plane.
+        """
+        self._plane = plane
+        names = plane.metadata.names if plane.has_iterators else []
+        self._is_call, self._is_start, self._is_execution = (
+            np.array([bool(pattern.match(name)) for name in names], dtype=bool)
+            for pattern in (_CALL, _START, _EXECUTION)
+        )
+        self._is_executor = np.array([name == _EXECUTOR for name in names], dtype=bool)
+        self._runs = np.empty(0, dtype=np.int64)
+        if self._is_start.any():
+            self._runs = np.unique(
+                np.concatenate(
+                    [
+                        batch.numbers("id", 0)[self._is_start[batch.row]]
+                        for batch in plane.events.in_batches(plane.lines)
+                    ]
+                )
+            )
+
+    def in_functions(self, threads: Lines) -> NDArray[np.bool_]:
+        """Which events begin while their thread executes a user function; shape (events,).
+
+        An executor of the step may run inside, because a step that waits for an element resumes on
+        the thread that produced it. What the executor runs is not part of the function.
+        """
+        is_inside = np.zeros(len(threads), dtype=bool)
+        if not self._runs.size:
+            return is_inside
+        executed = self._is_executor[threads.row]
+        id_ = threads.numbers("id", 0)
+        runs = executed & np.isin(id_, self._runs) & (id_ != 0)
+        for line, place in threads.with_any(runs):
+            start, end, is_run = line.start_ns, line.start_ns + line.duration_ns, runs[place]
+            functions = union(start[is_run], end[is_run])
+            is_other = executed[place] & ~is_run & contains(functions, start)
+            own = minus(functions, union(start[is_other], end[is_other]))
+            is_inside[place] = contains(own, start)
+        return is_inside
+
+    def add(self, assembler: Assembler, threads: Events, kept: Int64, events: Int32) -> None:
+        """Add the attributes of the events of threads.
+
+        Args:
+            assembler: Receives the attributes.
+            threads: All events of the threads.
+            kept: The events of the threads that were added; shape (kept,).
+            events: Their provisional ids; shape (kept,).
+        """
+        if not self._is_call.any():
+            return
+        row = threads.row[kept]
+        id_ = threads.numbers("id", 0)[kept]
+        is_call = self._is_call[row]
+        is_run = self._is_start[row] | self._is_execution[row]
+        is_run &= np.isin(id_, self._runs) & (id_ != 0)
+        selected = np.flatnonzero(is_call | is_run)
+        if not selected.size:
+            return
+        is_call, id_ = is_call[selected], id_[selected]
+        place = kept[selected]
+
+        def whole(stat: str, least: int = 0) -> Int64:
+            values: Int64 = threads.numbers(stat)[place]
+            return np.where((values >= least) & (values <= _MAX_INT32) & is_call, values, -1)
+
+        def size(stat: str) -> Int64:
+            megabytes = whole(stat)
+            return np.where(megabytes >= 0, megabytes * _BYTES_PER_MB, -1)
+
+        assembler.add_iterators(
+            events[selected],
+            iterator=np.where(is_call, id_, 0),
+            parent=np.where(is_call, threads.numbers("parent_id", 0)[place], 0),
+            run=np.where(is_call, 0, id_),
+            dataset=_texts(assembler, threads, "name", place, is_call),
+            shapes=_texts(assembler, threads, "shapes", place, is_call),
+            types=_texts(assembler, threads, "types", place, is_call),
+            parallelism=whole("parallelism"),
+            is_autotuned=_flag(threads, "autotune")[place],
+            batch_size=whole("batch_size"),
+            # Prefetch has a limit, shuffle a size.
+            buffer_size=np.maximum(whole("buffer_limit"), whole("buffer_size")),
+            buffered=whole("buffered_elements"),
+            buffered_bytes=size("buffered_bytes_MB"),
+            cores=whole("cpu_budget", least=1),
+            threads=whole("threadpool_size"),
+            memory_bytes=size("ram_budget_megabytes"),
+        )
+
+
+def _texts(
+    assembler: Assembler, threads: Events, stat: str, place: Int64, is_call: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """The string index of a text stat for the given events; -1 if missing."""
+    index, texts = threads.texts(stat)
+    known = np.append(assembler.intern_all(texts), np.int32(-1))
+    return np.where(is_call, known[index[place]], -1)
+
+
+def _flag(threads: Events, stat: str) -> Int64:
+    """A text stat that is `true` (1) or `false` (0); -1 for others."""
+    index, texts = threads.texts(stat)
+    known = np.array([*({"false": 0, "true": 1}.get(text, -1) for text in texts), -1])
+    flags: Int64 = known[index]
+    return flags
+
 
 # Events of the tracer itself, and events that other tables contain.
 _DROPPED: Final = re.compile(
@@ -336,3 +475,104 @@ def _mark_traced_calls(threads: Lines, kind: NDArray[np.uint8]) -> None:
         return
     is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
     kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE
+
+
+# The type of the contexts of calls into a plugin (tsl/profiler/lib/context_types.h).
+LIBRARY_CALL: Final = 14
+
+_API_LINE: Final = "Host Threads/"
+# Less than 1, because the caller's side of the first calls may not be recorded.
+_MIN_ENCLOSED_SHARE: Final = 0.9
+_RUN: Final = re.compile(
+    r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
+    r"|DevicePut|PjitFunction\("
+)
+
+
+def threads_of_plugin_lines(plane: Plane) -> dict[int, tuple[int, str]]:
+    """Find the thread of each line of a plugin's tracer.
+
+    Returns:
+        (thread, label) of the calling thread, by the id of the plugin's line.
+    """
+    caller_of: dict[int, Line] = {}
+    entered: list[tuple[Line, Int64]] = []
+    for threads in plane.events.in_batches(plane.lines):
+        is_call = threads.numbers("_pt") == LIBRARY_CALL
+        for line, place in threads.with_any(is_call):
+            calls = threads.numbers("_p")[place][is_call[place]]
+            caller_of |= dict.fromkeys(calls.tolist(), line)
+        is_entry = threads.numbers("_ct") == LIBRARY_CALL
+        for line, place in threads.with_any(is_entry):
+            entered.append((line, threads.numbers("_c")[place][is_entry[place]]))
+    found: dict[int, tuple[int, str]] = {}
+    for line, contexts in entered:
+        callers = Counter(
+            (caller.id, caller.name)
+            for context in contexts.tolist()
+            if (caller := caller_of.get(context)) is not None and caller.id != line.id
+        )
+        for thread, count in callers.most_common(1):
+            if count >= _MIN_ENCLOSED_SHARE * len(contexts):
+                found[line.id] = thread
+    return found
+
+
+def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
+    """Find the thread of each line of runtime calls.
+
+    Returns:
+        (thread, label) of the calling thread, by the id of the line of calls.
+    """
+    if not any(line.name.startswith(_API_LINE) for line in plane.lines):
+        return {}
+    is_run = np.array([bool(_RUN.match(name)) for name in plane.metadata.names])
+    runs = [
+        (line, _spans(line, is_run[line.row]))
+        for line, _ in plane.events.with_any(is_run[plane.events.row])
+        if not line.name.startswith(_API_LINE)
+    ]
+    threads: dict[int, tuple[int, str]] = {}
+    for calls in plane.lines:
+        if not calls.name.startswith(_API_LINE) or not len(calls) or not runs:
+            continue
+        shares = [_enclosed(calls, spans).mean() for _, spans in runs]
+        # Parallel threads enclose each other's calls; the operation distinguishes them.
+        same = [_same_operation_share(calls, line) for line, _ in runs]
+        order = sorted(range(len(runs)), key=lambda slot: (same[slot], shares[slot]))
+        best = order[-1]
+        if shares[best] >= _MIN_ENCLOSED_SHARE:
+            line = runs[best][0]
+            threads[calls.id] = (line.id, line.name)
+    return threads
+
+
+def _same_operation_share(calls: Line, line: Line) -> float:
+    """The share of calls inside an event with the name of their XLA operation."""
+    index, operations = calls.texts("hlo_op")
+    if not operations:
+        return 0.0
+    row_of = {name: row for row, name in enumerate(line.names)}
+    is_same = np.zeros(len(calls), dtype=bool)
+    for slot, operation in enumerate(operations):
+        row = row_of.get(operation)
+        if row is not None:
+            spans = _spans(line, line.row == row)
+            is_same |= (index == slot) & _enclosed(calls, spans)
+    return float(is_same.mean())
+
+
+def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
+    order = np.argsort(start, kind="stable")
+    # For nested runs: an event is enclosed if any run that started before it ends after it.
+    return start[order], np.maximum.accumulate(end[order]) if order.size else end
+
+
+def _enclosed(calls: Line, spans: tuple[Int64, Int64]) -> NDArray[np.bool_]:
+    if not spans[0].size:
+        return np.zeros(len(calls), dtype=bool)
+    slot = last_before(spans[0], calls.start_ns)
+    end = calls.start_ns + calls.duration_ns
+    is_enclosed: NDArray[np.bool_] = (slot >= 0) & (end <= spans[1][np.maximum(slot, 0)])
+    return is_enclosed

@@ -28,8 +28,7 @@ from tb_perfadvisor.report.formats.comparison.wording import (
     speed_up,
     steps_text,
 )
-from tb_perfadvisor.report.formats.text import WIDTH
-from tb_perfadvisor.report.formats.wrapped_text import WrappedText
+from tb_perfadvisor.report.formats.text import WIDTH, WrappedText
 from tb_perfadvisor.units import format_duration
 
 _MAX_OPERATIONS = 8

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.trace.operation_names import short_name
+from tb_perfadvisor.trace.program import short_name
 from tb_perfadvisor.units import (
     format_bytes,
     format_duration,

@@ -1,4 +1,6 @@
-"""Step markers: the profile's own if it has any, else something that repeats once per step.
+"""Events that mark steps, of each framework.
+
+Step markers: the profile's own if it has any, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, annotations of inference
 servers, other repeating annotations, repeating XLA modules, calls of a jitted function, runs of
@@ -8,14 +10,25 @@ TensorFlow functions, optimizer steps, the period of the kernel or operator sequ
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.jitted_markers import jitted_call_markers
+from tb_perfadvisor.signals.core.host_activity import busiest_host_track
+from tb_perfadvisor.signals.core.steps.launched_work import (
+    CpuRuns,
+    FunctionCalls,
+    is_linked,
+    most_costly_function,
+    owner_by_time,
+    program_of,
+    runs_of_function,
+)
 from tb_perfadvisor.signals.core.steps.marker_rows import (
+    MIN_PERIOD_NS,
     MIN_REPEATS,
     Markers,
     longest_group,
@@ -25,19 +38,249 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     rows_named,
     without_number,
 )
-from tb_perfadvisor.signals.core.steps.period_markers import period_markers
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
-from tb_perfadvisor.signals.core.steps.tensorflow_markers import (
-    ends_of_functions,
-    function_call_markers,
-    function_run_markers,
-)
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import (
+    distinct,
     group_rows,
+    is_in,
     places_by_value,
     unique_inverse,
 )
+from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+# A name with two leading underscores is a function: a compiled graph.
+_FUNCTION_CALL = "EagerExecute: __"
+_FUNCTION_RUN = re.compile(r"^FunctionRun$")
+_ALIKE = 0.5
+"""Runs of one function differ less in duration: a shorter run is of another one."""
+_DOMINANT = 0.8
+"""A TensorFlow function with a smaller share of the calls' time is one of many."""
+
+
+def function_call_markers(trace: Trace) -> Markers | None:
+    """Calls of the tf.function that takes nearly all time of such calls."""
+    groups = rows_by_name(trace, function_calls(trace))
+    total_ns = {key: int(trace.events.duration_ns[rows].sum()) for key, rows in groups.items()}
+    if not groups or max(total_ns.values()) < _DOMINANT * sum(total_ns.values()):
+        return None
+    return longest_group(trace, groups, "repeats of {}")
+
+
+def function_run_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Runs of the TensorFlow function that takes nearly all time of such runs; a single one counts.
+
+    Their names are those of graphs or none, so runs of similar duration are of the same function.
+    On the CPU, a call ends with its work. On a device, its work shows when it ends.
+    """
+    if trace.source.framework != "tensorflow" or timeline.is_missing:
+        return None
+    if timeline.index is not None and not is_linked(trace, timeline):
+        return None
+    calls, rows = function_calls(trace), rows_named(trace, _FUNCTION_RUN, EventKind.ANNOTATION)
+    duration_ns = trace.events.duration_ns
+    # Until TensorFlow 2.3, `FunctionRun` waited for the run, and the call around it prepared the
+    # function first. Since then, it only begins the run.
+    if duration_ns[rows].sum() < _ALIKE * duration_ns[calls].sum():
+        rows = calls
+    if not trace.events.duration_ns[rows].any():
+        return None
+    weight = trace.events.duration_ns[rows].astype(np.float64)
+    track = int(np.argmax(np.bincount(trace.events.track[rows], weights=weight)))
+    rows = rows[trace.events.track[rows] == track]
+    rows = rows[not_overlapping(trace, rows)]
+    duration_ns = trace.events.duration_ns[rows]
+    is_long = duration_ns >= _ALIKE * int(duration_ns.max())
+    if duration_ns[is_long].sum() < _DOMINANT * duration_ns.sum():
+        return None
+    if timeline.index is not None and is_long.sum() > 1:
+        return None  # repeats on a device have better marks
+    return markers_from_rows(
+        trace,
+        rows[is_long],
+        source="runs of a TensorFlow function",
+        is_inferred=True,
+        track=track,
+        marked_ends=False,
+    )
+
+
+def ends_of_functions(trace: Trace, markers: Int32) -> Int64:
+    """Where the work of each step ends on the host: with its last call of the step's function.
+
+    What follows inside a marker of Keras are callbacks: summaries, checkpoints, evaluation.
+
+    Args:
+        trace: The trace.
+        markers: Rows of markers, in order of start; shape (n,).
+
+    Returns:
+        The end of each marker if it has no such call; shape (n,).
+    """
+    events = trace.events
+    end_ns: Int64 = events.end_ns[markers].copy()
+    calls = function_calls(trace)
+    marker = owner_by_time(events.start_ns[markers], end_ns, events.start_ns[calls])
+    inside = (marker >= 0) & (events.track[calls] == events.track[markers[0]])
+    calls, marker = calls[inside], marker[inside]
+    if not len(calls):
+        return end_ns
+    names, name = unique_inverse(events.name[calls])
+    time_ns = np.bincount(name, weights=events.duration_ns[calls])
+    costliest = without_number(trace.strings[names[int(time_ns.argmax())]])
+    is_step = np.array([without_number(text) == costliest for text in trace.texts(names)])[name]
+    last_ns = np.full(len(markers), -1, dtype=np.int64)
+    np.maximum.at(last_ns, marker[is_step], events.end_ns[calls[is_step]])
+    ends: Int64 = np.where(last_ns >= 0, np.minimum(last_ns, end_ns), end_ns)
+    return ends
+
+
+def function_calls(trace: Trace) -> Int32:
+    """Calls of compiled TensorFlow functions, in order of start."""
+    rows = trace.rows(EventKind.ANNOTATION)
+    names = trace.events.name[rows]
+    calls = [n for n in distinct(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
+    return rows[is_in(names, calls)]
+
+
+_MATCH = 0.95
+"""Share of the sequence that must repeat: autotuning changes a kernel here and there."""
+_MIN_EVENTS = 100
+"""A step takes more kernels than a transformer layer, which repeats as well: a few dozen."""
+
+# A part of a model by its path (`FSDP::pre_forward (blocks.3.attention)`), or as PyTorch's profiler
+# numbers the modules of a class (`nn.Module: Block_3`).
+_NUMBERED_PART = re.compile(r"(?:\w\.|^nn\.Module: \w+_)(\d{1,6})(?=[.)\s]|$)")
+
+
+def period_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """The period of the sequence of kernels, or of operators without kernels."""
+    rows, what = timeline.rows, "kernel"
+    if len(rows) == 0:
+        rows, what = trace.rows(EventKind.OPERATOR), "operator"
+        rows = rows[trace.events.track[rows] == busiest_host_track(trace)]
+        rows = rows[trace.events.parent[rows] < 0]
+    names, start = trace.events.name[rows], trace.events.start_ns[rows]
+    count = len(names)
+    if count < MIN_REPEATS * _MIN_EVENTS:
+        return None
+    unique, occurrences = np.unique(names, return_counts=True)
+    candidates = unique[occurrences >= MIN_REPEATS]
+    # The rarest names occur once per step; common names occur many times in it.
+    rarest = candidates[np.argsort(occurrences[occurrences >= MIN_REPEATS], kind="stable")][:8]
+    for name in rarest.tolist():
+        at = np.flatnonzero(names == name)
+        period = int(np.median(np.diff(at)))
+        if period < _MIN_EVENTS or count < MIN_REPEATS * period:
+            continue
+        if float((names[period:] == names[:-period]).mean()) < _MATCH:
+            continue
+        regular = at[: 1 + int(np.argmax(np.append(np.diff(at) != period, True)))]
+        if len(regular) < MIN_REPEATS or float(np.median(np.diff(start[regular]))) < MIN_PERIOD_NS:
+            continue
+        bounds = start[regular]
+        if _repeats_parts(trace, len(bounds) - 1):
+            return None
+        return Markers(
+            source=f"the period of the {what} sequence ({period} {what}s)",
+            is_inferred=True,
+            number=np.arange(len(bounds) - 1, dtype=np.int64),
+            start_ns=bounds[:-1],
+            end_ns=bounds[1:],
+            marked_ends=False,
+            track=-1,
+            is_on_device=len(timeline.rows) > 0,
+        )
+    return None
+
+
+def _repeats_parts(trace: Trace, periods: int) -> bool:
+    """Whether each period runs the next of a model's numbered parts: layers of a single step."""
+    rows = trace.rows(EventKind.ANNOTATION, EventKind.PYTHON)
+    ids, name = unique_inverse(trace.events.name[rows])
+    numbers: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for index, text in enumerate(trace.texts(ids)):
+        for found in _NUMBERED_PART.finditer(text):
+            numbers[text[: found.start(1)], text[found.end(1) :]][index] = int(found[1])
+    for number in numbers.values():
+        if len(number) < MIN_REPEATS or not periods <= 2 * len(number) <= 4 * periods:
+            continue
+        runs = [number[index] for index in name[np.isin(name, [*number])].tolist()]
+        # A step that ran twice would run each of them twice.
+        if {*np.diff(runs).tolist()} in ({1}, {-1}):
+            return True
+    return False
+
+
+_MOST_PENDING = 1.5
+"""Steps' work that the device may still have to do when the last call returns: that of the last
+step, and part of the one before. With more, the host runs ahead."""
+_NEVER = np.iinfo(np.int64).max
+
+
+def jitted_call_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Top-level calls of the jitted function that takes most time on the main thread.
+
+    They come after modules, which run on the device, because a call may return long before its
+    work begins. If the profile does not tell which call ran what, the runs of the program mark the
+    steps.
+    """
+    calls = most_costly_function(trace, MIN_REPEATS, MIN_PERIOD_NS)
+    if calls is None:
+        return None
+    runs = runs_of_function(trace, calls.function)
+    called_ns, returned_ns = trace.events.start_ns[calls.rows], trace.events.end_ns[calls.rows]
+    follow_calls = len(runs) == len(called_ns) and bool((runs.start_ns >= called_ns).all())
+    if len(runs) >= MIN_REPEATS and not follow_calls and _is_late(runs.start_ns, returned_ns):
+        return _markers_of_runs(trace, calls, runs)
+    if not is_linked(trace, timeline) and _runs_behind(timeline, returned_ns):
+        return None
+    markers = markers_from_rows(
+        trace,
+        calls.rows,
+        source=f"repeats of {trace.name(int(calls.rows[0]))}",
+        is_inferred=True,
+        track=int(trace.events.track[calls.rows[0]]),
+        marked_ends=False,
+    )
+    return replace(markers, end_ns=_ends_of_runs(markers, runs), ends_with_work=len(runs) > 0)
+
+
+def _is_late(run_ns: Int64, returned_ns: Int64) -> bool:
+    """Whether several runs start only after all calls have returned."""
+    return int((run_ns >= returned_ns[-1]).sum()) > 1
+
+
+def _runs_behind(timeline: DeviceTimeline, returned_ns: Int64) -> bool:
+    """Whether the device has more than one step left to execute when all calls have returned."""
+    pending_ns = total_ns(clip(timeline.busy, int(returned_ns[-1]), _NEVER))
+    return pending_ns > _MOST_PENDING * total_ns(timeline.busy) / len(returned_ns)
+
+
+def _markers_of_runs(trace: Trace, calls: FunctionCalls, runs: CpuRuns) -> Markers:
+    """Markers from the runs of a program whose calls return long before."""
+    return Markers(
+        source=f"runs of {program_of(calls.function)}",
+        is_inferred=True,
+        number=np.arange(len(runs), dtype=np.int64),
+        start_ns=runs.start_ns,
+        end_ns=runs.end_ns,
+        marked_ends=False,
+        track=int(trace.events.track[calls.rows[0]]),
+        ends_with_work=True,
+        is_on_device=True,
+    )
+
+
+def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
+    """The end of each call, or of its run if that is later; at most the start of the next call."""
+    end_ns = markers.end_ns.copy()
+    call = last_before(markers.start_ns, runs.start_ns)
+    np.maximum.at(end_ns, call[call >= 0], runs.end_ns[call >= 0])
+    limited: Int64 = np.minimum(end_ns, np.append(markers.start_ns[1:], _NEVER))
+    return limited
+
 
 # A repeating annotation is a step only if its name says so: layers and phases repeat as well.
 _STEP_NAME = re.compile(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.jitted_calls import is_jitted_call
+from tb_perfadvisor.signals.core.steps.launched_work import is_jitted_call
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
 from tb_perfadvisor.signals.core.steps.windows import Windows
 from tb_perfadvisor.soundness.lost import is_captured

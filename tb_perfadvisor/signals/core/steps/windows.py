@@ -1,4 +1,6 @@
-"""The two windows of each step: the host's and the device's.
+"""The windows of steps on host and device.
+
+The two windows of each step: the host's and the device's.
 
     host     |launch 0|launch 1|launch 2|
     device       |work 0       |work 1       |work 2       |
@@ -6,10 +8,16 @@
 The host's window lasts from the start of a marker to the start of the next one. The device's lasts
 from the end of the last work of the step before to the end of the step's own last work. Both
 partition time. In a steady state their means agree, wherever the host runs ahead.
+
+The batch that the first work of a recording without steps is about.
+
+Idle time before the first work comes from how a profile was recorded, except for the wait for its
+batch: that is a part of the first iteration.
 """
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 import numpy as np
@@ -21,7 +29,7 @@ from tb_perfadvisor.signals.core.host_work import host_work
 from tb_perfadvisor.signals.core.idle_gaps import device_gaps
 from tb_perfadvisor.signals.core.steps.launched_work import LaunchedWork, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int64
 
@@ -196,3 +204,49 @@ def pace_of(
     idle = device_gaps(trace, timeline, begin_ns, end_ns)
     starved_ns = int((idle.queued_from_ns - idle.start_ns).sum())
     return device if starved_ns <= AGREE_SHARE * (end_ns - begin_ns) else host
+
+
+# torch/utils/data/dataloader.py: the loader with worker processes.
+_PROCESSES = re.compile("_MultiProcessingDataLoaderIter")
+_ALIKE = 1 / 3
+"""A later fetch that takes this share of the first one shows that loading is slow each time."""
+
+
+class FirstFetch(Struct, frozen=True):
+    """A fetch that a thread waits for before it launches the first work."""
+
+    row: int
+    is_only: bool
+    """Whether the thread fetches nothing later."""
+    has_processes: bool
+    """Whether processes load, which start with the first fetch."""
+
+
+def fetch_before_work(trace: Trace, timeline: DeviceTimeline) -> FirstFetch | None:
+    """The last fetch before the first work is launched; None if there is none.
+
+    A first fetch that takes far longer than the later ones does not count: it is the loader's
+    start, and the recording shows the program at work after it.
+
+    Args:
+        trace: The trace.
+        timeline: The device that stands for the rank.
+    """
+    events = trace.events
+    linked = timeline.rows[events.launched_by[timeline.rows] >= 0]
+    if timeline.index is None or len(linked) == 0:
+        return None
+    launch = int(events.launched_by[linked[0]])
+    fetches = trace.rows(EventKind.INPUT_WAIT)
+    fetches = fetches[events.track[fetches] == events.track[launch]]
+    before = fetches[events.end_ns[fetches] <= events.start_ns[launch]]
+    if len(before) == 0:
+        return None
+    row = int(before[np.argmax(events.end_ns[before])])
+    later = fetches[events.start_ns[fetches] > events.start_ns[launch]]
+    longest_ns = int(events.duration_ns[later].max()) if len(later) else 0
+    if len(later) and longest_ns < _ALIKE * int(events.duration_ns[row]):
+        return None
+    return FirstFetch(
+        row, len(later) == 0, bool(_PROCESSES.search(trace.text(int(events.name[row]))))
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.schema import WRITING
+from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.testing.writers.xplane.gpu import GpuPlane
 from tb_perfadvisor.testing.writers.xplane.host import host_plane
 from tb_perfadvisor.testing.writers.xplane.planes import Facts, Plane, is_tpu

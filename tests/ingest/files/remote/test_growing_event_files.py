@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files.run_scalars import read_run
+from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
-from tb_perfadvisor.ingest.event_files.scalar_cache import ScalarCache
 from tb_perfadvisor.ingest.files.remote.store import Store
 from tests.support.event_files import Value, event, framed
 from tests.support.object_stores import ObjectStore

@@ -9,7 +9,7 @@ import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
 from tb_perfadvisor.ingest.files.access import list_tree
-from tb_perfadvisor.ingest.files.remote.refusals import explain
+from tb_perfadvisor.ingest.files.remote.store import explain
 from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals.core.steps.tensorflow_markers import ends_of_functions
+from tb_perfadvisor.signals.core.steps.markers import ends_of_functions
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Trace
 

@@ -1,4 +1,13 @@
-"""What the text of an XLA operation says of it: kind, family, precision, communication, copies.
+"""One operation of a program: its text, shapes, groups and lines.
+
+Reads which devices take part in a collective, in the forms that XLA has for it.
+
+A list names the members of each group: `{{0,1},{2,3}}`. An iota numbers the devices of a mesh, and
+the last axes are the group: `[4,2]<=[2,4]T(1,0)`. A mesh names its axes, and then those of the
+group: `mesh['data'=2,'model'=4] {'model'}`, or a part of one: `{'model':(2)2}` (source:
+xla/hlo/ir/replica_group.cc).
+
+What the text of an XLA operation says of it: kind, family, precision, communication, copies.
 
 TPU profiles contain the output of `HloInstruction::ToString`:
 `%fusion.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(bf16[8,64]{1,0} %a, …), kind=kOutput, …`
@@ -7,19 +16,88 @@ TPU profiles contain the output of `HloInstruction::ToString`:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xspace.interpret.hlo.replica_groups import (
-    group_axes,
-    group_members,
-    group_names,
-)
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction, parse_shapes
+
+_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_IOTA: Final = re.compile(
+    r"replica_groups=\[(\d{1,18}),(\d{1,18})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?"
+)
+_MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS: Final = re.compile(r"'?([^,'=]+)'?=(\d{1,9})")
+_GROUPS: Final = re.compile(
+    r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
+)
+_MOST_CHARACTERS: Final = 80
+_GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,9}\)(\d{1,9}))?")
+
+
+def group_axes(text: str) -> tuple[int, ...]:
+    """The sizes of the mesh axes that a group of a collective spans; empty if unknown.
+
+    Args:
+        text: The HLO text of the collective. A list of members counts as one axis.
+    """
+    if "replica_groups=" not in text:
+        return ()
+    if match := _MESH.search(text):
+        return _axes_by_name(match[1], match[2])
+    if match := _IOTA.search(text):
+        return _last_axes(int(match[2]), match[3], match[4])
+    match = _LIST.search(text)
+    return (len(match[1].split(",")),) if match and match[1] else ()
+
+
+def group_names(text: str) -> str:
+    """The mesh axes that a group of a collective spans, such as `data,fsdp`; empty if unnamed.
+
+    Args:
+        text: The HLO text of the collective.
+    """
+    match = _MESH.search(text) if "replica_groups=mesh" in text else None
+    if match is None:
+        return ""
+    return ",".join(name.strip() for name, _ in _GROUP_AXIS.findall(match[2]))
+
+
+def group_members(text: str) -> str:
+    """The groups of a collective as the text has them, shortened; empty if they are unknown.
+
+    Args:
+        text: The HLO text of the collective.
+    """
+    match = _GROUPS.search(text) if "replica_groups=" in text else None
+    if match is None:
+        return ""
+    whole = match[1]
+    return whole if len(whole) <= _MOST_CHARACTERS else f"{whole[: _MOST_CHARACTERS - 1]}…"
+
+
+def _axes_by_name(mesh: str, group: str) -> tuple[int, ...]:
+    size_of = {name: int(size) for name, size in _MESH_AXIS.findall(mesh)}
+    sizes = [
+        int(part) if part else size_of.get(name, 0) for name, part in _GROUP_AXIS.findall(group)
+    ]
+    return tuple(sizes) if all(sizes) else ()
+
+
+def _last_axes(size: int, dims: str, order: str | None) -> tuple[int, ...]:
+    """The last axes of a mesh whose product is the group's size; else one axis of that size."""
+    sizes = [int(part) for part in dims.split(",") if part]
+    places = [int(part) for part in (order or "").split(",") if part] or range(len(sizes))
+    axes: list[int] = []
+    if sorted(places) == list(range(len(sizes))):
+        for place in reversed(places):
+            if prod(axes) < size:
+                axes.insert(0, sizes[place])
+    return tuple(axes) if axes and prod(axes) == size else (size,)
+
 
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
@@ -336,3 +414,154 @@ def _copy_direction(opcode: str, results: _Shapes, operands: _Shapes) -> CopyDir
     if source.is_on_host:
         return CopyDirection.HOST_TO_DEVICE
     return CopyDirection.DEVICE_TO_DEVICE
+
+
+# `PrimitiveType` of xla_data.proto.
+_TYPES: Final = {
+    **{1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64"},
+    **{10: "f16", 11: "f32", 12: "f64", 15: "c64", 16: "bf16", 17: "token", 18: "c128"},
+    **{19: "f8e5m2", 20: "f8e4m3fn", 21: "s4", 22: "u4", 23: "f8e4m3b11fnuz"},
+    **{24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 28: "f8e4m3", 29: "f8e3m4"},
+}
+# `PrecisionConfig.Precision` of xla_data.proto; 0 is the default, which the text leaves out.
+_PRECISIONS: Final = {0: "default", 1: "high", 2: "highest"}
+
+
+def instruction_line(instruction: Any, operands: Iterable[Any]) -> str:
+    """The text of an instruction: `%name = shape opcode(shape %operand, …), attributes`.
+
+    Args:
+        instruction: An instruction of an `HloProto`.
+        operands: Its operands; those that are missing are None.
+    """
+    inside = ", ".join(
+        f"{shape_text(operand.shape)} %{decoded(operand.name)}" for operand in operands if operand
+    )
+    name, opcode = decoded(instruction.name), decoded(instruction.opcode)
+    line = f"%{name} = {shape_text(instruction.shape)} {opcode}({inside})"
+    if instruction.fusion_kind:
+        line += f", kind={decoded(instruction.fusion_kind)}"
+    if instruction.custom_call_target:
+        line += f', custom_call_target="{decoded(instruction.custom_call_target)}"'
+    return line
+
+
+def product_line(instruction: Any, operands: Iterable[Any]) -> str:
+    """The text of a matrix product or convolution with what it contracts, and how precisely."""
+    line = instruction_line(instruction, operands)
+    if instruction.opcode == b"dot":
+        dims = instruction.dot_dimensions
+        for name, numbers in (
+            ("lhs_batch_dims", dims.lhs_batch),
+            ("lhs_contracting_dims", dims.lhs_contracting),
+            ("rhs_batch_dims", dims.rhs_batch),
+            ("rhs_contracting_dims", dims.rhs_contracting),
+        ):
+            line += f", {name}={{{_joined(numbers)}}}" if numbers else ""
+    else:
+        line += window_text(instruction)
+        line += f", dim_labels={_dim_labels(instruction.convolution_dimensions)}"
+    for name in ("feature_group_count", "batch_group_count"):
+        count = getattr(instruction, name)
+        line += f", {name}={count}" if count > 1 else ""
+    precisions = [_PRECISIONS.get(int(p), "default") for p in precision_of(instruction)]
+    if any(precision != "default" for precision in precisions):
+        line += f", operand_precision={{{','.join(precisions)}}}"
+    path = decoded(instruction.metadata.op_name)
+    return line + (f', metadata={{op_name="{path}"}}' if path else "")
+
+
+def precision_of(instruction: Any) -> list[int]:
+    """`PrecisionConfig.Precision` of each operand; empty if the program does not say."""
+    return list(instruction.precision_config.operand_precision)
+
+
+def decoded(value: bytes) -> str:
+    """Text of a program, in which broken characters are replaced."""
+    return value.decode("utf-8", "replace")
+
+
+def window_text(instruction: Any) -> str:
+    """The window of a convolution or of a reduction: `, window={size=3x8 stride=1x7}`."""
+    dimensions = instruction.window.dimensions
+    return f", window={{{_window(dimensions)}}}" if dimensions else ""
+
+
+def _window(dimensions: Any) -> str:
+    """The parts of a window that tell groups from spatial dimensions: `size=3x8 stride=1x7`."""
+    parts = [("size", [dim.size for dim in dimensions])]
+    for name, values in (
+        ("stride", [dim.stride for dim in dimensions]),
+        ("lhs_dilate", [dim.base_dilation for dim in dimensions]),
+    ):
+        if any(value > 1 for value in values):
+            parts.append((name, values))
+    return " ".join(f"{name}={'x'.join(map(str, values))}" for name, values in parts)
+
+
+def _dim_labels(dims: Any) -> str:
+    """Roles of the dimensions of operands and result: `b01f_01io->b01f`."""
+    return (
+        _labels({dims.input_batch: "b", dims.input_feature: "f"}, dims.input_spatial)
+        + "_"
+        + _labels(
+            {dims.kernel_input_feature: "i", dims.kernel_output_feature: "o"}, dims.kernel_spatial
+        )
+        + "->"
+        + _labels({dims.output_batch: "b", dims.output_feature: "f"}, dims.output_spatial)
+    )
+
+
+def _labels(named: dict[int, str], spatial: Iterable[int]) -> str:
+    label = named | {int(dim): str(number) for number, dim in enumerate(spatial)}
+    return "".join(label[dim] for dim in sorted(label))
+
+
+def shape_text(shape: Any, depth: int = 0) -> str:
+    """The text of a shape: `bf16[8,128]{1,0:T(8,128)(2,1)}`."""
+    if shape.tuple_shapes and depth < 10:
+        return f"({', '.join(shape_text(part, depth + 1) for part in shape.tuple_shapes)})"
+    kind = _TYPES.get(int(shape.element_type), "opaque")
+    return f"{kind}[{_joined(shape.dimensions)}]{_layout(shape.layout)}"
+
+
+def _layout(layout: Any) -> str:
+    """The order of the dimensions, the tiles and the memory: `{1,0:T(8,128)(2,1)S(1)}`."""
+    tiles = "".join(f"({_joined(tile.dimensions)})" for tile in layout.tiles)
+    space = f"S({layout.memory_space})" if layout.memory_space else ""
+    details = f":{'T' if tiles else ''}{tiles}{space}" if tiles or space else ""
+    order = _joined(layout.minor_to_major)
+    return f"{{{order}{details}}}" if order or details else ""
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def source_line(module: Any, instruction: Any) -> str:
+    """File and line, such as `train.py:37`; empty if the program does not tell.
+
+    Instructions used to name them. Now they name a frame of a table, which holds the frames of all
+    stacks. Numbers count from 1. Of a file in the table, the last folder is kept: its path is that
+    of the machine.
+
+    Args:
+        module: The program.
+        instruction: One of its instructions.
+    """
+    metadata = instruction.metadata
+    if metadata.source_file:
+        return f"{decoded(metadata.source_file)}:{metadata.source_line}"
+    index = module.stack_frame_index
+    frame = _numbered(index.stack_frames, int(metadata.stack_frame_id))
+    place = _numbered(index.file_locations, int(frame.file_location_id)) if frame else None
+    name = _numbered(index.file_names, int(place.file_name_id)) if place else None
+    return f"{_short(decoded(name))}:{place.line}" if name and place else ""
+
+
+def _short(path: str) -> str:
+    return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])
+
+
+def _numbered(rows: Sequence[Any], number: int) -> Any | None:
+    return rows[number - 1] if 0 < number <= len(rows) else None

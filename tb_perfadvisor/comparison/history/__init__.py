@@ -1,1 +1,0 @@
-"""What each recording of a run changed."""

@@ -1,0 +1,317 @@
+"""Savings of findings: estimated, contended, simulated.
+
+Widens the ranges of savings on the CPU, where work shares its cores.
+
+When the host computes, how long a piece of work takes differs from run to run by more than it
+differs between the steps of one. And a step and whatever slows it down share cores, caches and
+memory bandwidth: once the cause is gone, the rest of the step runs faster or slower by an amount
+that no profile shows. The ranges of such captures are wider by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.rules.base import Category, Rule
+from tb_perfadvisor.rules.finding import Finding, Saving
+from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
+from tb_perfadvisor.signals.host.idle import closable_idle
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import places_by_value
+from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
+from tb_perfadvisor.whatif import (
+    Async,
+    Fix,
+    NotReplayable,
+    Remove,
+    Simulation,
+    host_decides,
+    most_saved_ns,
+    simulation,
+    simulation_for,
+)
+from tb_perfadvisor.whatif.program import HOST_HIDDEN
+
+Found = tuple[Rule, Finding]
+
+
+def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
+    """A function that simulates how much of the used window fixes save together."""
+
+    def saved_ns(fixes: Sequence[Fix]) -> int:
+        steps = simulation(signals)
+        return steps.saved_ns(*fixes) if isinstance(steps, Simulation) else 0
+
+    return saved_ns
+
+
+def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ...]:
+    """Explain why savings are not simulated; nothing if they never are.
+
+    Savings are never simulated on the CPU, nor from a recorder's totals, whose own note says so.
+    """
+    savings = [finding.saving for _, finding in found]
+    fixes = [saving.fix for saving in savings if saving is not None and saving.fix]
+    if not fixes or signals.device.index is None or signals.trace.totals is not None:
+        return ()
+    results = [simulation_for(signals, *fix) for fix in fixes]
+    unfit = [
+        result
+        for result in results
+        if isinstance(result, NotReplayable) and result is not HOST_HIDDEN
+    ]
+    if not unfit:
+        return ()
+    return (
+        Note(
+            "not-simulated",
+            "info",
+            f"Savings are not simulated: {unfit[0].reason}. They are measured instead, and several "
+            "fixes together may save more or less than estimated.",
+        ),
+    )
+
+
+def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Replace the saving of each finding whose fix can be simulated by the simulated one.
+
+    A saving that keeps its fix was simulated. A measured saving becomes simulated; a modeled one
+    stays modeled, and the simulation tells how much of it reaches the step. No more is expected
+    than the rule's high estimate. If a host that runs ahead closes more idle time later, that is
+    the new high end. If recording slowed
+    the host down for much of the steps, a model of a faster device is expected to save half of
+    what the simulation rules out. With several ranks, the expected saving ends where the next
+    rank becomes the slowest.
+    """
+    return [
+        (rule, finding)
+        if finding.saving is None
+        else (
+            rule,
+            replace(
+                finding,
+                saving=_limited_by_other_ranks(_simulated(finding.saving, signals), signals),
+            ),
+        )
+        for rule, finding in found
+    ]
+
+
+def _limited_by_other_ranks(saving: Saving, signals: Signals) -> Saving:
+    most_ns = most_saved_ns(signals, saving.claims)
+    if saving.expected_ns <= most_ns:
+        return saving
+    return replace(
+        saving,
+        low_ns=min(saving.low_ns, most_ns),
+        expected_ns=most_ns,
+        unproven_ns=min(saving.unproven_ns, most_ns),
+    )
+
+
+def _simulated(saving: Saving, signals: Signals) -> Saving:
+    if not saving.fix or saving.basis == "simulated":
+        return saving
+    steps = simulation_for(signals, *saving.fix)
+    if not isinstance(steps, Simulation):
+        return replace(saving, fix=())
+    realized_ns = int(saving.realized_share * steps.saved_ns(*saving.fix))
+    saved_ns = max(realized_ns - saving.elsewhere_ns, 0)
+    beyond_ns = saved_ns - saving.high_ns
+    saved_ns = min(saved_ns, saving.high_ns)
+    if beyond_ns > 0 and any(isinstance(fix, Async | Remove) for fix in saving.fix):
+        saving = _closing_later_idle(saving, beyond_ns, signals)
+    unproven_ns = 0
+    if steps.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
+        # Without a profiler, the host may be fast enough to keep the device busy. Then the model
+        # holds in full. It is unknown, so expect half.
+        unproven_ns = max(saving.expected_ns - saved_ns, 0) // 2
+    return replace(
+        saving,
+        low_ns=min(saving.low_ns, saved_ns),
+        expected_ns=saved_ns + unproven_ns,
+        unproven_ns=unproven_ns,
+        basis="simulated" if saving.basis == "measured" else saving.basis,
+    )
+
+
+def _closing_later_idle(saving: Saving, beyond_ns: int, signals: Signals) -> Saving:
+    """A saving whose high end includes idle time that it is not about, as a replay shows."""
+    claims = join(saving.claims, closable_idle(signals))
+    return replace(
+        saving,
+        high_ns=min(saving.high_ns + beyond_ns, total_ns(claims)),
+        claims=claims,
+        priced=saving.expected_from,
+    )
+
+
+FASTER_SHARE, SLOWER_SHARE = 0.06, 0.05
+"""How much faster or slower the rest of a step may run once the cause is gone."""
+DIFFERS = 0.05
+"""How much the time that is saved may differ between runs.
+
+These shares hold the range for nine of ten recordings of the tuning half
+(`benchmarks/recorded_pairs`, two cores), with a median width of 0.9 of what is expected. Others
+that do so are as wide, or rate the remains of mended causes as medium."""
+
+
+def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Widen the ranges of a CPU-only capture; leave the findings of other captures unchanged.
+
+    Both ends move by `DIFFERS` of what is expected, and by `SLOWER_SHARE` and `FASTER_SHARE` of the
+    step's own work that the saving does not claim. For input and collectives, the high end also
+    includes the processor time that their threads take from concurrent work.
+    """
+    if not signals.device.is_host_only:
+        return list(found)
+    return [
+        (rule, finding)
+        if finding.saving is None or finding.saving.expected_ns == 0
+        else (
+            rule,
+            replace(finding, saving=_widened(finding.saving, signals, rule.category)),
+        )
+        for rule, finding in found
+    ]
+
+
+_BACKGROUND_WORK = {"input": EventKind.INPUT_WORK, "communication": EventKind.HOST_COLLECTIVE}
+"""The work of background threads that findings of a category are about."""
+
+
+def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
+    work = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
+    work_ns = total_ns(work)
+    kind = _BACKGROUND_WORK.get(category)
+    taken_ns = 0 if kind is None else _most_time_taken_ns(kind, signals, work)
+    differs_ns = round(DIFFERS * saving.expected_ns)
+    claimed_ns = saving.high_ns - saving.outside_claims_ns
+    more_ns = round(FASTER_SHARE * work_ns) + taken_ns + differs_ns
+    outside_claims_ns = min(saving.outside_claims_ns + more_ns, work_ns)
+    return replace(
+        saving,
+        low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns) - differs_ns, 0),
+        high_ns=claimed_ns + outside_claims_ns,
+        outside_claims_ns=outside_claims_ns,
+    )
+
+
+def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> int:
+    """The most time that background threads may have taken from concurrent work.
+
+    Schedulers share cores fairly: next to k busy threads, a thread gets at least 1 / (k + 1) of
+    its core, and loses at most k / (k + 1). With k as the mean over the overlap, the loss is
+    overlap x k / (k + 1) = overlap x busy / (busy + overlap), where busy sums over the threads.
+    """
+    trace, events = signals.trace, signals.trace.events
+    rows = trace.rows(kind)
+    overlap_ns = total_ns(intersect(work, union(events.start_ns[rows], events.end_ns[rows])))
+    if overlap_ns == 0:
+        return 0
+    busy_ns = 0
+    for _, places in places_by_value(events.track[rows]):
+        of_track = rows[places]
+        busy = union(events.start_ns[of_track], events.end_ns[of_track])
+        busy_ns += total_ns(intersect(busy, work))
+    return overlap_ns * busy_ns // (busy_ns + overlap_ns)
+
+
+_WIDEST = 4
+"""The width of a range in terms of the expected saving, above which it is a heuristic."""
+
+
+def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Findings with their final savings.
+
+    They are simulated where possible, do without the cost of recording, are wider on the CPU, and
+    are heuristics if their range is too wide for anything else. A saving without a price is
+    none: its finding keeps the bounds.
+    """
+    found = [(rule, _without_unknown(finding)) for rule, finding in found]
+    simulated = zip(found, simulate(found, signals), strict=True)
+    recorded = [
+        (rule, finding)
+        if finding.saving is None or original.saving is None
+        else (
+            rule,
+            replace(
+                finding,
+                saving=_without_recording(
+                    finding.saving, _recorded_host_code(original.saving, signals), signals
+                ),
+            ),
+        )
+        for (_, original), (rule, finding) in simulated
+    ]
+    return mark_wide_ranges(widen(recorded, signals))
+
+
+def _without_unknown(finding: Finding) -> Finding:
+    """A finding whose saving has no price keeps its bounds."""
+    if finding.saving is None or not finding.saving.has_no_price:
+        return finding
+    return replace(finding, saving=None, bounds=replace(finding.saving, fix=()))
+
+
+def _recorded_host_code(saving: Saving, signals: Signals) -> Intervals:
+    """The idle time of a rule's saving that comes from host code which the change removes.
+
+    Args:
+        saving: As the rule estimates it.
+        signals: The worker's facts.
+    """
+    if signals.trace.totals is not None or not any(isinstance(fix, Remove) for fix in saving.fix):
+        return saving.claims[:0]
+    return intersect(saving.claims, signals.attribution.of(*HOST_CAUSED, Cause.BETWEEN_STEPS))
+
+
+def _without_recording(saving: Saving, host_code: Intervals, signals: Signals) -> Saving:
+    """Subtract the cost of recording.
+
+    A change that removes host code also removes the recording of that code, which takes time only
+    while a profiler runs. A replay may leave it out already.
+
+    Args:
+        saving: Simulated if possible.
+        host_code: What `_recorded_host_code` found for the rule's saving.
+        signals: The worker's facts.
+    """
+    cost_ns = profiler_overhead(signals).within_ns(host_code)
+    steps = simulation(signals) if cost_ns and saving.fix else None
+    if isinstance(steps, Simulation) and steps.leaves_out_pauses(*saving.fix):
+        cost_ns = max(cost_ns - total_ns(intersect(steps.pauses, host_code)), 0)
+    if cost_ns == 0:
+        return saving
+    expected_ns = max(saving.expected_ns - cost_ns, 0)
+    return replace(
+        saving,
+        low_ns=min(saving.low_ns, expected_ns),
+        expected_ns=expected_ns,
+        unproven_ns=min(saving.unproven_ns, expected_ns),
+        recording_ns=cost_ns,
+    )
+
+
+def mark_wide_ranges(found: Sequence[Found]) -> list[Found]:
+    """Call the basis of each saving a heuristic if its range is too wide for anything else.
+
+    Of a saving of 20 ms between 0 and 144 ms, the profile tells the direction and the limit, but
+    not the amount: something that decides it is not recorded, such as whether the program needs a
+    value that it copies. Cutting the range would leave the truth outside. So it stays.
+    """
+    return [
+        (rule, replace(finding, saving=replace(finding.saving, basis="heuristic")))
+        if finding.saving is not None and _is_wide(finding.saving)
+        else (rule, finding)
+        for rule, finding in found
+    ]
+
+
+def _is_wide(saving: Saving) -> bool:
+    """Whether a range is wider than four times the expected saving."""
+    return saving.high_ns - saving.low_ns > _WIDEST * saving.expected_ns
