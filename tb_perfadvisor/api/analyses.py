@@ -16,7 +16,7 @@ from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.analysis import Analysis, Progress
 from tb_perfadvisor.engine.analyze import analyze_run, summarizer_of
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import ReportCache
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import (
     NothingFoundError,
     PerfAdvisorError,

@@ -12,7 +12,7 @@ from tb_perfadvisor.api.analyses import Source, make_results, only_capture, read
 from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import ReportCache
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, open_scalar_cache

@@ -16,7 +16,7 @@ from tb_perfadvisor.comparison.whole_run import profile_of, span_of, whole_run_o
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.analysis import Progress
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import ReportCache
+from tb_perfadvisor.engine.report_cache import ReportCache
 from tb_perfadvisor.errors import NothingFoundError, contained, log_bug
 from tb_perfadvisor.ingest.captures import Capture, Listing, directory_of
 from tb_perfadvisor.ingest.discovery import discover

@@ -170,7 +170,7 @@ def analyze(
     captures = captures_of_runs(listing, run)
     from tb_perfadvisor import api
     from tb_perfadvisor.contract.model import Rejected
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.proof.attach import with_proofs
     from tb_perfadvisor.proof.ledger import known_proofs

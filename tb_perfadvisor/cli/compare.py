@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.contract.model import Comparison
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.engine.result_cache import ReportCache
+    from tb_perfadvisor.engine.report_cache import ReportCache
     from tb_perfadvisor.execution import Execution
 
 
@@ -94,7 +94,7 @@ def compare(
     from tb_perfadvisor.comparison.pairing import pair
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
     from tb_perfadvisor.report.formats.comparison.render import (
         comparison_document,

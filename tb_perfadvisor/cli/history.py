@@ -48,7 +48,7 @@ def history(
     from tb_perfadvisor.comparison.history import in_order_of_time, recordings_of
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.event_files.run_scalars import open_scalar_cache
     from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
     from tb_perfadvisor.report.formats.history import (

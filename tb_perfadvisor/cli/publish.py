@@ -22,7 +22,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
 
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.report.report import Report
 

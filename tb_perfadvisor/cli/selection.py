@@ -61,7 +61,7 @@ def report_of_last(path: str, listing: Listing) -> Report:
     """The report of the only capture, or of the last one of a run that was recorded repeatedly."""
     from tb_perfadvisor import api
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.recordings import is_rich, order_of, series_of
     from tb_perfadvisor.report.report import Report
 

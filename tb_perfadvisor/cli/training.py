@@ -39,7 +39,7 @@ def training(
     """Show how fast runs trained from start to end, by the scalars that they logged."""
     from tb_perfadvisor.api import describe_runs
     from tb_perfadvisor.engine.config import Config, read_config
-    from tb_perfadvisor.engine.result_cache import open_report_cache
+    from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.report.report import Report
 
     settings = read_config(config) if config is not None else Config()

@@ -1,6 +1,4 @@
-"""Caches of results and reports.
-
-A cache of results in a bounded directory that several processes may share.
+"""A cache of results in a bounded directory that several processes may share.
 
 The key of an entry depends on everything that can change the result. A manifest with checksums
 reveals damaged entries.
@@ -25,16 +23,6 @@ from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.captures import Capture
-from collections.abc import Callable
-from typing import Generic, TypeVar
-
-import msgspec
-
-from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.ingest.captures import Capture
-from tb_perfadvisor.ingest.files.containment import NotPrivateError, private_directory
-from tb_perfadvisor.note import Note
-from tb_perfadvisor.training.progress import RunOptions
 
 DEFAULT_MAX_BYTES = 1 << 30  # several hundred results; small compared with the profiles themselves
 
@@ -183,75 +171,3 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 
 def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-# A file that could not be read may become readable without changing, for example after an upgrade.
-# One that changed while it was read is not as the key says.
-_NOT_CACHED = frozenset({"unsupported-file", "file-changed"})
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-class ReportCache(Generic[T]):
-    """Results of one type, computed under one configuration.
-
-    Args:
-        cache: Where they are stored.
-        kind: Their type: a report, or the facts for a comparison.
-        config: The configuration.
-    """
-
-    def __init__(self, cache: ResultCache, kind: type[T], config: Config) -> None:
-        self._cache = cache
-        self._kind = kind
-        self._name = f"{kind.__name__.lower()}.json"
-        # What the user says about the run and its findings is joined with what is shown.
-        settings = msgspec.structs.replace(config, run=RunOptions(), remarks=())
-        self._settings = f"{kind.__name__} {msgspec.json.encode(settings, enc_hook=dict).decode()}"
-
-    def read(self, root: str, capture: Capture) -> T | None:
-        """The result of a capture; None if anything it depends on has changed."""
-        content = self._cache.read(self._key(root, capture), self._name)
-        if content is None:
-            return None
-        try:
-            return msgspec.json.decode(content, type=self._kind)
-        except msgspec.MsgspecError:  # otherwise it would stay, and be made again each time
-            self._cache.remove(self._key(root, capture))
-            return None
-
-    def write(self, root: str, capture: Capture, result: T, notes: Iterable[Note]) -> None:
-        """Store a result. If that fails, for example on a full disk, do without.
-
-        Args:
-            root: What the capture's paths are relative to.
-            capture: The capture.
-            result: Its result.
-            notes: The notes on its profile.
-        """
-        if any(note.id in _NOT_CACHED for note in notes):
-            return
-        self._cache.store(self._key(root, capture), self._name, msgspec.json.encode(result))
-
-    def _key(self, root: str, capture: Capture) -> str:
-        return capture_key(root, capture, self._settings)
-
-
-def open_report_cache(
-    kind: type[T], config: Config, warn: Callable[[str], None] | None = None
-) -> ReportCache[T] | None:
-    """Open the cache in the user's cache directory; None if that cannot be used.
-
-    Args:
-        kind: The type of the results.
-        config: The configuration.
-        warn: Told if others could write to the directory.
-    """
-    try:
-        return ReportCache(ResultCache(private_directory()), kind, config)
-    except NotPrivateError as error:
-        if warn is not None:
-            warn(error.note)
-    except OSError:
-        pass
-    return None

@@ -11,15 +11,15 @@ from pathlib import Path
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.ingest import other_recorders
 from tb_perfadvisor.ingest.captures import Listing, Rejected
-from tb_perfadvisor.ingest.event_files.reader import is_event_file
+from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.files.access import list_tree, read_heads
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.files.containment import LEADS_OUT
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
 from tb_perfadvisor.ingest.format import HEAD_BYTES, FoundFile, Grouped, Sniffed
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path, sniff
+from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
 from tb_perfadvisor.ingest.recordings import with_graphs, with_rich
-from tb_perfadvisor.ingest.rich_recordings import is_facts_file, with_facts
 from tb_perfadvisor.plain_text import printable_name
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.

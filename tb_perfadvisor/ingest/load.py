@@ -20,6 +20,7 @@ from tb_perfadvisor.errors import (
     contained,
     log_bug,
 )
+from tb_perfadvisor.ingest.attached_logs import read_compile_logs
 from tb_perfadvisor.ingest.captured_graphs import joined_with_captures
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, WorkerFiles
 from tb_perfadvisor.ingest.files.access import ShareRead, open_file
@@ -27,12 +28,9 @@ from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
-from tb_perfadvisor.ingest.rich_recordings import (
-    named_by,
-    read_compile_logs,
-    read_facts,
-    read_stated_results,
-)
+from tb_perfadvisor.ingest.recorded_facts import read_facts
+from tb_perfadvisor.ingest.rich_recordings import named_by
+from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name

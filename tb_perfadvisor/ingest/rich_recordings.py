@@ -1,6 +1,4 @@
-"""What lies beside a profile: a richer recording, logs, facts, results.
-
-Takes names from a rich recording of a run, and times from a light one of other steps.
+"""Takes names from a rich recording of a run, and times from a light one of other steps.
 
 Shapes and stacks slow the program, so our recorders make one recording with them and others
 without. A program runs the same operators in each step: where the operators of a step on a thread
@@ -9,33 +7,15 @@ are the same, one by one, those of the light recording get the shapes and lines 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.captures import (
-    Capture,
-    ProfileFile,
-    name_of,
-    name_of_facts,
-    profile_file,
-)
-from tb_perfadvisor.ingest.files.access import open_file
-from tb_perfadvisor.ingest.files.tree import FileEntry
-from tb_perfadvisor.ingest.tf_tools.merge import may_hold_steps, tools_of
-from tb_perfadvisor.machine.facts import SUFFIX, UNKNOWN, Facts
-from tb_perfadvisor.note import Note
-from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.signals.core.origins import user_line
-from tb_perfadvisor.trace import EventKind, Source, StatedResults, Trace
-from tb_perfadvisor.trace.compile_log import CompileLog
+from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, OperatorTable
@@ -147,166 +127,3 @@ def lines_of(rich: Trace, rows: Int32) -> list[str]:
     return [
         rich.text(frame) or text_of[name] for frame, name in zip(own.tolist(), names, strict=True)
     ]
-
-
-_MOST_LOGS = 16
-"""Ranks compile the same code, and a log of a long run has some hundred megabytes."""
-
-
-def read_compile_logs(
-    root: str, capture: Capture
-) -> tuple[tuple[CompileLog, ...], tuple[Note, ...]]:
-    """The logs beside a capture, and notes on those that were not read.
-
-    Args:
-        root: What the paths of the files are relative to.
-        capture: The capture.
-    """
-    if not capture.compile_logs:
-        return (), ()
-    from tb_perfadvisor.ingest.compile_log.format import read_records_only
-
-    logs: list[CompileLog] = []
-    notes: list[Note] = []
-    for file in capture.compile_logs[:_MOST_LOGS]:
-        source = Source(path=file.path, format="", rank=file.rank)
-        try:
-            with open_file(root, file) as stream:
-                logs.append(read_records_only(stream, source))
-        except PerfAdvisorError as error:
-            message = f"{file.path} was left out: {error.message}"
-            notes.append(Note("unsupported-file", "warning", message, error.hint))
-    more = len(capture.compile_logs) - _MOST_LOGS
-    if more > 0:
-        notes.append(
-            Note(
-                "compile-log",
-                "info",
-                f"Of {len(capture.compile_logs):,} logs of torch.compile, the first {_MOST_LOGS} "
-                "were read.",
-            )
-        )
-    return tuple(logs), tuple(notes)
-
-
-def read_stated_results(
-    root: str, capture: Capture
-) -> tuple[tuple[StatedResults, ...], tuple[Note, ...]]:
-    """What the results beside a capture state, and notes on those that say nothing.
-
-    Args:
-        root: What the paths of the files are relative to.
-        capture: The capture.
-    """
-    by_host: dict[str, list[ProfileFile]] = defaultdict(list)
-    for file in capture.results:
-        if may_hold_steps(file):
-            by_host[file.host].append(file)
-    if not by_host:
-        return (), _without_steps(capture)
-    from tb_perfadvisor.ingest.tf_tools.format import read_stated
-
-    stated: list[StatedResults] = []
-    notes: list[Note] = []
-    for host, files in by_host.items():
-        openers = {file.path: partial(open_file, root, file) for file in files}
-        try:
-            result, notes_of_host = read_stated(openers, host)
-        except PerfAdvisorError as error:
-            names = ", ".join(file.path.rsplit("/", 1)[-1] for file in files)
-            notes.append(
-                Note(
-                    "other-results",
-                    "info",
-                    f"Results of TensorFlow's tools beside the events were not read ({names}): "
-                    f"{error.message}",
-                )
-            )
-        else:
-            stated.append(result)
-            notes += notes_of_host
-    return tuple(stated), tuple(notes)
-
-
-def _without_steps(capture: Capture) -> tuple[Note, ...]:
-    if not capture.results:
-        return ()
-    return (
-        Note(
-            "other-results",
-            "info",
-            f"Beside the events lie results of TensorFlow's tools ({_tools(capture)}): sums of the "
-            "same recording, without times of steps to compare.",
-        ),
-    )
-
-
-def _tools(capture: Capture) -> str:
-    return ", ".join(tools_of(capture.results))
-
-
-MOST_BYTES = 1 << 20
-"""Facts of a program with hundreds of parts have some ten kilobytes."""
-
-
-def is_facts_file(path: str) -> bool:
-    """Whether a file has the facts of a capture, by its name."""
-    return path.endswith(SUFFIX)
-
-
-def with_facts(captures: Iterable[Capture], entries: Iterable[FileEntry]) -> tuple[Capture, ...]:
-    """Captures with the files of facts that are named like theirs."""
-    by_name = {name_of_facts(entry.path): entry for entry in entries}
-    if not by_name:
-        return tuple(captures)
-    return tuple(
-        replace(
-            capture,
-            facts=tuple(
-                profile_file(by_name[name], file.rank, file.host)
-                for file in capture.files
-                if (name := name_of(file.path)) in by_name
-            ),
-        )
-        for capture in captures
-    )
-
-
-def read_facts(root: str, file: ProfileFile) -> tuple[Facts, tuple[Note, ...]]:
-    """What a file tells, and a note if it cannot be read.
-
-    Args:
-        root: What the path of the file is relative to.
-        file: The file.
-    """
-    try:
-        with open_file(root, file) as stream:
-            return decode_facts(stream.read(MOST_BYTES + 1)), ()
-    except PerfAdvisorError as error:
-        reason = error.message
-    except (ValueError, RecursionError):  # not JSON, or not of this form
-        reason = "it is damaged, or was not written by Perf Advisor."
-    message = f"{file.path} was left out, so the machine is unknown: {reason}"
-    return UNKNOWN, (Note("unsupported-file", "info", message),)
-
-
-def decode_facts(data: bytes) -> Facts:
-    """Decode the content of such a file.
-
-    Raises:
-        ValueError: If it is too large or not of this form.
-    """
-    if len(data) > MOST_BYTES:
-        raise ValueError("too large")
-    return msgspec.convert(_plain(msgspec.json.decode(data)), Facts)
-
-
-def _plain(value: Any) -> Any:
-    """The same value with texts that are safe to show."""
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {plain(key): _plain(each) for key, each in value.items()}
-    return value

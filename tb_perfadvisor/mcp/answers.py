@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tb_perfadvisor import api
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import open_report_cache
+from tb_perfadvisor.engine.report_cache import open_report_cache
 from tb_perfadvisor.environment import environment_notes
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.execution import open_execution

@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.event_files.reader import ScalarReader, is_event_file
+from tb_perfadvisor.ingest.event_files.names import is_event_file
+from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.machine.load import is_stopped, memory_of, processes_of
 from tb_perfadvisor.proof.runs import Counters, Run

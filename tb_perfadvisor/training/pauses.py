@@ -11,7 +11,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.training.progress import Progress, ScalarSeries, is_evaluation, overlaps
+from tb_perfadvisor.training.metrics import is_evaluation
+from tb_perfadvisor.training.progress import Progress, overlaps
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 LEAST_CHANGE = 0.1
 """Steps whose time changes by less may have changed by chance."""

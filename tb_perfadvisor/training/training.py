@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
 from tb_perfadvisor.training.pauses import (
     Delay,
     Regime,
@@ -15,16 +16,8 @@ from tb_perfadvisor.training.pauses import (
     is_usual_interval,
     usual_steps_around,
 )
-from tb_perfadvisor.training.progress import (
-    Kind,
-    Metric,
-    Progress,
-    RunScalars,
-    ScalarSeries,
-    find_metrics,
-    find_progress,
-    overlaps,
-)
+from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
+from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
 
 _NS_PER = {"s": 1e9, "ms": 1e6}
 _SAME_STEPS = (0.7, 4.0)

@@ -180,7 +180,7 @@ def missing_semaphores(*arguments: Any, **options: Any) -> Any:
 def test_without_semaphores_files_are_read_in_this_process(
     fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tb_perfadvisor.execution.execution._Pool", fault)
+    monkeypatch.setattr("tb_perfadvisor.execution.process_pool._Pool", fault)
     with open_execution(workers=2) as execution:
         assert execution == IN_PROCESS
     assert workers_of(["--workers", "2"]) == 8

@@ -12,7 +12,8 @@ from tb_perfadvisor.comparison.pairing import Choice
 from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import ReportCache, ResultCache
+from tb_perfadvisor.engine.report_cache import ReportCache
+from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report.report import Report

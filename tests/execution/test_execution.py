@@ -11,7 +11,8 @@ import pytest
 
 from tb_perfadvisor import analyze, compare, load
 from tb_perfadvisor.execution import IN_PROCESS, open_execution
-from tb_perfadvisor.execution.execution import open_pool, worthwhile_workers
+from tb_perfadvisor.execution.execution import worthwhile_workers
+from tb_perfadvisor.execution.process_pool import open_pool
 from tb_perfadvisor.report.report import Report
 
 TWO = Path(__file__).resolve().parents[2] / "demo_logs" / "pytorch_ddp_straggler"

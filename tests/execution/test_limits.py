@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.execution.execution import open_pool
 from tb_perfadvisor.execution.limits import (
     Limits,
     TimeLimitError,
@@ -18,6 +17,7 @@ from tb_perfadvisor.execution.limits import (
     time_limit,
     within_machine,
 )
+from tb_perfadvisor.execution.process_pool import open_pool
 from tests.support.command import run
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_logs" / "pytorch_input_slow"

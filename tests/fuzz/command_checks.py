@@ -15,7 +15,7 @@ from tb_perfadvisor.comparison.history import make_history
 from tb_perfadvisor.comparison.pairing import Choice
 from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.result_cache import ReportCache, open_report_cache
+from tb_perfadvisor.engine.report_cache import ReportCache, open_report_cache
 from tb_perfadvisor.errors import PerfAdvisorError, logger
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.mcp import answers as answers_module

@@ -13,7 +13,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.execution.execution import open_pool
+from tb_perfadvisor.execution.process_pool import open_pool
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture, start_reading

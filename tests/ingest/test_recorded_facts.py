@@ -13,7 +13,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
-from tb_perfadvisor.ingest.rich_recordings import MOST_BYTES, decode_facts
+from tb_perfadvisor.ingest.recorded_facts import MOST_BYTES, decode_facts
 from tb_perfadvisor.machine.facts import SUFFIX, UNKNOWN, Facts
 from tb_perfadvisor.trace import Run
 from tests.support.kineto_files import event, to_bytes

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.rich_recordings import decode_facts
+from tb_perfadvisor.ingest.recorded_facts import decode_facts
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH, ContinuousProfiler
 from tb_perfadvisor.instrument.continuous.recorders import Recordings, StoredRecording
 from tb_perfadvisor.instrument.continuous.schedule import Plan, Schedule, Start

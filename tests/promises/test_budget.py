@@ -18,12 +18,12 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    "modules": 627,
+    "modules": 653,
     "rules": 152,
     "limits that users can set": 207,
     # `doctor --all`: the only way to see each of thousands of files, which doctor no longer prints.
     "options of the command line": 71,
-    "lines of Python and TOML": 130_494,
+    "lines of Python and TOML": 130_638,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

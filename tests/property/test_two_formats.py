@@ -24,7 +24,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.ingest.nsight.format import read_nsight
+from tb_perfadvisor.ingest.nsight.reader import read_nsight
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals import Cause, Signals, collectives_of

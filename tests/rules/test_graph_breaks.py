@@ -4,7 +4,7 @@ import io
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.compile_log.format import read_compile_log
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.compilation import GraphBreaks
 from tb_perfadvisor.rules.launch.launching import LaunchBound

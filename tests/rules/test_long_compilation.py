@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from tb_perfadvisor.ingest.compile_log.format import read_compile_log
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.compilation import LongCompilation
 from tb_perfadvisor.testing import check_rule, draw, find

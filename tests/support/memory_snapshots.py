@@ -10,7 +10,7 @@ import json
 import pickle
 from typing import Any
 
-from tb_perfadvisor.ingest.memory_snapshots.format import read_memory_snapshot
+from tb_perfadvisor.ingest.memory_snapshots.reader import read_memory_snapshot
 from tb_perfadvisor.trace import Source, Trace
 
 START_US = 1_700_000_000_000_000

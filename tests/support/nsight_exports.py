@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from tb_perfadvisor.ingest.nsight.format import read_nsight
+from tb_perfadvisor.ingest.nsight.reader import read_nsight
 from tb_perfadvisor.testing.writers.nsight import write_tables
 from tb_perfadvisor.trace import Source, Trace
 

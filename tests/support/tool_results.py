@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tb_perfadvisor.ingest.tf_tools.format import read_tf_tools
+from tb_perfadvisor.ingest.tf_tools.reader import read_tf_tools
 from tb_perfadvisor.trace import Source, Trace
 
 Field = float | str | bytes

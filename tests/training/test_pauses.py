@@ -12,7 +12,8 @@ from tb_perfadvisor.training.pauses import (
     find_regimes,
     is_usual_interval,
 )
-from tb_perfadvisor.training.progress import Progress, ScalarSeries, find_progress
+from tb_perfadvisor.training.progress import Progress, find_progress
+from tb_perfadvisor.training.scalars import ScalarSeries
 from tb_perfadvisor.training.wording import delay_label
 
 S = 1_000_000_000

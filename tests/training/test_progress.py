@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.training.progress import ScalarSeries, find_progress
+from tb_perfadvisor.training.progress import find_progress
+from tb_perfadvisor.training.scalars import ScalarSeries
 
 S = 1_000_000_000
 

@@ -15,7 +15,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError, Usag
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
-from tb_perfadvisor.ingest.rich_recordings import decode_facts
+from tb_perfadvisor.ingest.recorded_facts import decode_facts
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.ingest.xspace.reader import looks_like_xplane
 from tb_perfadvisor.machine.facts import SUFFIX, Line, Made, Observed, Value

@@ -1,90 +1,30 @@
-"""The columns of a Chrome export of an XSpace, and its processes.
-
-The fields of a Chrome export that are used; the decoder skips everything else.
-
-Fields are `Any`, because exporters write every argument as text, and damaged files may contain
-any type. The arguments have the names of the xplane's stats.
-
-Maps processes of a Chrome export to planes, and for some also to lines.
-
-JAX, and TensorFlow since 2.2, export each plane as a process with the plane's name, and each line
-as a thread. Older versions export each stream of a GPU, and the executor of each device, as a
-separate process whose threads have no meaning.
-"""
+"""Collects decoded events into columns, slice by slice, to free the objects early."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.chrome.schema import (
+    FLOATS,
+    INTEGERS,
+    KIND_INTEGERS,
+    KIND_TEXTS,
+    TEXTS,
+    Arguments,
+    ChromeEvent,
+)
 from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers
-from tb_perfadvisor.ingest.json_trace.recognition import Threads, thread_key
+from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
 from tb_perfadvisor.trace.assembler import Interned
-
-TEXTS: Final = frozenset(
-    {
-        *("eager_op", "tf_function_call", "hlo_op", "hlo_module", "shape", "allocator_name"),
-        *("kernel_details", "memcpy_details", "memset_details"),
-        *("autotune", "shapes", "types"),
-    }
-)
-FLOATS: Final = frozenset({"occupancy_pct"})
-INTEGERS: Final = frozenset(
-    {
-        *("correlation_id", "step_num", "group_id", "_pt", "_p", "_ct", "_c", "is_func"),
-        *("program_id", "index_on_host", "bytes_allocated", "bytes_reserved"),
-        *("bytes_available", "allocation_bytes", "addr"),
-        *("device_offset_ps", "device_duration_ps", "run_id", "device_ordinal"),
-        *("id", "parent_id", "parallelism", "batch_size", "buffer_limit", "buffer_size"),
-        *("buffered_elements", "buffered_bytes_MB", "cpu_budget", "threadpool_size"),
-        "ram_budget_megabytes",
-    }
-)
-"""Together with the above, all stats of events that the xplane reader uses, but for the `name` of
-an iterator's dataset: other events have arguments of that name."""
-
-KIND_TEXTS: Final = ("hlo_category", "tf_op", "source", "shape_with_layout")
-KIND_INTEGERS: Final = ("flops", "bytes_accessed")
-"""With the above, the attributes of XLA operations, which an xplane has once per operation."""
-
-# Names in metadata events and in nodes of TensorFlow 1, the complete name of events (in its new and
-# old spelling), and the old label of kernels and copies.
-_OTHERS: Final = ("name", "sort_index", "long_name", "old_long_name", "label")
-
-Arguments: Any = msgspec.defstruct(
-    "Arguments",
-    [
-        (name, Any, None)
-        for name in sorted({*TEXTS, *FLOATS, *INTEGERS, *KIND_TEXTS, *KIND_INTEGERS, *_OTHERS})
-    ],
-    rename={"old_long_name": "long name"},
-    gc=False,
-    module=__name__,
-)
-"""`args` of an event."""
-
-
-class ChromeEvent(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`."""
-
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: Arguments | None = None
-
 
 _NO_ARGUMENTS: Final = Arguments()
 _MOST_EVENTS: Final = 1_000_000
@@ -345,70 +285,3 @@ def _facts(arguments: Any) -> dict[str, str | int]:
         if number >= 0:
             facts[name] = number
     return facts
-
-
-_HOST: Final = "/host:CPU"
-_NAMED: Final = re.compile(
-    rb'"name"\s*:\s*"(?:\\?/job:[^"\s]*)?\\?/(?:host:[A-Z]|device:[A-Z_]+:\d|[cg]pu:\d)'
-)
-_PLANE: Final = re.compile(r"(/(?:host|device):\S.*?)(?: Compute| \([^()]*\))?$")
-_STREAM: Final = re.compile(
-    r"(?i)(?:/job:\S*)?/(?:device:)?gpu:(\d+)(?:/context#\d+)?/stream[:#](\d+)"
-    r"(?:[:<](\w+)>?)?(?: Compute)?$"
-)
-_EXECUTOR: Final = re.compile(r"(?i)/job:\S*/(?:device:)?(\w+:\d+)(?: Compute)?$")
-# Tensors and allocators are not work. The other processes repeat numbered streams, or are not work
-# of a stream.
-_NO_WORK: Final = re.compile(
-    r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:(?:all)?)(?: Compute)?$"
-)
-
-
-class ProcessPlace(Struct, frozen=True):
-    """Where the events of a process belong."""
-
-    plane: str
-    stream: str = ""
-    """The line of all its events; empty if each thread is a line."""
-    executor: str = ""
-    """The device whose executor the process is; empty for other processes."""
-
-    @property
-    def is_old(self) -> bool:
-        """Whether the process was written by TensorFlow 2.1 or older."""
-        return bool(self.stream or self.executor)
-
-    def line(self, thread: Any, name: str) -> str:
-        """The line of a thread: its name, or its number if it has none."""
-        if self.executor:
-            return f"executor of {self.executor}, lane {thread}"
-        return self.stream or name or f"thread {thread}"
-
-
-def has_known_process(head: bytes) -> bool:
-    """Whether JSON names a process like exports of TensorFlow and JAX."""
-    return b'"process_name"' in head and _NAMED.search(head) is not None
-
-
-def has_no_work(name: str) -> bool:
-    """Whether a process contains no work, so that it can be ignored."""
-    return _NO_WORK.match(name) is not None
-
-
-def collective_rows_of(process_names: Mapping[Any, str]) -> dict[Any, ProcessPlace]:
-    """The place of each process by its number; processes without work of a plane have none."""
-    return {pid: place for pid, name in process_names.items() if (place := _place(name))}
-
-
-def _place(name: str) -> ProcessPlace | None:
-    stream = _STREAM.match(name)
-    if stream:
-        line = f"Stream #{stream[2]}({stream[3]})" if stream[3] else f"Stream #{stream[2]}"
-        return ProcessPlace(f"/device:GPU:{stream[1]}", stream=line)
-    if has_no_work(name):
-        return None
-    executor = _EXECUTOR.match(name)
-    if executor:
-        return ProcessPlace(_HOST, executor=executor[1].upper())
-    plane = _PLANE.match(name)
-    return ProcessPlace(plane[1]) if plane else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.captures import directory_of
-from tb_perfadvisor.ingest.chrome.columns import has_known_process
+from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.format import (
     Format,
     FoundFile,

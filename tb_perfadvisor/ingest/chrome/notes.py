@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tb_perfadvisor.ingest.chrome.columns import ExportColumns, ProcessPlace, has_no_work
+from tb_perfadvisor.ingest.chrome.columns import ExportColumns
+from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, has_no_work
 from tb_perfadvisor.ingest.json_trace.document import Document, damage_notes
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Device

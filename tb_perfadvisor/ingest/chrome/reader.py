@@ -25,14 +25,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.chrome.columns import (
-    TEXTS,
-    ChromeEvent,
-    ExportCollector,
-    ExportColumns,
-    ProcessPlace,
-    collective_rows_of,
-)
+from tb_perfadvisor.ingest.chrome.columns import ExportCollector, ExportColumns
 from tb_perfadvisor.ingest.chrome.encoding import (
     Cells,
     concatenate,
@@ -42,6 +35,8 @@ from tb_perfadvisor.ingest.chrome.encoding import (
     varint_field,
 )
 from tb_perfadvisor.ingest.chrome.notes import notes_of
+from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, collective_rows_of
+from tb_perfadvisor.ingest.chrome.schema import TEXTS, ChromeEvent
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.document import Text, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import foreign_error

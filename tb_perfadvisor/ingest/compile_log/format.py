@@ -1,15 +1,13 @@
-"""Logs of torch.compile, as a format."""
+"""Logs of `TORCH_TRACE`, named `dedicated_log_torch_trace_[rank_N_]RANDOM.log` by PyTorch."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.captures import (
     COMPILE_LOG_FORMAT,
     Capture,
@@ -17,8 +15,7 @@ from tb_perfadvisor.ingest.captures import (
     make_capture,
     profile_file,
 )
-from tb_perfadvisor.ingest.compile_log.collector import LogCollector, read_records, starts_a_log
-from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.compile_log.records import starts_a_log
 from tb_perfadvisor.ingest.format import (
     Format,
     FoundFile,
@@ -28,85 +25,6 @@ from tb_perfadvisor.ingest.format import (
     reader_of_one_file,
 )
 from tb_perfadvisor.ingest.trace_names import rank_of_name, stem_of
-from tb_perfadvisor.note import Note
-from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
-from tb_perfadvisor.trace.compile_log import CompileLog
-
-# What a compilation, a graph break or a phase is described by.
-_ITEMS_OF_RECORD = 8
-
-
-def read_compile_log(stream: BinaryIO, source: Source) -> Trace:
-    """Read the log of one process.
-
-    Args:
-        stream: The file, which may be compressed.
-        source: Path, run, session and rank; the other fields are filled in here.
-
-    Raises:
-        UnreadableProfileError: If the file has no record of torch.compile.
-    """
-    collected, is_truncated = _collect(stream, source)
-    assembler = Assembler()
-    name = "torch.compile"
-    track = assembler.add_track(TrackKind.HOST_THREAD, process=name, label=name)
-    spans = collected.spans
-    assembler.add_events(
-        spans.start_ns,
-        spans.duration_ns,
-        kind=EventKind.COMPILE,
-        name=assembler.intern_all(spans.names)[spans.name],
-        track=track,
-    )
-    log = collected.finish(source)
-    notes = (_CUT,) if is_truncated else ()
-    filled = replace(
-        source,
-        framework="pytorch",
-        producer="torch.compile",
-        version=log.version,
-        rank=log.rank,
-    )
-    trace = assembler.finish(filled, notes=notes, clock_unix_ns=spans.clock_unix_ns)
-    return replace(trace, compile_log=log)
-
-
-def read_records_only(stream: BinaryIO, source: Source) -> CompileLog:
-    """Read the log of one process that lies beside a profile.
-
-    Args:
-        stream: The file, which may be compressed.
-        source: Path and rank.
-
-    Raises:
-        UnreadableProfileError: If the file has no record of torch.compile.
-    """
-    return _collect(stream, source)[0].finish(source)
-
-
-def _collect(stream: BinaryIO, source: Source) -> tuple[LogCollector, bool]:
-    inflated = Inflated(stream, source.path)
-    collector = LogCollector()
-    for record in read_records(inflated):
-        inflated.budget.expect_json(record.header)
-        collector.add(record)
-        inflated.budget.keep(_ITEMS_OF_RECORD)
-    if not collector.count:
-        raise UnreadableProfileError(
-            "this log has no record of torch.compile.",
-            where=source.path,
-            hint="Set TORCH_TRACE=DIR before the program starts; it writes one file per process.",
-        )
-    return collector, inflated.is_truncated
-
-
-_CUT = Note(
-    "truncated-file",
-    "warning",
-    "The log ends early: its last records are missing.",
-    "Copy the file again.",
-)
-
 
 _CLAIMED = re.compile(r"(?:^|/)dedicated_log_torch_trace_[^/]*\.log(?:\.gz)?$")
 _RANK = re.compile(rb'"rank": (\d{1,7})[,}]')
@@ -174,7 +92,7 @@ def _rank(log: FoundFile) -> int | None:
 
 
 def _reader() -> Reader:
-    from tb_perfadvisor.ingest.compile_log.format import read_compile_log
+    from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 
     return reader_of_one_file(read_compile_log)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.captures import Listing
-from tb_perfadvisor.ingest.event_files.reader import OWN_DIRECTORY, run_of_directory
+from tb_perfadvisor.ingest.event_files.names import OWN_DIRECTORY, run_of_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry
 
 MOST_BYTES_BESIDE_A_REPORT = 256 << 20

@@ -23,7 +23,7 @@ import msgspec
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.json_trace.recognition import Envelope, is_present
+from tb_perfadvisor.ingest.json_trace.envelope import Envelope, is_present
 from tb_perfadvisor.note import Note
 
 _WHITE = b"\t\n\r"

@@ -1,18 +1,12 @@
-"""Recognizes JSON traces by what they begin with."""
+"""Recognizes traces of Kineto, and says what a file is that has the name of one but is none."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import GZIP_MAGIC, container_of
-from tb_perfadvisor.trace.assembler import Interned
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
@@ -185,83 +179,3 @@ _JSON_MARKS = (
         "Perf Advisor reads profiles of PyTorch, TensorFlow and JAX.",
     ),
 )
-
-
-ABSENT = msgspec.Raw()
-
-
-class Envelope(msgspec.Struct, gc=False):
-    """The top level of a file; `Raw` fields are decoded later, or not at all."""
-
-    traceEvents: msgspec.Raw = ABSENT  # noqa: N815 - the file's spelling
-    schemaVersion: Any = None  # noqa: N815
-    deviceProperties: msgspec.Raw = ABSENT  # noqa: N815
-    computeProperties: msgspec.Raw = ABSENT  # noqa: N815
-    """The name of `deviceProperties` in the first versions."""
-    distributedInfo: msgspec.Raw = ABSENT  # noqa: N815
-    baseTimeNanoseconds: Any = None  # noqa: N815
-    traceName: msgspec.Raw = ABSENT  # noqa: N815
-    trace_id: Any = None
-    host_name: Any = None
-    record_shapes: Any = None
-    with_stack: Any = None
-    profile_memory: Any = None
-    cuda_runtime_version: Any = None
-    hip_runtime_version: Any = None
-    perfadvisor_synthetic: Any = None
-    # Keys of other formats, which only serve to tell what the file is.
-    nodes: msgspec.Raw = ABSENT
-    displayTimeUnit: Any = None  # noqa: N815
-    metadata: msgspec.Raw = ABSENT
-
-
-def is_present(raw: msgspec.Raw | bytes) -> bool:
-    """Whether a `Raw` field is in the file and not null."""
-    return bytes(raw) not in (b"", b"null")
-
-
-def decoded(raw: msgspec.Raw | bytes) -> Any:
-    """The value of a `Raw` field; None if it is absent or not JSON."""
-    if not is_present(raw):
-        return None
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-class Threads(dict[tuple[Any, Any], int]):
-    """Maps (pid, tid) to indices; `17` and `"17"` are equal, because old files mix them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys_in_order = Interned()
-        """The normalized pairs, in order of index."""
-
-    def __missing__(self, pair: tuple[Any, Any]) -> int:
-        """Normalize a new pair."""
-        index = self[pair] = self.keys_in_order[thread_key(*pair)]
-        return index
-
-    def indices(self, pairs: Iterable[tuple[Any, Any]]) -> NDArray[np.int32]:
-        """The index of each pair; shape (n,)."""
-        pairs = list(pairs)
-        try:
-            return np.fromiter(map(self.__getitem__, pairs), np.int32, len(pairs))
-        except TypeError:
-            keys = (thread_key(*pair) for pair in pairs)
-            return np.fromiter(map(self.__getitem__, keys), np.int32, len(pairs))
-
-
-def thread_key(pid: Any, tid: Any) -> tuple[Any, Any]:
-    """The normal form of a process and a thread."""
-    return _identifier(pid), _identifier(tid)
-
-
-def _identifier(value: Any) -> Any:
-    if isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else ""

@@ -1,9 +1,8 @@
-"""Merges the results of several tools."""
+"""Merges the result files of a host, as far as they agree."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -11,48 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.captures import ProfileFile
 from tb_perfadvisor.ingest.tf_tools.contents import MAX_STEPS, Contents, Figure, StepPart, StepSums
+from tb_perfadvisor.ingest.tf_tools.naming import ToolFile
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Aspect
 from tb_perfadvisor.units import NS_PER_MS, format_duration
-
-_NAME = re.compile(
-    r"^(?:(?P<host>.+)\.)?(?P<tool>overview_page|input_pipeline|pod_viewer|tensorflow_stats"
-    r"|kernel_stats|memory_profile|memory_viewer|op_profile)\.(?P<form>pb|json)(?:\.gz)?$"
-)
-# Only these contain step times, which every analysis needs.
-_WITH_STEPS = frozenset({"overview_page", "input_pipeline", "pod_viewer"})
-
-ALL_HOSTS = "ALL_HOSTS"
-"""The host name in results that merge the recordings of several hosts."""
-
-
-class ToolFile(Struct, frozen=True):
-    """The parts of a result's name."""
-
-    host: str
-    tool: str
-    form: str
-    """`pb` or `json`."""
-
-
-def tool_file(path: str) -> ToolFile | None:
-    """Parse a path; None if it does not name a tool's result."""
-    match = _NAME.match(path.rsplit("/", 1)[-1])
-    return ToolFile(match["host"] or "", match["tool"], match["form"]) if match else None
-
-
-def may_hold_steps(file: ProfileFile) -> bool:
-    """Whether results of its tool contain step times."""
-    tool = tool_file(file.path)
-    return tool is not None and tool.tool in _WITH_STEPS
-
-
-def tools_of(files: Iterable[ProfileFile]) -> tuple[str, ...]:
-    """The tools whose results some files are, in alphabetical order."""
-    return tuple(sorted({tool.tool for file in files if (tool := tool_file(file.path))}))
-
 
 # Files round, and some exclude cores or steps from their mean. A larger difference means different
 # recordings, or edited files.

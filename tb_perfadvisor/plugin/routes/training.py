@@ -13,7 +13,7 @@ from tb_perfadvisor.plugin.responses import ApiError, respond
 from tb_perfadvisor.plugin.results import Results
 from tb_perfadvisor.plugin.routes.parameters import optional_integer
 from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
-from tb_perfadvisor.training.progress import RunOptions
+from tb_perfadvisor.training.options import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.compile_log import collector
+from tb_perfadvisor.ingest.compile_log import records
 from tb_perfadvisor.ingest.compile_log.collector import parse_break, parse_guard
-from tb_perfadvisor.ingest.compile_log.format import read_compile_log
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.trace import EventKind, Source, Trace
@@ -195,13 +195,13 @@ def test_compressed_logs_and_lines_of_others_are_read() -> None:
 def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = log_of(example_log())
     for size in (1, 7, 100, 1000):
-        monkeypatch.setattr(collector, "_BLOCK_BYTES", size)
+        monkeypatch.setattr(records, "_BLOCK_BYTES", size)
         assert log_of(example_log()) == whole
 
 
 def test_a_huge_record_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "_BLOCK_BYTES", 1_000)
-    monkeypatch.setattr(collector, "MAX_RECORD_BYTES", 4_000)
+    monkeypatch.setattr(records, "_BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 4_000)
     huge = artifact("inductor_output_code", "0/0", "\n".join(["x = 1"] * 5_000))
     first = example_log()
     assert log_of(huge + first) == log_of(first)

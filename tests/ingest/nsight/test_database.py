@@ -16,7 +16,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.ingest.nsight.database import Database, open_database
-from tb_perfadvisor.ingest.nsight.format import read_nsight
+from tb_perfadvisor.ingest.nsight.reader import read_nsight
 from tb_perfadvisor.trace import EventKind
 from tests.support.nsight_exports import SOURCE, call, kernel, read, write
 

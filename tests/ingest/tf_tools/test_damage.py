@@ -144,7 +144,7 @@ def test_invalid_text_does_not_reject_a_file() -> None:
 
 
 def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tb_perfadvisor.ingest.tf_tools.format._LARGEST_BYTES", 1 << 10)
+    monkeypatch.setattr("tb_perfadvisor.ingest.tf_tools.reader._LARGEST_BYTES", 1 << 10)
     bomb = gzip.compress(bytes(1 << 20))
     with pytest.raises(UnreadableProfileError, match=r"the file is larger than 1.00 KiB"):
         read({"h.input_pipeline.json.gz": bomb})

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from tb_perfadvisor.ingest.compile_log.format import read_compile_log
+from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
 from tb_perfadvisor.signals import Need, Options, Signals, why_missing
 from tb_perfadvisor.signals.recording.availability import shows_communication, shows_input
 from tb_perfadvisor.signals.recording.hints import HINTS, hint_for

@@ -17,8 +17,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
 from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers, to_nanoseconds
-from tb_perfadvisor.ingest.json_trace.recognition import ABSENT, Threads, decoded, thread_key
+from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
 from tb_perfadvisor.ingest.kineto.decode.event_roles import OpenEvents, Role, is_known, role_of
 from tb_perfadvisor.ingest.kineto.decode.schema import Arguments, Event
 from tb_perfadvisor.trace.assembler import Interned

@@ -1,0 +1,185 @@
+"""Reads exports of Nsight Systems. An export may hold several ranks, which become traces later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.format import Opener
+from tb_perfadvisor.ingest.kernels.collective_names import with_probable_collectives
+from tb_perfadvisor.ingest.nsight.database import (
+    METADATA,
+    Database,
+    metadata_of,
+    open_database,
+)
+from tb_perfadvisor.ingest.nsight.device_work import add_device_work, devices_of, read_device_work
+from tb_perfadvisor.ingest.nsight.host_work import (
+    HostCalls,
+    Processes,
+    add_samples,
+    process_of,
+    processes_of,
+    read_host_calls,
+)
+from tb_perfadvisor.ingest.nsight.notes import notes_of
+from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_nccl_calls, read_ranges
+from tb_perfadvisor.trace import Assembler, EventKind, Framework, Source, Trace
+from tb_perfadvisor.trace.integer_groups import distinct
+
+_RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_OPERATING_SYSTEM: Final = "OSRT_API"
+# Tables that only recordings have.
+_EVENTS: Final = (
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+    *("CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS"),
+)
+
+
+def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
+    """Read an export.
+
+    Args:
+        files: What opens the database, and SQLite's log beside it, if there is one.
+        source: What the path says; the file's own statements are added.
+
+    Raises:
+        UnreadableProfileError: If it is no export, or a damaged one.
+    """
+    with open_database(files) as database:
+        metadata = metadata_of(database)
+        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
+        if not any(map(database.has, tables)):
+            raise UnreadableProfileError(
+                "the database has no table of Nsight Systems.",
+                where=source.path,
+                hint="Export a recording with `nsys export --type sqlite FILE.nsys-rep`.",
+            )
+        return _assemble(database, metadata, source)
+
+
+def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -> Trace:
+    assembler = Assembler()
+    work, ranges = read_device_work(database), read_ranges(database, assembler)
+    calls, nccl = read_host_calls(database), read_nccl_calls(database)
+    processes = processes_of(database, work.process, work.device, nccl.ranks)
+    threads = _threads_of_interest(calls, ranges)
+    for table, found in calls.items():
+        chosen = np.ones(found.start_ns.size, dtype=bool)
+        if table == _OPERATING_SYSTEM:
+            # Background threads wait all the time.
+            chosen = np.isin(found.thread, threads)
+        _add_calls(assembler, found, processes, chosen)
+    _add_ranges(assembler, ranges, processes)
+    add_samples(assembler, database, processes, threads)
+    runtime = calls.get(_RUNTIME)
+    launches = {
+        "correlation": np.empty(0, np.int64),
+        "start": np.empty(0, np.int64),
+        "thread": np.empty(0, np.int64),
+        "is_stream_wait": np.empty(0, bool),
+    }
+    if runtime is not None:
+        owner = process_of(runtime.thread)
+        launches = {
+            "correlation": processes.correlations(runtime.correlation, owner),
+            "start": runtime.start_ns,
+            "thread": runtime.thread,
+            "is_stream_wait": runtime.is_stream_wait,
+        }
+    add_device_work(assembler, database, work, processes, nccl, launches)
+    has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
+    source = replace(
+        source,
+        framework=_framework(ranges, assembler.strings),
+        producer="Nsight Systems",
+        version=metadata.get("EXPORT_PRODUCT_VERSION", ""),
+        host=source.host or metadata.get("EXPORT_HOST", ""),
+        backend="nccl" if nccl.operation else source.backend,
+        has_shapes=bool((ranges.shapes >= 0).any()) if has_operators else None,
+        is_synthetic="EXPORT_SYNTHETIC" in metadata,
+    )
+    devices = devices_of(database, work.device)
+    notes = notes_of(database, work, processes, has_operators=has_operators)
+    clock_unix_ns = _clock(database)
+    del work, ranges, calls
+    trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
+    return with_probable_collectives(trace)
+
+
+_PYTORCH: Final = re.compile(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
+_TENSORFLOW: Final = re.compile(r"tensorflow::")
+_XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|jit_\w+$")
+
+
+def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:
+    """The framework, by the names of operators, ranges and kernels."""
+    if (ranges.kind == EventKind.OPERATOR).any():
+        return "pytorch"
+    signs: tuple[tuple[Framework, re.Pattern[str]], ...] = (
+        ("pytorch", _PYTORCH),
+        ("tensorflow", _TENSORFLOW),
+        ("jax", _XLA),
+    )
+    return next(
+        (name for name, sign in signs if any(map(sign.search, names))),
+        "unknown",
+    )
+
+
+def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:
+    """Threads that use a device or have named ranges."""
+    runtime = [calls[_RUNTIME].thread] if _RUNTIME in calls else []
+    return distinct(np.concatenate([*map(distinct, runtime), distinct(ranges.thread)]))
+
+
+def _add_calls(
+    assembler: Assembler, calls: HostCalls, processes: Processes, chosen: NDArray[np.bool_]
+) -> None:
+    thread = calls.thread[chosen]
+    assembler.add_events(
+        calls.start_ns[chosen],
+        (calls.end_ns - calls.start_ns)[chosen],
+        kind=calls.kind[chosen],
+        name=assembler.intern_all([*calls.names])[calls.name[chosen]],
+        track=processes.host_tracks(assembler, thread),
+        correlation=processes.correlations(calls.correlation[chosen], process_of(thread)),
+    )
+
+
+def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> None:
+    row_of = np.empty(ranges.name.size, dtype=np.int32)
+    for chosen, what in (
+        (~ranges.may_cross, ""),
+        # They get tracks of their own, so that all others stay nested.
+        (ranges.may_cross, "ranges of "),
+    ):
+        rows = assembler.add_events(
+            ranges.start_ns[chosen],
+            ranges.duration_ns[chosen],
+            kind=ranges.kind[chosen],
+            name=ranges.name[chosen],
+            track=processes.host_tracks(assembler, ranges.thread[chosen], what),
+            step=ranges.step[chosen],
+        )
+        row_of[chosen] = rows
+        shapes, sequence = ranges.shapes[chosen], ranges.sequence[chosen]
+        has_any = (shapes >= 0) | (sequence >= 0)
+        assembler.add_operators(rows[has_any], shapes=shapes[has_any], sequence=sequence[has_any])
+    backward, forward = forward_links(ranges, assembler.strings)
+    assembler.link_forward(row_of[backward], row_of[forward])
+
+
+def _clock(database: Database) -> int | None:
+    """Wall-clock time at 0 of the export's clock, which counts from the start of the session."""
+    table = "TARGET_INFO_SESSION_START_TIME"
+    if not database.has(table, "utcEpochNs"):
+        return None
+    found = database.integers(table, {"at": "utcEpochNs"})["at"]
+    return int(found[0]) if found.size == 1 and found[0] > 0 else None
