@@ -1,7 +1,7 @@
 # make demo             TensorBoard with the Perf Advisor tab on the demo profiles (PORT=6007)
 # make quick            under a minute: format, lint, types, contracts, the tests of what changed
 # make rule ID=...      one rule's tests; with a new id and CATEGORY=... or TABLE=..., a new rule
-# make test             everything a change must pass
+# make test             the tests of all parts; .ci/run runs the four below, too
 # make test-browser     all tests in a browser; `make test` runs a few
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
 # make test-versions    the wheel on each Python, from the oldest to the newest requirements
@@ -48,7 +48,7 @@ test-browser: $(VENV)/.dev browser-deps
 	$(PYTEST) -m "browser and $(ELSEWHERE)" tests/browser
 
 test-frameworks: frameworks
-	$(PYTEST) -m "frameworks and not corpus and not nightly"
+	$(PYTEST) -m "frameworks and not corpus"
 
 # ENVIRONMENTS="oldest engine" runs only these; noxfile.py describes them.
 test-versions: $(VENV)/.dev
@@ -57,9 +57,10 @@ test-versions: $(VENV)/.dev
 test-corpus: $(VENV)/.dev browser-deps
 	$(PYTEST) -m "corpus and not nightly"
 
-# Hypothesis draws more examples, and without CI other ones each night. MINUTES of damaged files.
+# All tests, those marked `nightly` too. Hypothesis draws more examples, and without CI other ones
+# each night. MINUTES of damaged files.
 night: $(VENV)/.dev browser-deps
-	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "(nightly or hypothesis) and not frameworks"
+	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "not frameworks"
 	$(BIN)/python -m tests.fuzz --seed "$$(date +%j)" --minutes $(or $(MINUTES),20)
 	$(BIN)/python -m nox
 	$(BIN)/python -m nox --session unit-oldest
