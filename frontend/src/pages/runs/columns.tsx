@@ -86,15 +86,18 @@ export function columnsOf(
   return columns.filter(({ key }) => key !== "change" || isCompared);
 }
 
-/** Room for a name, so that the other columns don't squeeze it. Breaks leave lines a tenth short. */
-const roomForTwoLines = (name: string): { minWidth: string } => ({ minWidth: `max(min(16em, 40vw), min(${0.55 * name.length}ch, 40vw))` });
+/** One line for a short name, two lines for a long one, so that the other columns don't squeeze it. */
+const roomFor = ({ length }: string): { minWidth: string } => ({
+  // Breaks leave lines a tenth short.
+  minWidth: `min(${Math.max(Math.min(0.95 * length, 28), 0.55 * length)}ch, 40vw)`,
+});
 
 function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeated: boolean; isPinned: boolean }): JSX.Element {
   const { id, run, session, is_synthetic: isSynthetic, status, trust } = capture;
   const name = run || ".";
   return (
     <span class="run-name">
-      <span style={roomForTwoLines(name)}>
+      <span style={roomFor(name)}>
         <span class="clamped" title={name}>
           <PageLink to={captureLink(id)}>
             <Name of={name} />
