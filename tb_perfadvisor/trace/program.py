@@ -137,30 +137,35 @@ class ProgramMemory(Struct, frozen=True):
         return arguments + self.result_bytes + self.temporary_bytes + self.constant_bytes
 
 
-_XLA_NUMBER = re.compile(r"(?:[._](?:\d+|clone))+$")
+_SEPARATOR = re.compile(r"([._])")
 # Types as spelled in C++ and in the names of library kernels.
 _NUMBER_FORMAT = re.compile(
-    r"\b(?:(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
+    r"\b(?:(?<!\w::)(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
     r"|tfloat32_t|Float8\w*)|(?:float|double)[24]?)\b"
     r"|(?<![a-zA-Z])(?:fp|bf|tf|f|e\dm)(?:8|16|32|64|\d)(?![a-zA-Z])"
 )
-_NUMBERING = re.compile(r"(?:_\d+)+(?=[/:]|$)")
+_NUMBERING = re.compile(r"((?:_\d+)+)([/:]|$)?")
 _NUMBER = re.compile(r"\d+")
 _SPACE = re.compile(r"\s+")
 _RETURN_TYPE = re.compile(r"^void\s+")
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w*::")
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w{0,200}::")
 _QUALIFIER = re.compile(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
 
 
 def without_number(name: str) -> str:
     """The name of an XLA operation without its number."""
-    return _XLA_NUMBER.sub("", name) or name
+    parts = _SEPARATOR.split(name)
+    while len(parts) > 1 and (parts[-1] == "clone" or parts[-1].isdecimal()):
+        del parts[-2:]
+    return "".join(parts) or name
 
 
 def variant_key(name: str) -> str:
     """A key that is equal for variants of one kernel: it ignores dtypes, sizes and numbering."""
     key = _ANONYMOUS.sub("", _bare(name))
-    key = _NUMBER_FORMAT.sub("T", _NUMBERING.sub("", key))
+    # Numbers count only at the end of a part of the name.
+    key = _NUMBERING.sub(lambda found: found[0] if found[2] is None else found[2], key)
+    key = _NUMBER_FORMAT.sub("T", key)
     return _SPACE.sub("", _NUMBER.sub("#", key))
 
 

@@ -125,15 +125,15 @@ def test_a_bug_in_one_rank_leaves_that_rank_out(
 
 
 def test_a_bug_in_sniffing_rejects_one_file(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tb_perfadvisor.ingest import sniffed_files
+    from tb_perfadvisor.ingest import discovery
 
-    real = sniffed_files.sniff
+    real = discovery.sniff
     (logs / "c" / "odd.pt.trace.json").write_bytes(b"{odd")
 
     def divide(head: bytes, *, is_claimed: bool) -> Any:
         return 1 / 0 if head == b"{odd" else real(head, is_claimed=is_claimed)
 
-    monkeypatch.setattr(sniffed_files, "sniff", divide)
+    monkeypatch.setattr(discovery, "sniff", divide)
     document = json.loads(run("analyze", logs, "--format", "json").stdout)
     assert [report["run"] for report in document["reports"]] == ["a", "c"]
     assert "c/odd.pt.trace.json" in [file["path"] for file in document["rejected"]]

@@ -176,7 +176,7 @@ def _shortest_matches(items: Any) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("table", [kernel_names._FAMILIES, kernel_names._WIDTHS])
+@pytest.mark.parametrize("table", [kernel_names._FAMILIES, kernel_names._KERNEL_WIDTHS])
 def test_every_match_contains_one_of_the_words(table: Any) -> None:
     for words, pattern, _ in table:
         for text in _shortest_matches(PARSER.parse(pattern)):

@@ -18,12 +18,12 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    "modules": 653,
+    "modules": 654,
     "rules": 152,
     "limits that users can set": 207,
     # `doctor --all`: the only way to see each of thousands of files, which doctor no longer prints.
     "options of the command line": 71,
-    "lines of Python and TOML": 130_638,
+    "lines of Python and TOML": 130_700,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
@@ -66,7 +66,7 @@ def test_the_package_keeps_within_its_budget() -> None:
     [(100, []), (98, []), (101, ["rules: 101 of 100"]), (97, ["rules: 97 of 100"])],
 )
 def test_a_budget_can_be_missed_both_ways(size: int, expected: list[str]) -> None:
-    assert faults({"rules": size}, {"rules": 152}) == expected
+    assert faults({"rules": size}, {"rules": 100}) == expected
 
 
 def test_everything_is_counted() -> None:

@@ -176,7 +176,8 @@ def test_freed_memory_is_kept_between_steps(
     kept = _number_said(measured(tmp_path, each, begin=100, block_steps=1, blocks=400))
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")  # the default, by the user's choice
     returned = _number_said(measured(tmp_path, each, begin=100, block_steps=1, blocks=400))
-    assert returned > kept + 100 * 20 * 256 / 2  # 256 pages in a block
+    # Up to 256 pages for each of 20 blocks in 100 steps; how much is given back is left to chance.
+    assert returned > 2 * kept
 
 
 def _number_said(run: Run) -> int:

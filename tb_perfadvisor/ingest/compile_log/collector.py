@@ -136,24 +136,27 @@ _SHOWN_PARTS: Final = 2
 """Enough of a path to find a file, and no more of the machine's directories."""
 _MOST_TEXT: Final = 100_000
 
-_PLACE = re.compile(r"in user code at (?P<file>[^\n]+):(?P<line>\d{1,7})\s*$", re.MULTILINE)
+_PLACE = re.compile(
+    r"in user code at (?P<file>[^\n]{1,1000}):(?P<line>\d{1,7})[ \t]*$", re.MULTILINE
+)
 _FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7})', re.MULTILINE)
 _USER_CODE = re.compile(
-    r"(?:User code traceback|in the following user code|from user code)[^\n]*\n"
+    r"(?:User code traceback|in the following user code|from user code)[^\n]{0,1000}\n"
 )
 
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 _REASON = re.compile(r"Graph Break Reason:\s*")
 _INTRODUCTION = re.compile(
-    r"(?:Encountered graph break when attempting to trace|Failed to handle graph break)[^\n]*\n\s*"
+    r"(?:Encountered graph break when attempting to trace|Failed to handle graph break)"
+    r"[^\n]{0,1000}\n\s*"
 )
-_EXPLANATION = re.compile(r"^\s*Explanation:\s*([^\n]+)", re.MULTILINE)
-_HINT = re.compile(r"^\s*Hint:\s*([^\n]+)", re.MULTILINE)
+_EXPLANATION = re.compile(r"^[ \t]*Explanation:\s*([^\n]+)", re.MULTILINE)
+_HINT = re.compile(r"^[ \t]*Hint:\s*([^\n]+)", re.MULTILINE)
 _EAGER = re.compile(r"falling back to eager|fall back to eager|Skipping the function")
 _LIMIT = re.compile(r"recompile[ _]limit|cache_size_limit|RecompileLimit", re.IGNORECASE)
 _VERSION = re.compile(r"^\d+/\d+: ")
 _COMMENTED_PLACE = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d{1,7})")
-_COMMENT = re.compile(r"\s+#\s(?=\S)")
+_COMMENT = re.compile(r"(?<!\s)\s+#\s(?=\S)")
 
 
 def is_recompile_limit(failure: str) -> bool:

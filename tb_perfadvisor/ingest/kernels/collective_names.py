@@ -28,7 +28,7 @@ _ALL_REDUCE: Final = r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!wave)(?<!wave
 _LIBRARIES: Final = (
     r"(?i)(?:^|[^a-z])(?:nccl|rccl|hccl|mccl|msccl|mscclpp|oneccl|pccl)"
     r"|nccl(?:Dev)?Kernel|ncclSym|oneapi::ccl|^hcom_|nvshmem|userbuffers"
-    r"|cross_device_reduce|(?:one|two)_?shot_\w*reduce|multimem_|lamport|quick_?reduce"
+    r"|cross_device_reduce|(?:one|two)_?shot_\w{0,60}reduce|multimem_|lamport|quick_?reduce"
     r"|deep_?ep|(?:intra|inter)node(?:_ll)?::|ep::\w*(?:dispatch|combine)"
 )
 _OPERATIONS: Final = (

@@ -419,7 +419,7 @@ _MATRIX_UNITS: Final = (
     r"|flash_(?:fwd|bwd)|flash::|native_sdpa|FlashAttnFwdSm|fmhaSm(?:80|86|89|9\d|1\d\d)|mfma|xdl|deep_gemm"
     r"|igemm_(?:fwd|bwd|wrw)_gtcx|MultistageINS_4gemm|TensorOp|^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_"
     r"|^b?(?:mm|gemm)_\w+_Fp32_|marlin(?:_24)?<|machete::|tinygemm|gemm_forward_4bit|w\d+a\d+mixed"
-    r"|Gemm\w*Sm\d+|BlockScaled\w*Gemm|ck::kernel_(?:moe_)?(?:mx)?gemm|(?:oss|native)_sdpa"
+    r"|Gemm\w{0,60}Sm\d+|BlockScaled\w{0,60}Gemm|ck::kernel_(?:moe_)?(?:mx)?gemm|(?:oss|native)_sdpa"
     r"|aiter(?:::|\d+)(?:fmoe|fmha|mla|f4gemm|fp8gemm|bf16gemm|i8gemm)"
     r"|(?:Single|Batch)?PrefillWith\w*KVCache"
 )
@@ -456,8 +456,10 @@ _GENERATED: Final = (
 )
 _TRITON: Final = r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+?x((?:bf|fp?)\d+)\w*?x((?:mx)?fp?\d)"
 # The second template argument is the type of the weights: an id of vLLM, or a name.
-_MARLIN_WEIGHTS: Final = r"[mM]arlin\w*(?:::|_)Marlin\w*<[^,]+,\s*(?:\(\w+\))?\s*(\d{1,20})[lL]?,"
-_MACHETE_WEIGHTS: Final = r"machete::\w*Kernel\w*<[^,]+,\s*cutlass::integer_subbyte<(\d),"
+_MARLIN_WEIGHTS: Final = (
+    r"[mM]arlin\w{0,60}(?:::|_)Marlin\w{0,60}<[^,]{1,200},\s*(?:\(\w+\))?\s*(\d{1,20})[lL]?,"
+)
+_MACHETE_WEIGHTS: Final = r"machete::\w*Kernel\w*<[^,<]{1,200},\s*cutlass::integer_subbyte<(\d),"
 _STATED: Final = (
     r"(?i:kgemm|gemm_forward|gptq)_(4)bit|BLayout_TC_int(4)|(?<![a-z0-9])w([48])a16(?![0-9])"
     r"|W([48])A16(?![0-9])|(?<![a-z])a16w([48])(?![0-9])"

@@ -28,7 +28,7 @@ from tb_perfadvisor.ingest.trace_names import parse_trace_name, rank_of_name
 
 NAME = "memory-snapshot"
 
-_CLAIM = re.compile(r"(?:snapshot|memory)[^/]*\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
+_CLAIM = re.compile(r"(?:snapshot|memory)[^/]{0,255}\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
 _ENDING = re.compile(r"\.(?:pickle|pkl|json)(?:\.gz)?$")
 # The protocol, perhaps the length of the first frame, and then a dictionary or a list.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)

@@ -115,7 +115,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
 
 _PYTORCH: Final = re.compile(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
 _TENSORFLOW: Final = re.compile(r"tensorflow::")
-_XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|jit_\w+$")
+_XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
 
 
 def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:

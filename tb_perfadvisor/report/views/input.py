@@ -21,7 +21,7 @@ from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 
-_INDEX = re.compile(r"\[[^\]]*\]")
+_INDEX = re.compile(r"\[[^\[\]]*\]")
 
 
 class InputIterator(msgspec.Struct, frozen=True, kw_only=True):

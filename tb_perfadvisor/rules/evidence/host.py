@@ -34,7 +34,7 @@ from tb_perfadvisor.trace.program import is_generated
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 
-_FRAME = re.compile(r"(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
+_FRAME = re.compile(r"\b(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
 
 
 def host_code_table(

@@ -25,7 +25,7 @@ _PYTHON_FRAME = re.compile(r"^(.+\.pyx?)\((\d+)\): ")
 """PyTorch's tracer: `models/net.py(57): forward`."""
 _BUILT_IN = re.compile(r"^\$(\w+) (\w+)$")
 """JAX's tracer marks Python by a dollar sign, and gives no file for C functions: `$time sleep`."""
-_HASH = re.compile(r"\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
+_HASH = re.compile(r"(?<!\s)\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
 _FEWEST = 4
 """A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
 _PLACES = ("source", "line")

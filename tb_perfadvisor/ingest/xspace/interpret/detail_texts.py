@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection
 
-_PAIR: Final = re.compile(r"(\w+):([^\s]+)")
+_PAIR: Final = re.compile(r"\b(\w+):([^\s]+)")
 
 # Limits of GPUs. Some tracers write uninitialized memory (registers 2191500840).
 _MAX_REGISTERS: Final = 1024
@@ -85,7 +85,7 @@ def parse_copy(text: str) -> CopyDetails:
     return CopyDetails(size if 0 < size < 2**62 else -1, direction, pageable)
 
 
-_SHAPE: Final = re.compile(r"(\w+)\[([\d,?]*)\]")
+_SHAPE: Final = re.compile(r"\b(\w+)\[([\d,?]*)\]")
 
 
 def parse_shapes(text: str) -> tuple[str, str]:
@@ -103,11 +103,11 @@ def parse_shapes(text: str) -> tuple[str, str]:
 _DIRECTION_NAMES: Final = tuple(
     (re.compile(pattern), direction)
     for pattern, direction in (
-        (r"(?i).*(h(ost)?to ?d|h2d|HostToDevice)", CopyDirection.HOST_TO_DEVICE),
-        (r"(?i).*(d(evice)?to ?h|d2h|DeviceToHost)", CopyDirection.DEVICE_TO_HOST),
-        (r"(?i).*(p2p|ptop|peer)", CopyDirection.PEER_TO_PEER),
-        (r"(?i).*(d(evice)?to ?d|d2d|DeviceToDevice)", CopyDirection.DEVICE_TO_DEVICE),
-        (r"(?i).*(h(ost)?to ?h|h2h|HostToHost)", CopyDirection.HOST_TO_HOST),
+        (r"(?i)h(?:ost)?to ?d|h2d|HostToDevice", CopyDirection.HOST_TO_DEVICE),
+        (r"(?i)d(?:evice)?to ?h|d2h|DeviceToHost", CopyDirection.DEVICE_TO_HOST),
+        (r"(?i)p2p|ptop|peer", CopyDirection.PEER_TO_PEER),
+        (r"(?i)d(?:evice)?to ?d|d2d|DeviceToDevice", CopyDirection.DEVICE_TO_DEVICE),
+        (r"(?i)h(?:ost)?to ?h|h2h|HostToHost", CopyDirection.HOST_TO_HOST),
     )
 )
 _HOST, _DEVICE = "host", "device"
@@ -122,7 +122,7 @@ _DIRECTIONS: Final = {
 def copy_direction(name: str) -> CopyDirection:
     """The direction in a name such as `MemcpyH2D`, `MEMCPYHtoD` or `hipMemcpyDtoHAsync`."""
     for pattern, direction in _DIRECTION_NAMES:
-        if pattern.match(name):
+        if pattern.search(name):
             return direction
     return CopyDirection.UNKNOWN
 

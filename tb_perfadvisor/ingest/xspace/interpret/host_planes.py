@@ -176,7 +176,7 @@ _FETCHING_FRAME: Final = re.compile(
 # else tells them from other code between two steps.
 _DATA: Final = r"(mini_?)?batch|data|sample|example|input|token|sequence|image|pair|shard|epoch"
 _BATCH_MAKING_FRAME: Final = re.compile(
-    r"\$(builtins next$|[^:]*\.py:\d+ ("
+    r"^\$(builtins next$|[^:]*\.py:\d+ ("
     rf"_*(get|make|load|read|fetch|draw|sample|prepare|create|build|gen(erate)?|produce|next|random"
     rf"|preprocess|augment|collate|decode|tokenize|shuffle|stack|iter(ate)?|yield)_(\w+_)?({_DATA})"
     rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
@@ -210,7 +210,7 @@ _KINDS: Final = (
         r"|(Compile|CompileAndLoad)$",
         EventKind.COMPILE,
     ),
-    (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
+    (r"((?=\w+$)(cu|cuda|hip)[A-Z]\w*Synchronize(_|$))", EventKind.SYNCHRONIZE),
     (
         r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
         r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",

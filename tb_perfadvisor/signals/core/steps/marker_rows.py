@@ -18,6 +18,9 @@ MIN_REPEATS = 3
 MIN_PERIOD_NS = 500_000
 """A shorter period is a layer, not a step."""
 
+# Begins where a run of such characters does, so that none is looked at twice.
+_NUMBER_AT_END = re.compile(r"(?:(?<![#\s(_])[#\s(_]+|(?<![#\s(_\d]))\d+\)?$")
+
 
 class Markers(Struct, frozen=True):
     """Candidate markers in order of start."""
@@ -106,4 +109,4 @@ def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int
 
 def without_number(name: str) -> str:
     """A marker's name without the number of the step."""
-    return re.sub(r"[#\s(_]*\d+\)?$", "", name).strip()
+    return _NUMBER_AT_END.sub("", name).strip()

@@ -30,7 +30,7 @@ _IOTA: Final = re.compile(
     r"replica_groups=\[(\d{1,18}),(\d{1,18})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?"
 )
 _MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
-_MESH_AXIS: Final = re.compile(r"'?([^,'=]+)'?=(\d{1,9})")
+_MESH_AXIS: Final = re.compile(r"(?<![^,'=])'?([^,'=]+)'?=(\d{1,9})")
 _GROUPS: Final = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
 )
@@ -231,7 +231,7 @@ def _collective(label: str, opcode: str, name: str) -> str:
 def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> EventKind:
     if collective:
         return EventKind.COLLECTIVE
-    word = opcode or re.sub(r"[.\d]+$", "", name)
+    word = opcode or name.rstrip(".0123456789")
     if word.startswith(("infeed", "outfeed")) or label.startswith(("infeed", "outfeed")):
         return EventKind.INFEED_WAIT
     if word in ("send", "recv", "send-done", "recv-done"):
