@@ -269,7 +269,7 @@ def test_communication_comes_first_on_two_of_128_ranks(corpus: Path) -> None:
     """
     report = report_of(corpus / "hta" / "trace_filter")
     assert report.findings[0].rule_id == "exposed-communication"
-    assert report.headline == report.findings[0].title
+    assert report.findings[0].title in report.headline  # after what trust says: it is a sample
     assert "24.5 % of each step" in report.headline
     assert "(5.2 %), launched collectives have not begun" in report.findings[0].summary
     assert not {"python-overhead", "launch-bound", "blocked-stream"} & set(rules(report))

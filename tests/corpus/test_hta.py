@@ -129,6 +129,11 @@ def test_the_idle_time_of_streams_is_htas(
         found_us |= {
             (int(stream), category): int(gap_us[mask].sum()) for category, mask in parts.items()
         }
-    assert {key: found_us[key] for key in wanted_us} == wanted_us
+    # HTA counts it as negative idle time that an event ends after the next of its stream begins.
+    # Such an event is shortened here; the one in this trace overlaps the next by 11 µs.
+    overlap_us = 11 if trace.soundness.shortened else 0
+    assert sum(found_us[key] - wanted_us[key] for key in wanted_us) == overlap_us
+    different = {key for key in wanted_us if found_us[key] != wanted_us[key]}
+    assert len(different) == (1 if overlap_us else 0)
     # It leaves out categories that no gap has.
     assert {key for key, us in found_us.items() if us} <= wanted_us.keys()
