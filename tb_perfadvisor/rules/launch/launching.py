@@ -276,7 +276,7 @@ def _finding(signals: Signals, launches: Launches) -> Finding:
     code = self_time(signals.trace, signals.step_track, launches.idle)
     kernel = short_name(launches.event)
     is_generated = bool(GENERATED_KERNEL.match(launches.event))
-    others = (*(_IN_WRAPPER if is_generated or generated_ns(code) else ()), "host-work")
+    changes = _IN_WRAPPER if is_generated or generated_ns(code) else ()
     return Finding(
         title="Speed up the generated wrapper of the compiled code" if is_generated else "",
         instance=f"{format_duration(idle_ns / gaps)} before each {kernel}",
@@ -310,9 +310,11 @@ def _finding(signals: Signals, launches: Launches) -> Finding:
                 launches.gap_ns,
             ),
         ),
-        # Of generated code, only what surrounds it can be changed by hand.
         remedies=advise(
-            *((*others, "cheaper-launch") if is_generated else ("cheaper-launch", *others))
+            *(() if is_generated else ("cheaper-launch",)),
+            *changes,
+            "host-work",
+            *(("around-compiled-code",) if is_generated else ()),
         ),
     )
 
