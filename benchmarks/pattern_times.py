@@ -79,8 +79,8 @@ def expressions(others: Container[str]) -> Iterator[Expression]:
             methods = called[module].get(name) or everywhere.get(name) or {"search"}
             for pattern in _patterns_in(value):
                 found[pattern.pattern, pattern.flags] |= methods
-        for pattern, flags, method in _written(trees[module], module):
-            found[pattern, flags].add(method)
+        for written, flags, method in _written(trees[module], module):
+            found[written, flags].add(method)
         for (text, flags), methods in found.items():
             yield Expression(module.__name__, text, flags, frozenset(methods))
     for metric in known_metrics():
@@ -89,7 +89,7 @@ def expressions(others: Container[str]) -> Iterator[Expression]:
 
 def units(expression: Expression) -> list[str]:
     """Pieces of text that may be repeated to make an expression work long."""
-    parsed = parser.parse(expression.pattern, expression.flags)
+    parsed = parser.parse(expression.pattern, expression.flags)  # type: ignore[arg-type]  # bytes, too
     return [unit for unit in dict.fromkeys([*_units(parsed, ""), *_OTHER_UNITS]) if unit]
 
 
