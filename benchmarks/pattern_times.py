@@ -1,6 +1,6 @@
 r"""How each regular expression that sees text of a profile grows with the length of the text.
 
-    python benchmarks/pattern_times.py    # some minutes; exits with 1 if one grows with the square
+    python benchmarks/pattern_times.py    # exits with 1 if one grows with the square
 
 Names come from files that others wrote. An expression that looks for `\w+X` from every place of a
 long word takes time with the square of its length: 100,000 characters took 23 seconds.
@@ -51,6 +51,7 @@ _METHODS = {*_ANCHORED, "search", "sub", "subn", "findall", "finditer", "split"}
 _MANY = 50
 """Repeats of fewer characters take no time to speak of."""
 _SAMPLES = "aA_1:. ,([{/-%#$'=<\t\n"
+_LOOKS_LIKE_ONE = re.compile(r"\\[wdsb]|\(\?|[\])\w][*+]")
 _OTHER_UNITS = ("a", "a::", "1", " ", "(", "[", "%a = ", ",", "_1", "a.", "/", "\n")
 
 
@@ -79,18 +80,20 @@ def expressions(others: Container[str]) -> Iterator[Expression]:
             methods = called[module].get(name) or everywhere.get(name) or {"search"}
             for pattern in _patterns_in(value):
                 found[pattern.pattern, pattern.flags] |= methods
-        for written, flags, method in _written(trees[module], module):
-            found[written, flags].add(method)
+        for text, flags, method in _written(trees[module], module):
+            found[text, flags].add(method)
         for (text, flags), methods in found.items():
             yield Expression(module.__name__, text, flags, frozenset(methods))
     for metric in known_metrics():
         yield Expression("metrics.toml", metric.pattern, 0, frozenset({"fullmatch"}))
 
 
-def units(expression: Expression) -> list[str]:
-    """Pieces of text that may be repeated to make an expression work long."""
-    parsed = parser.parse(expression.pattern, expression.flags)  # type: ignore[arg-type]  # bytes, too
-    return [unit for unit in dict.fromkeys([*_units(parsed, ""), *_OTHER_UNITS]) if unit]
+def texts(expression: Expression) -> list[tuple[str, str]]:
+    """Beginnings, and what may be repeated after each, to make an expression work long."""
+    pattern: Any = expression.pattern
+    parsed = parser.parse(pattern, expression.flags)
+    found = {*_texts(parsed, ""), *(("", unit) for unit in _OTHER_UNITS)}
+    return sorted(text for text in found if text[1])
 
 
 def _modules(others: Container[str]) -> Iterator[ModuleType]:
@@ -138,19 +141,33 @@ def _written(tree: ast.AST, module: ModuleType) -> Iterator[tuple[str | bytes, i
         method = node.func.attr
         if ast.unparse(node.func.value) != "re" or method not in _METHODS or not node.args:
             continue
+        method = method if method in _ANCHORED else "search"
         try:
             code = compile(ast.Expression(node.args[0]), module.__name__, "eval")
             pattern = eval(code, vars(module))
-        except NameError:  # made of variables
+        except NameError:  # such as those of a table, in a loop
+            for value in vars(module).values():
+                for text in _texts_in(value):
+                    yield text, 0, method
             continue
         if isinstance(pattern, (str, bytes)):
-            yield pattern, 0, method if method in _ANCHORED else "search"
+            yield pattern, 0, method
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The texts in a table that look like regular expressions."""
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            if isinstance(each, str) and _LOOKS_LIKE_ONE.search(each):
+                yield each
+            elif not isinstance(each, str):
+                yield from _texts_in(each)
 
 
 # --- texts ------------------------------------------------------------------------------------
 
 
-def _units(parsed: Any, before: str) -> Iterator[str]:
+def _texts(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
     """What each long repeat repeats, what comes before it, and both."""
     for kind, value in parsed:
         name = str(kind)
@@ -158,16 +175,18 @@ def _units(parsed: Any, before: str) -> Iterator[str]:
             least, most, inner = value
             unit = _sample(inner)
             if most == constants.MAXREPEAT or most > _MANY:
-                yield from (unit, before, before + unit)
-            yield from _units(inner, before)
+                for repeated in (unit, before, before + unit, f"{before}_", f"{before} "):
+                    yield "", repeated
+                yield before, unit
+            yield from _texts(inner, before)
             before += unit * min(least, 3)
         elif name == "BRANCH":
             for inner in value[1]:
-                yield from _units(inner, before)
+                yield from _texts(inner, before)
             before += _sample(value[1][0])
         elif name in ("SUBPATTERN", "ATOMIC_GROUP"):
             inner = value[3] if name == "SUBPATTERN" else value
-            yield from _units(inner, before)
+            yield from _texts(inner, before)
             before += _sample(inner)
         else:
             before += _sample([(kind, value)])
@@ -234,17 +253,18 @@ def fault(expression: Expression) -> str:
     compiled = re.compile(expression.pattern, expression.flags)
     for method in sorted(expression.methods):
         call = getattr(compiled, method)
-        for unit in units(expression):
-            for end in ("", "!"):
-                long, short = (
-                    text if isinstance(expression.pattern, str) else text.encode()
-                    for text in (
-                        (unit * (size // len(unit) + 1))[:size] + end for size in (LONG, SHORT)
-                    )
+        for begin, unit in texts(expression):
+            long, short = (
+                text if isinstance(expression.pattern, str) else text.encode()
+                for text in (
+                    # The last character lets all fail that end with `$`.
+                    (begin + unit * (size // len(unit) + 1))[:size] + "!"
+                    for size in (LONG, SHORT)
                 )
-                long_s = work_s(call, long)
-                if long_s >= HARMLESS_S and long_s > MOST_RATIO * work_s(call, short):
-                    return f"{expression.module}: {method} {expression.pattern!r}: {unit!r}"
+            )
+            long_s = work_s(call, long)
+            if long_s >= HARMLESS_S and long_s > MOST_RATIO * work_s(call, short):
+                return f"{expression.module}: {method} {expression.pattern!r}: {begin!r}, {unit!r}"
     return ""
 
 

@@ -141,7 +141,7 @@ _BODY = r"\bbody=%?([\w.\-]+)"
 _CALLS = r"\bcalls=%?([\w.\-]+)"
 _TRIPS = r'"known_trip_count":\{"n":"(\d{1,18})"\}'
 _ESTIMATE = r'"estimated_cycles":"(\d{1,18})"'
-_WINDOW = r"window=\{([^}]*)\}"
+_WINDOW = r"window=\{([^{}]*)\}"
 
 _ONLINE_SOFTMAX = 'op_name="online-softmax"'
 _ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")

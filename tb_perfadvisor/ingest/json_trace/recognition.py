@@ -144,7 +144,7 @@ _ASCEND = (
 _JSON_MARKS = (
     _ASCEND,
     (
-        re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"|"nodes"\s*:\s*\[\s*\{'),
+        re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d[^"]*"|"nodes"\s*:\s*\[\s*\{'),
         "this is an ExecutionTrace (a graph of operators), which has no times.",
         "Open the Kineto trace of the same recording.",
     ),

@@ -50,8 +50,8 @@ _GENERATED_ATTENTION: Final = (
 _TRITON_PRODUCT: Final = r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_([a-z0-9]+)_\d"
 _TRITON_TYPE: Final = r"(?:mx)?(?:bf16|fp?16|fp?32|fp8|f8|fp4|int8|u8)"
 # The first template argument is the type of the activations: vLLM's id, or a name before that.
-_MARLIN: Final = r"[mM]arlin\w*(?:::|_)Marlin\w*<\s*(?:\(\w+\))?\s*(\w+)"
-_MACHETE: Final = r"machete::\w*Kernel\w*<\s*([\w:]+)"
+_MARLIN: Final = r"[mM]arlin\w{0,60}(?:::|_)Marlin\w{0,60}<\s*(?:\(\w+\))?\s*(\w+)"
+_MACHETE: Final = r"machete::(?=\w*Kernel)\w*<\s*([\w:]+)"
 _WEIGHTS_AND_ACTIVATIONS: Final = (
     r"(?i)(?<![a-z0-9])w(?:\d+|n)a(\d{1,3})(?![0-9])|(?<![a-z0-9])a(\d{1,3})w\d+(?![0-9])"
     r"|W\d+A(\d{1,3})(?![0-9])"
@@ -192,16 +192,17 @@ _MATRIX_FAMILIES: Final = frozenset({_F.MATMUL, _F.CONVOLUTION, _F.ATTENTION})
 # Inductor and XLA name a kernel after everything fused into it, so only the prefix tells what the
 # kernel is: `triton_poi_fused_addmm_silu` is pointwise and contains no matrix product.
 _COMPILED: Final = (
-    (r"triton_tem_.*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
+    (r"triton_tem_(?:(?!triton_).)*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
     (r"triton_tem_.*conv", _F.CONVOLUTION),
     (r"triton_(?:tem_|mm|bmm|gemm|nested_gemm)|gemm_fusion|__triton_nested_gemm", _F.MATMUL),
     (r"triton_poi_", _F.ELEMENTWISE),
-    (r"triton_(?:red|per)_.*(?:_norm|mean.*rsqrt|var_mean)", _F.NORMALIZATION),
-    (r"triton_(?:(?:red|per)_.*)?_?softmax", _F.SOFTMAX),
+    (r"^triton_(?:red|per)_.*(?:_norm|mean(?:(?!mean).)*rsqrt|var_mean)", _F.NORMALIZATION),
+    (r"triton_(?:(?:red|per)_(?:(?!triton_).)*)?_?softmax", _F.SOFTMAX),
     (r"triton_(?:red|per|spl)_", _F.REDUCTION),
     (r"(?:loop|input)_(?:copy_)*transpose_fusion|(?:wrapped_)?transpose(?:[._]\d+)?$",
      _F.LAYOUT),
-    (r"(?:input|row|column|loop)_(?:\w+_)?reduce_(?:\w+_)?fusion|wrapped_reduce", _F.REDUCTION),
+    (r"^(?:input|row|column|loop)_(?:\w+_)?reduce_(?:(?:(?!reduce_)\w)+_)?fusion|wrapped_reduce",
+     _F.REDUCTION),
     (r"(?:wrapped_)?(?:input_concatenate|loop_copy|copy|concatenate)(?:_fusion)?(?:[._]\d+)?$",
      _F.COPY),
     (r"(?:loop|wrapped)_", _F.ELEMENTWISE),
@@ -230,12 +231,12 @@ _FAMILIES: Final = tuple(
          r"|ln_(?:fwd|bwd)_|RowwiseMoments|GammaBeta", _F.NORMALIZATION),
         ("fmha flash att sdpa mha_ mla_ kvcache batchmla mergestate",
          r"(?i)fmha|flash_?(?:fwd|bwd|attn|decod)|flash::|attention|(?<![a-z])attn|sdpa"
-         r"|(?<![a-z])mha_|(?<![a-z])mla_|FlashAttn|(?:Prefill|Decode)With\w*KVCache|BatchMLA"
+         r"|(?<![a-z])mha_|(?<![a-z])mla_|FlashAttn|(?:Prefill|Decode)With\w{0,60}KVCache|BatchMLA"
          r"|MergeStates?", _F.ATTENTION),
         ("soft",
          r"(?i)soft_?max(?!op)", _F.SOFTMAX),
         ("nchw nhwc converttensor transpose permute swapdimension",
-         r"(?i)nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|convertTensor_kernel|cublasTranspose"
+         r"(?i)nchw\w{0,60}tonhwc|nhwc\w{0,60}tonchw|foldednhwc|convertTensor_kernel|cublasTranspose"
          r"|batched_transpose|transpose_kernel|(?<![a-z])transpose_|permute(?!_indices|_2D)"
          r"|SwapDimension\w*", _F.LAYOUT),
         ("conv fprop dgrad wgrad cudnn winograd im2 col2im igemm_ fft flip_filter "
@@ -243,7 +244,8 @@ _FAMILIES: Final = tuple(
          r"(?i)conv(?:olve|olution|[_<0-9]|fwd|bwd|2d|3d|::)|fprop|dgrad|wgrad|scudnn"
          r"|\d(?:cudnn)_|winograd|im2col|im2d2col|col2im|igemm_(?:fwd|bwd|wrw)"
          r"|(?<![a-z])fft[12]d_|flip_filter|gcgemm|pointwise_mult_and_sum_complex"
-         r"|cask_cudnn\w*::compute\w*Offsets|kern_precompute_ind|implicit_?gemm", _F.CONVOLUTION),
+         r"|cask_cudnn\w{0,60}::compute\w{0,60}Offsets|kern_precompute_ind|implicit_?gemm",
+         _F.CONVOLUTION),
         ("gemm gemv nvjet matmul cublas splitk fused_moe fmoe_ cijk_ mm_kernel bmm_ marlin "
          "machete w4a w8a",
          r"(?i)gemm|gemv|^nvjet|matmul|cublas(?:lt)?(?:::|splitk|dot|gemv|lt)|splitK_?reduce"
@@ -251,13 +253,13 @@ _FAMILIES: Final = tuple(
          r"|^bmm_|marlin(?:_24)?<|machete::|w4a(?:8|16)(?![0-9])|w8a(?:8|16)(?![0-9])", _F.MATMUL),
         ("adam lamb fusedoptimizer sgd adagrad rmsprop adafactor multi_tensor_apply",
          r"(?i)(?:fused_?)?adam|lamb(?:functor|_)|FusedOptimizer|sgd|adagrad|rmsprop|adafactor"
-         r"|multi_tensor_apply_kernel<.*(?:PointwiseOp|TernaryOp)", _F.OPTIMIZER),
+         r"|multi_tensor_apply_kernel<(?:(?!multi_).)*(?:PointwiseOp|TernaryOp)", _F.OPTIMIZER),
         ("sort topk top_k bitonic segmented",
          r"(?i)sort|topk|top_k|bitonic|segmented_?merge", _F.SORT),
         ("philox dropout distribution_ bernoulli multinomial curand random",
          r"(?i)philox|dropout|distribution_|bernoulli|multinomial|curand|random", _F.RANDOM),
         ("copy",
-         r"(?i)CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|\w*copy_kernel"
+         r"(?i)CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|copy_kernel"
          r"|copy_async_kernel|^copy", _F.COPY),
         ("elementwise act_and_mul silu gelu multi_tensor_apply optensor "
          "subtensorop mul_ add_ sub_ div_ tensorassignop scal_kernel scalepacked",
@@ -320,7 +322,7 @@ _KERNEL_WIDTHS: Final = tuple(
         (
             "16 half opaquetype 884 h1688 hgemm",
             r"[Bb][Ff]16|[Bb][Ff]loat16|(?<![A-Za-z])[Ff]16|DF16|fp16|FP16|[Ff]loat16"
-            r"|(?<![a-z])[hH]alf(?![a-z])|OpaqueType<2u?>|_matmul_\w*16"
+            r"|(?<![a-z])[hH]alf(?![a-z])|OpaqueType<2u?>|_matmul_\w{0,60}16"
             r"|[hs]884|h1688|[hs]16816|161616|hgemm",
             Precision.BITS_16,
         ),
@@ -394,7 +396,7 @@ def _precision(head: str, family: KernelFamily) -> Precision:
 
 # Tensile: indices, then the types of input, output and compute, then B(atched) and H(igh
 # precision accumulation): `Cijk_Alik_Bljk_BBS_BH_…`, `…_SB_…`, `…_F8B8S_BH_…`, `…_S_MX_B_…`.
-_TENSILE: Final = r"^(?:Custom_)?Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_"
+_TENSILE: Final = r"^(?:Custom_)?Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+(?:i8?[A-Z]*)?)_"
 _TENSILE_MATRIX: Final = r"_MI\d+x\d+x\d+"
 _TENSILE_TYPES: Final = (
     (("F8", "B8", "I8", "4xi8", "F6", "B6", "F4"), Precision.BITS_8),
@@ -421,16 +423,16 @@ _MATRIX_UNITS: Final = (
     r"|^b?(?:mm|gemm)_\w+_Fp32_|marlin(?:_24)?<|machete::|tinygemm|gemm_forward_4bit|w\d+a\d+mixed"
     r"|Gemm\w{0,60}Sm\d+|BlockScaled\w{0,60}Gemm|ck::kernel_(?:moe_)?(?:mx)?gemm|(?:oss|native)_sdpa"
     r"|aiter(?:::|\d+)(?:fmoe|fmha|mla|f4gemm|fp8gemm|bf16gemm|i8gemm)"
-    r"|(?:Single|Batch)?PrefillWith\w*KVCache"
+    r"|PrefillWith\w{0,60}KVCache"
 )
 _NO_MATRIX_UNITS: Final = (
-    r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w*_(?:s|gc|c)gemm|sgemm|scudnn|simt"
+    r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w{0,60}_(?:s|gc|c)gemm|sgemm|scudnn|simt"
     r"|(?<![a-z])g?cgemm|fermi[a-z]gemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
     r"|dot_kernel|kgemm_4bit|gemm_half_q_half|winograd|miopenSp3AsmConv|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
-    r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_(?:alg\d_?)?\w*engine|dgrad_engine"
+    r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_\w{0,60}engine|dgrad_engine"
     r"|dgrad2d_alg|reduce_wgrad|epilogue::impl"
 )
-_MEM_EFFICIENT: Final = r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*?sm(\d+)"
+_MEM_EFFICIENT: Final = r"fmha_cutlass[FB]_(f32|f16|bf16)_\w{0,100}?sm(\d+)"
 
 
 def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
@@ -454,12 +456,14 @@ def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
 _GENERATED: Final = (
     r"^b?(?:mm|gemm)_[^_]+_((?:Mx)?(?:E\dm\d|Int8))((?:Mx)?(?:E\dm\d|Bfloat16|Fp16))_"
 )
-_TRITON: Final = r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+?x((?:bf|fp?)\d+)\w*?x((?:mx)?fp?\d)"
+_TRITON: Final = (
+    r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]{1,40}?x((?:bf|fp?)\d+)\w{0,60}?x((?:mx)?fp?\d)"
+)
 # The second template argument is the type of the weights: an id of vLLM, or a name.
 _MARLIN_WEIGHTS: Final = (
     r"[mM]arlin\w{0,60}(?:::|_)Marlin\w{0,60}<[^,]{1,200},\s*(?:\(\w+\))?\s*(\d{1,20})[lL]?,"
 )
-_MACHETE_WEIGHTS: Final = r"machete::\w*Kernel\w*<[^,<]{1,200},\s*cutlass::integer_subbyte<(\d),"
+_MACHETE_WEIGHTS: Final = r"machete::(?=\w*Kernel)\w*<[^,]{1,200},\s*cutlass::integer_subbyte<(\d),"
 _STATED: Final = (
     r"(?i:kgemm|gemm_forward|gptq)_(4)bit|BLayout_TC_int(4)|(?<![a-z0-9])w([48])a16(?![0-9])"
     r"|W([48])A16(?![0-9])|(?<![a-z])a16w([48])(?![0-9])"

@@ -56,8 +56,8 @@ def _module_operators() -> re.Pattern[str]:
 
 _NODE = re.compile(r"autograd::engine::evaluate_function: ")
 # torch/utils/checkpoint.py, and the classes of the same name in Megatron and DeepSpeed.
-_CHECKPOINT = re.compile(r".*\bCheckpointFunctionBackward$")
-_AUTOGRAD = re.compile(r"autograd::|torch::autograd::|\w+Backward\d*$")
+_CHECKPOINT = re.compile(r"^.*\bCheckpointFunctionBackward$")
+_AUTOGRAD = re.compile(r"^(?:autograd::|torch::autograd::|\w+Backward\d*$)")
 # Sources: jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers its clones.
 _REMATTED = "/rematted_computation/"
 _CLONED = r"\.remat\d*(\.|$)"

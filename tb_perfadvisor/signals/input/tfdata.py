@@ -32,7 +32,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 PREFIX = "Iterator::"
 _VERSION = re.compile(r"V\d+$")
-_INDEX = re.compile(r"\[[^\]]*\]")
+_INDEX = re.compile(r"\[[^\[\]]*\]")
 
 
 class Nodes(Struct, frozen=True):
@@ -475,7 +475,7 @@ def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | Non
     Returns:
         None if the size of a dimension or a type is unknown; strings have no fixed size.
     """
-    components = re.findall(r"\[([^\]]*)\]", shapes)
+    components = re.findall(r"\[([^\[\]]*)\]", shapes)
     names = types.split()
     if not components or len(components) != len(names) or "unknown" in shapes:
         return None

@@ -225,10 +225,10 @@ def launches_pending(signals: Signals, at_ns: Int64) -> Int64:
 
 # xla/pjrt: common_pjrt_client.cc, pjrt_stream_executor_client.cc, cpu/cpu_client.cc.
 _KINDS: Final = (EventKind.ANNOTATION, EventKind.LAUNCH, EventKind.COMPILE)
-_DISPATCH: Final = re.compile(r"[\w:]*Executable::Execute\w*$")
+_DISPATCH: Final = re.compile(r"Executable::Execute\w*$")
 _CALL: Final = re.compile(r"PjitFunction\(")
-_PUT: Final = re.compile(r"DevicePut$|[\w:]*BufferFromHostBuffer\w*$")
-_TRANSFER: Final = re.compile(r"H2D Dispatch$|[\w:]*TransferToDevice\w*$")
+_PUT: Final = re.compile(r"DevicePut$|BufferFromHostBuffer(?:(?!BufferFromHostBuffer)\w)*$")
+_TRANSFER: Final = re.compile(r"H2D Dispatch$|TransferToDevice(?:(?!TransferToDevice)\w)*$")
 
 
 class ArgumentTransfers(Struct, frozen=True):

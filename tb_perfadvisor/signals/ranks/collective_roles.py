@@ -61,7 +61,7 @@ encloses the model's own collectives."""
 _ENCLOSING: Final = (
     (
         Role.TENSOR,
-        r"_(?:Copy|Reduce|Scatter|Gather|AllGather|ReduceScatter)\w*"
+        r"_(?:Copy|Reduce|Scatter|Gather|AllGather|ReduceScatter)\w{0,60}"
         r"(?:Model|Sequence|Tensor)ParallelRegion|_?VocabParallelCrossEntropy"
         r"|LinearWithGradAccumulationAndAsyncCommunication"
         r"|megatron/core/tensor_parallel/|tensor_model_parallel_|vllm::all_reduce"
@@ -75,7 +75,7 @@ _ENCLOSING: Final = (
     (
         Role.EMBEDDINGS,
         r"All2All_(?:Pooled|Seq)|ReduceScatter(?:Base|V)?_(?:Req|Wait)|All_?Gather(?:Base)?_(?:Req"
-        r"|Wait)|KJT\w*(?:All2All|AllToAll)|## (?:all2all|alltoall)|sparse_data_dist"
+        r"|Wait)|KJT\w{0,60}(?:All2All|AllToAll)|## (?:all2all|alltoall)|sparse_data_dist"
         r"|torchrec/distributed/",
     ),
     (
@@ -123,7 +123,7 @@ _KERNELS: Final = (
     (Role.EXPERTS, r"(?i)deep_?ep|moe_?a2a|(?:intra|inter)node(?:_ll)?::|ep::\w*(?:dispatch|comb)"),
     (
         Role.TENSOR,
-        r"(?i)cross_device_reduce|(?:one|two)_?shot_\w*reduce|multimem_all|lamport|quick_?reduce"
+        r"(?i)cross_device_reduce|(?:one|two)_?shot_\w{0,60}reduce|multimem_all|lamport|quick_?reduce"
         r"|userbuffers",
     ),
 )

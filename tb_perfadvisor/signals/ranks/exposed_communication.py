@@ -243,11 +243,11 @@ def sends_wide_sums(signals: Signals) -> bool:
 LATE: Final = 0.1
 """A gather of which compute hides less began when nothing was left to hide it."""
 _BACKWARD: Final = re.compile(
-    r"autograd::engine::evaluate_function|FSDP::(?:pre_backward|backward_prefetch)"
-    r"|\w+Backward\d*$|.*(?:_pre_backward_hook|_backward_prefetch)"
+    r"^(?:autograd::engine::evaluate_function|FSDP::(?:pre_backward|backward_prefetch)"
+    r"|\w+Backward\d*$|.*(?:_pre_backward_hook|_backward_prefetch))"
 )
-_GATHER: Final = re.compile(r"FSDP::all_gather \((.*)\)$")
-_FORWARD: Final = re.compile(r"FSDP::pre_forward \((.*)\)$")
+_GATHER: Final = re.compile(r"^FSDP::all_gather \((.*)\)$")
+_FORWARD: Final = re.compile(r"^FSDP::pre_forward \((.*)\)$")
 
 
 class ShardGathers(Struct, frozen=True):

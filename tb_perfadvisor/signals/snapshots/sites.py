@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.snapshots.course import Allocations, Course, memory_
 from tb_perfadvisor.trace.memory_snapshot import Action, Frame, MemorySnapshot, Stacks
 from tb_perfadvisor.trace.tables import Int64
 
-_OPERATOR = re.compile(r"at::_ops::(\w+?)(?:_(?:Tensor|Scalar|int|dim|out|self)\w*)?::call")
+_OPERATOR = re.compile(r"at::_ops::(?=\w+::call)(\w+?)(?=_(?:Tensor|Scalar|int|dim|out|self)|::)")
 _NODE = re.compile(r"(?:^|::)(\w+?Backward\d*|AccumulateGrad)(?:_apply_functional|::apply|\()")
 _ENGINE = re.compile(r"torch::autograd::Engine::|torch/autograd/(?:__init__|graph)\.py$")
 _OPTIMIZER = re.compile(
@@ -39,7 +39,7 @@ _WRITTEN = re.compile(
 )
 """Functions of these files are named like the operators that they call."""
 _MAKERS = re.compile(
-    r"^(?:_apply|convert|_?load_\w+|init_\w*weight\w*|from_pretrained|reset_parameters)$"
+    r"^(?:_apply|convert|_?load_\w+|init_(?=\w*weight)\w*|from_pretrained|reset_parameters)$"
 )
 
 

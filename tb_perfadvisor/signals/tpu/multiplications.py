@@ -17,8 +17,8 @@ from tb_perfadvisor.trace.hlo_text import Instruction, Shape
 _LARGEST_WINDOW = 11
 """Larger windows are those of weight gradients, which slide one image over another."""
 # Compiled on first use; `re` caches it.
-_WINDOW_SIZE = r"window=\{[^}]*size=([\dx]{1,40})"
-_OTHER_WINDOWS = r"window=\{[^}]*(?:dilate|stride)="
+_WINDOW_SIZE = r"window=\{[^{}]*size=([\dx]{1,40})"
+_OTHER_WINDOWS = r"window=\{[^{}]*(?:dilate|stride)="
 
 
 class Product(Struct, frozen=True):

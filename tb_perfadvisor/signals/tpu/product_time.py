@@ -28,7 +28,7 @@ _OF_PRODUCTS = frozenset(
     {"broadcast", "convert", "convolution", "copy", "dot", "reshape", "transpose"}
 )
 # Compiled on first use; `re` caches them.
-_WINDOW = r"window=\{([^}]*)\}"
+_WINDOW = r"window=\{([^{}]*)\}"
 _NUMBER = r"\d{1,9}"
 
 

@@ -178,13 +178,10 @@ class Sign(Struct, frozen=True):
     part: Part
     kinds: tuple[EventKind, ...]
     pattern: re.Pattern[str]
-    anywhere: bool = False
-    """Whether the pattern may match inside the name, not only at its start."""
 
     def matches(self, name: str) -> bool:
         """Whether a name proves the part."""
-        find = self.pattern.search if self.anywhere else self.pattern.match
-        return find(name) is not None
+        return self.pattern.search(name) is not None
 
 
 _CALLS = (EventKind.OPERATOR, EventKind.ANNOTATION)
@@ -193,12 +190,16 @@ _KERNELS = (EventKind.KERNEL,)
 
 
 def _calls(part: Part, pattern: str) -> Sign:
-    return Sign(part, _CALLS, re.compile(pattern))
+    return Sign(part, _CALLS, _at_start(pattern))
+
+
+def _at_start(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"^(?:{pattern})")
 
 
 def _frames(part: Part, path: str) -> Sign:
     """A Python frame is `path/to/file.py(line): function`; the path may start anywhere."""
-    return Sign(part, _FRAMES, re.compile(rf"(?:^|/){path}"), anywhere=True)
+    return Sign(part, _FRAMES, re.compile(rf"(?:^|/){path}"))
 
 
 STACK_SIGNS: tuple[Sign, ...] = (
@@ -249,7 +250,7 @@ SIGNS: tuple[Sign, ...] = (
         r"(?:train|test|predict)_function|one_step_on_(?:data|iterator))"
         r"|multi_step_on_iterator",
     ),
-    Sign(Part.KERAS, (EventKind.STEP,), re.compile(r"Profiled batch")),
+    Sign(Part.KERAS, (EventKind.STEP,), _at_start(r"Profiled batch")),
     # Parallelism.
     _calls(Part.DDP, r"DistributedDataParallel\.|torch\.distributed\.ddp\.reducer::"),
     _frames(Part.DDP, r"torch/nn/parallel/distributed\.py"),
@@ -268,53 +269,52 @@ SIGNS: tuple[Sign, ...] = (
         r"(?:torch/distributed/pipelining|megatron/core/pipeline_parallel|deepspeed/runtime/pipe)/",
     ),
     # Input.
-    Sign(Part.LOADER, (EventKind.INPUT_WAIT,), re.compile(r"enumerate\(DataLoader\)|.*DataLoader")),
+    Sign(Part.LOADER, (EventKind.INPUT_WAIT,), _at_start(r"enumerate\(DataLoader\)|.*DataLoader")),
     Sign(
         Part.LOADER_WORKERS,
         (EventKind.INPUT_WAIT,),
-        re.compile(r".*_MultiProcessingDataLoaderIter"),
+        _at_start(r".*_MultiProcessingDataLoaderIter"),
     ),
     _frames(Part.LOADER, r"torch/utils/data/dataloader\.py"),
     Sign(
         Part.TFDATA,
         (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        re.compile(r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)"),
+        _at_start(r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)"),
     ),
     Sign(
         Part.DATA_SERVICE,
         (EventKind.INPUT_WORK,),
-        re.compile(r"Iterator::.*::DataService(?:V\d+)?$"),
+        _at_start(r"Iterator::.*::DataService(?:V\d+)?$"),
     ),
     # grain/_src/python/dataset/stats.py
     Sign(
         Part.GRAIN,
         (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        re.compile(r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$"),
+        _at_start(r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$"),
     ),
     Sign(
         Part.PYTHON_INPUT,
         (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        re.compile(r".*(?:Generator|PyFunc|NumpyFunction)"),
+        _at_start(r".*(?:Generator|PyFunc|NumpyFunction)"),
     ),
     # What is compiled or recorded already.
-    Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), re.compile(r"(?:cuda|cu|hip)GraphLaunch")),
+    Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), _at_start(r"(?:cuda|cu|hip)GraphLaunch")),
     _calls(
         Part.TORCH_COMPILE,
         r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
     ),
-    Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE, anywhere=True),
-    Sign(Part.TORCH_COMPILE, _KERNELS, GENERATED_KERNEL),
+    Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE),
+    Sign(Part.TORCH_COMPILE, _KERNELS, _at_start(GENERATED_KERNEL.pattern)),
     _calls(Part.INDUCTOR, r"## Call CompiledFxGraph "),
-    Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE, anywhere=True),
-    Sign(Part.INDUCTOR, _KERNELS, GENERATED_KERNEL),
+    Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE),
+    Sign(Part.INDUCTOR, _KERNELS, _at_start(GENERATED_KERNEL.pattern)),
     Sign(
         Part.CUSTOM_ALL_REDUCE,
         (EventKind.KERNEL, EventKind.COLLECTIVE),
         re.compile(
-            r"cross_device_reduce|(?:one|two)_?shot_?\w*reduce|multimem_all|lamport|quick_?reduce",
+            r"cross_device_reduce|(?:one|two)_?shot_?\w{0,60}reduce|multimem_all|lamport|quick_?reduce",
             re.IGNORECASE,
         ),
-        anywhere=True,
     ),
     _frames(
         Part.OVERLAPPED_SCHEDULE,
@@ -346,15 +346,15 @@ SIGNS: tuple[Sign, ...] = (
     _calls(
         Part.OWN_OPTIMIZER,
         r"Optimizer\.step#(?!(?:AdamW?|SGD|Adadelta|Adafactor|Adagrad|Adamax|ASGD|LBFGS|NAdam|RAdam"
-        r"|RMSprop|Rprop|SparseAdam)\.step|\w*(?:Optimizer|Wrapper)\w*\.step|Fused|\w*8bit)\w+\.step",
+        r"|RMSprop|Rprop|SparseAdam)\.step|(?=\w*(?:Optimizer|Wrapper))\w+\.step|Fused|\w*8bit)\w+\.step",
     ),
     _calls(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
     _calls(Part.CHECKPOINTING, r"CheckpointFunction"),
     _frames(Part.CHECKPOINTING, r"torch/utils/checkpoint\.py"),
-    Sign(Part.STEP_CALLS, (EventKind.STEP,), re.compile(r"ProfilerStep#")),
+    Sign(Part.STEP_CALLS, (EventKind.STEP,), _at_start(r"ProfilerStep#")),
     # The vendor, by the names of its runtime.
-    Sign(Part.AMD, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), re.compile(r"hip[A-Z]")),
-    Sign(Part.NVIDIA, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), re.compile(r"cu(?:da)?[A-Z]")),
+    Sign(Part.AMD, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), _at_start(r"hip[A-Z]")),
+    Sign(Part.NVIDIA, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), _at_start(r"cu(?:da)?[A-Z]")),
 )
 
 

@@ -62,7 +62,7 @@ class CopyName(NamedTuple):
     pageable: int
 
 
-_ENDS = re.compile(r"\((?P<source>[^()]*?) *-> *(?P<target>[^()]*)\)")
+_ENDS = re.compile(r"\((?P<source>[^()]*?)(?<! ) *-> *(?! )(?P<target>[^()]*)\)")
 _SHORT = re.compile(r"([HDPA])[to2]+([HDPA])", re.IGNORECASE)
 _DIRECTIONS = {
     "HD": CopyDirection.HOST_TO_DEVICE,

@@ -32,7 +32,7 @@ _BY_CALL: Final = _BY_RUN + (1 << 61)
 _DEVICE_BITS: Final = 40
 
 _CALL: Final = re.compile(r"PjitFunction\((?P<function>.+)\)$")
-_MODULE: Final = re.compile(r"jit_(?P<function>.+?)_*\(\d+\)$")
+_MODULE: Final = re.compile(r"jit_(?P<function>.+?)(?:(?<!_)_*)?\(\d+\)$")
 _COMPLETE: Final = re.compile(r"CompleteCallbacks$")
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
 

@@ -283,10 +283,13 @@ def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
 
 
 # A repeating annotation is a step only if its name says so: layers and phases repeat as well.
-_STEP_NAME = re.compile(
-    r"^(.*\bexecute_model\b.*|.*run_training_batch|"
-    r"((run|process|train|training|eval\w*|val\w*|test|predict|inference|global|model)[_ .-]?)*"
-    r"(step|batch|iter|iteration)s?[_ #:(-]*\d*\)?)$",
+_WHOLE_STEP = re.compile(r"\bexecute_model\b|run_training_batch$", re.IGNORECASE)
+_STEP_AT_END = re.compile(r"(?:step|batch|iter|iteration)s?[_ #:(-]*\d*\)?$", re.IGNORECASE)
+# What follows `eval` and `val` is taken as a whole: the reference to it gives nothing back, so that
+# no name is split in all possible ways.
+_BEFORE_STEP = re.compile(
+    r"(?:(?:run|process|train|training|test|predict|inference|global|model)[_ .-]?"
+    r"|(?:eval|val)(?=(\w*))\1[ .-]?)*",
     re.IGNORECASE,
 )
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
@@ -383,6 +386,14 @@ def _server_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     )
 
 
+def _names_step(name: str) -> bool:
+    """Whether an annotation is called like a step: `train_step 7`, `evaluate batch`."""
+    end = _STEP_AT_END.search(name)
+    if end is not None and _BEFORE_STEP.fullmatch(name, 0, end.start()):
+        return True
+    return _WHOLE_STEP.search(name) is not None
+
+
 def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = trace.rows(EventKind.ANNOTATION)
     if len(rows) == 0:
@@ -391,7 +402,7 @@ def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | 
     groups: dict[tuple[str, int], list[int]] = {}
     for name, places in places_by_value(names):
         text = trace.strings[name]
-        if _STEP_NAME.search(text) and not _NOT_A_STEP.search(text):
+        if _names_step(text) and not _NOT_A_STEP.search(text):
             for row in rows[places].tolist():
                 key = (without_number(text), int(trace.events.track[row]))
                 groups.setdefault(key, []).append(row)

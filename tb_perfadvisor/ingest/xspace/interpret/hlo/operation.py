@@ -29,7 +29,7 @@ _LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA: Final = re.compile(
     r"replica_groups=\[(\d{1,18}),(\d{1,18})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?"
 )
-_MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH: Final = re.compile(r"replica_groups=mesh\[([^\[\]]*)\][^{]{0,200}\{([^{}]*)\}")
 _MESH_AXIS: Final = re.compile(r"(?<![^,'=])'?([^,'=]+)'?=(\d{1,9})")
 _GROUPS: Final = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
