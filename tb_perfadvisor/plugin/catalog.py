@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError, UnexpectedError, log_bug
 from tb_perfadvisor.plain_text import plain
@@ -28,6 +29,9 @@ REMOTE_INTERVAL_S = 10.0
 _REST_FACTOR = 4.0
 # Longer than ordinary local scans. A slower scan makes the tab appear and show its progress.
 _PATIENCE_S = 1.0
+# As long as an analysis may take. A mount whose server is gone answers never, and no thread can be
+# ended while it waits for one.
+_LONGEST_S = 600.0
 
 
 class Entry(Struct, frozen=True):
@@ -134,6 +138,9 @@ class _Scanner:
         self.snapshot = Snapshot()
         self._is_scanning = False
         self._scans = 0
+        self._began_at = 0.0
+        self._listed: Root | None = None
+        """Whose files the running scan lists."""
         self._next_scan_at = 0.0
         self._first_scan_at: float | None = None
         self._warned: set[str] = set()
@@ -156,12 +163,16 @@ class _Scanner:
         """Start a background scan if none is running and the last one is old."""
         with self._lock:
             now = time.monotonic()
+            if self._is_scanning and now > self._began_at + _LONGEST_S:
+                self._finish(self._abandoned())
             if not self.roots or self._is_scanning or now < self._next_scan_at:
                 return
-            self._is_scanning = True
+            self._is_scanning, self._began_at = True, now
             if self._first_scan_at is None:
                 self._first_scan_at = now
-            threading.Thread(target=self._scan, name="perf-advisor-scan", daemon=True).start()
+            threading.Thread(
+                target=self._scan, args=(self._scans,), name="perf-advisor-scan", daemon=True
+            ).start()
 
     def wait(self, wait_s: float) -> None:
         """Wait for a running scan."""
@@ -169,8 +180,7 @@ class _Scanner:
             if wait_s > 0:
                 self._lock.wait_for(lambda: not self._is_scanning, wait_s)
 
-    def _scan(self) -> None:
-        began = time.monotonic()
+    def _scan(self, number: int) -> None:
         snapshot = self.snapshot
         try:
             snapshot = self._list_captures()
@@ -182,17 +192,30 @@ class _Scanner:
             problem = Problem("logdir", message, hint)
             snapshot = Snapshot(problems=(problem,), is_complete=False)
         finally:
-            duration_s = time.monotonic() - began
-            is_remote = any(root.is_remote for root in self.roots)
-            interval_s = REMOTE_INTERVAL_S if is_remote else LOCAL_INTERVAL_S
             with self._lock:
-                self.snapshot = snapshot
-                self._is_scanning = False
-                self._scans += 1
-                rest_s = max(interval_s, _REST_FACTOR * duration_s)
-                self._next_scan_at = time.monotonic() + rest_s
-                self._lock.notify_all()
+                # One that was abandoned may have got its answer after all.
+                if number == self._scans or not self._is_scanning:
+                    self._finish(snapshot)
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        """End the running scan, which may still wait for an answer. Call it with the lock."""
+        now = time.monotonic()
+        is_remote = any(root.is_remote for root in self.roots)
+        interval_s = REMOTE_INTERVAL_S if is_remote else LOCAL_INTERVAL_S
+        self.snapshot = snapshot
+        self._is_scanning = False
+        self._scans += 1
+        self._next_scan_at = now + max(interval_s, _REST_FACTOR * (now - self._began_at))
+        self._lock.notify_all()
         self._warn(snapshot)
+
+    def _abandoned(self) -> Snapshot:
+        """What the last scan found, and that this one does not end."""
+        label = self._listed.label if self._listed is not None else "logdir"
+        message = f"it does not answer: listing it takes longer than {_LONGEST_S / 60:.0f} minutes."
+        hint = "Check the disk or the network. What is shown was found before."
+        problem = Problem(label, message, hint)
+        return replace(self.snapshot, problems=(problem,), is_complete=False)
 
     def _list_captures(self) -> Snapshot:
         from tb_perfadvisor.ingest.discovery import discover
@@ -203,6 +226,7 @@ class _Scanner:
         gaps: list[str] = []
         scanned_files, is_complete = 0, True
         for root in self.roots:
+            self._listed = root
             try:
                 listing = self._listings[root] = discover(root.path, root.boundary)
             except StoreError as error:

@@ -43,10 +43,10 @@ def change_xspace(data: bytes, random: Random) -> bytes:
                 program.ParseFromString(stat.bytes_value)
             except DecodeError:
                 continue
-            _change(program, random)
+            change_field(program, random)
             stat.bytes_value = program.SerializeToString()
         else:
-            _change(space, random)
+            change_field(space, random)
     return bytes(space.SerializeToString(deterministic=True))
 
 
@@ -71,7 +71,8 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED if is_repeated is None else is_repeated)
 
 
-def _change(root: Any, random: Random) -> None:
+def change_field(root: Any, random: Random) -> None:
+    """Change a field of a message, or of one in it, to what fits its type."""
     # Each kind of message gets its turn, however few there are of it.
     by_name: dict[str, list[Any]] = {}
     for message in _messages(root):

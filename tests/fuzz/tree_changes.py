@@ -21,9 +21,11 @@ def change_tree(root: Any, random: Random, keys: Sequence[str]) -> None:
         random: Chooses the change.
         keys: Keys that the format knows, at least one.
     """
-    choice = random.randrange(6)
+    choice = random.randrange(8)
     if choice == 5:
         _rename(root, random, keys)
+    elif choice > 5:
+        _set(root, random, keys)
     else:
         _CHANGES[choice](root, random)
 
@@ -85,6 +87,13 @@ def _rename(root: Any, random: Random, keys: Sequence[str]) -> None:
     if nodes:
         container, key = random.choice(nodes)
         container[random.choice(keys)] = container.pop(key)
+
+
+def _set(root: Any, random: Random, keys: Sequence[str]) -> None:
+    """Give a container a key that the format knows, also where it is missing."""
+    containers = [node for node, _ in _nodes(root, random) if isinstance(node, dict)]
+    if containers:
+        random.choice(containers)[random.choice(keys)] = any_value(random)
 
 
 _CHANGES: tuple[Callable[[Any, Random], None], ...] = (_replace, _replace, _delete, _swap, _nest)

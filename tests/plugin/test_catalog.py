@@ -203,3 +203,33 @@ def test_gaps_name_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     (note, *_) = diagnose(scanned.snapshot, Surroundings("", scanned.roots, True))
     assert note.id == "scan-incomplete"
     assert f"after 14 files: first: {gap}; {gap}." in note.message
+
+
+def test_a_scan_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, now = threading.Event(), [0.0]
+    find = discovery.discover
+
+    def hanging(path: str, boundary: str) -> discovery.Listing:
+        answers.wait()
+        return find(path, boundary)
+
+    monkeypatch.setattr(discovery, "discover", hanging)
+    monkeypatch.setattr(catalog.time, "monotonic", lambda: now[0])
+    scanned = Catalog((Root(str(tmp_path), ""),))
+    scanned.refresh()
+    now[0] = 600.0
+    scanned.refresh()
+    assert scanned.is_scanning
+    now[0] = 601.0
+    scanned.refresh()
+    assert not scanned.is_scanning
+    (problem,) = scanned.snapshot.problems
+    assert problem.message == "it does not answer: listing it takes longer than 10 minutes."
+    assert not scanned.snapshot.is_complete
+    # The mount is back: the thread that waited for it ends, and what it found counts.
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "perf-advisor-scan":
+            thread.join()
+    assert scanned.snapshot.problems == ()
+    assert scanned.snapshot.is_complete

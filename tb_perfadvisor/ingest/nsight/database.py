@@ -213,7 +213,7 @@ class Database:
                 if count > _MAX_ROWS:
                     break
                 yield rows
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             reason = f"the database is damaged: {error}."
             if self._left_steps < 0:
                 reason = (
@@ -300,7 +300,7 @@ def _connect(path: Path, where: str) -> sqlite3.Connection:
             connection.execute(f"PRAGMA {setting}")
         with _short_definitions(connection):
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter is of SQLite's own message
         raise UnreadableProfileError(
             f"the database cannot be opened: {error}.", where=where, hint=_HINT
         ) from error

@@ -7,12 +7,14 @@ import struct
 from functools import cache
 from random import Random
 
-from tensorboard.compat.proto import tensor_pb2, types_pb2
+from google.protobuf.message import DecodeError
+from tensorboard.compat.proto import event_pb2, tensor_pb2, types_pb2
 
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats.drawn import any_drawing, written
 from tests.fuzz.json_changes import change_json
 from tests.fuzz.message_changes import change_message
+from tests.fuzz.schema_changes import change_field
 from tests.fuzz.training_checks import check_training
 from tests.fuzz.values import INTEGERS
 from tests.support.event_files import Value, event, framed
@@ -30,9 +32,11 @@ def _change(data: bytes, random: Random) -> bytes:
         if not records:
             break
         at = random.randrange(len(records))
-        choice = random.randrange(8)
+        choice = random.randrange(10)
         if choice < 4:
             records[at] = change_message(records[at], random)
+        elif choice > 7:
+            records[at] = _by_schema(records[at], random)
         elif choice == 4:
             del records[at : at + random.choice((1, 5, 1000))]
         elif choice == 5:
@@ -48,6 +52,16 @@ def _change(data: bytes, random: Random) -> bytes:
         length = random.choice(INTEGERS) & (2**64 - 1)
         changed[at : at + 8] = struct.pack("<Q", length)
     return bytes(changed)
+
+
+def _by_schema(record: bytes, random: Random) -> bytes:
+    event = event_pb2.Event()
+    try:
+        event.ParseFromString(record)
+    except DecodeError:
+        return record
+    change_field(event, random)
+    return bytes(event.SerializeToString(deterministic=True))
 
 
 def _records(data: bytes) -> list[bytes]:

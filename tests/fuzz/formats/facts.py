@@ -7,15 +7,21 @@ from random import Random
 
 import msgspec
 
+from tb_perfadvisor.machine import facts as schema
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats.drawn import any_drawing, written
 from tests.fuzz.json_changes import change_json
 from tests.fuzz.tree_changes import change_tree
 from tests.support.recorded_facts import FACTS as SOUND
 
-_KEYS = ("machine", "cores", "quota_cores", "memory_bytes", "instruction_sets", "threads", "load",
-         "others", "idle", "program", "made", "what", "line", "facts", "recording", "is_rich",
-         "step_ns")  # fmt: skip
+_KEYS = tuple(
+    dict.fromkeys(
+        field
+        for found in vars(schema).values()
+        if isinstance(found, type) and issubclass(found, msgspec.Struct)
+        for field in found.__struct_fields__
+    )
+)
 
 
 def _change(data: bytes, random: Random) -> bytes:

@@ -11,7 +11,7 @@ from random import Random
 from tests.fuzz.byte_changes import change_bytes
 from tests.fuzz.format import Files, Format, SeedFile
 from tests.fuzz.formats.drawn import any_drawing, written
-from tests.fuzz.values import NUMBERS, TEXTS
+from tests.fuzz.values import INTEGERS, NUMBERS, TEXTS
 
 _BYTES_SHARE = 0.3
 _LARGEST = 2**63 - 1
@@ -39,7 +39,7 @@ def _change_table(connection: sqlite3.Connection, random: Random) -> None:
     column = random.choice(columns)
     rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
     some = random.sample(rows, min(len(rows), random.choice((1, 3, 1000))))
-    choice = random.randrange(10)
+    choice = random.randrange(14)
     if choice < 6:
         value = random.choice((*NUMBERS, *TEXTS, None, b"\0\xff"))
         if isinstance(value, int):
@@ -52,8 +52,19 @@ def _change_table(connection: sqlite3.Connection, random: Random) -> None:
         connection.execute(f"INSERT INTO {table} SELECT * FROM {table} LIMIT 100")
     elif choice == 8:
         connection.execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO other")
-    else:
+    elif choice == 9:
         connection.execute(f"DROP TABLE {table}")
+    elif choice < 12:  # a number at the limit of a type, in a column of numbers
+        number = max(-_LARGEST - 1, min(random.choice(INTEGERS), _LARGEST))
+        numbers = [name for name in columns if name not in ("text", "value", "name")]
+        name = random.choice(numbers or columns)
+        connection.executemany(
+            f"UPDATE {table} SET {name} = ? WHERE rowid = ?", [(number, row) for row in some]
+        )
+    else:  # a column that is computed, or that all rows share
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO other")
+        kind = random.choice(("AS (other)", "AS (other || other)", "DEFAULT 'text'", "DEFAULT 7"))
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
 def _choose(random: Random) -> Files:

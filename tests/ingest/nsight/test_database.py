@@ -124,6 +124,15 @@ def test_a_text_that_each_row_repeats_counts_for_each(path: Path) -> None:
     assert "of values, which no recording does" in refused(path).message
 
 
+def test_a_definition_whose_name_is_no_text(path: Path) -> None:
+    execute(
+        path,
+        "PRAGMA writable_schema = ON",
+        "INSERT INTO sqlite_master VALUES ('table', CAST(X'ff' AS TEXT), 't', 2, 'CREATE TABLE (')",
+    )
+    assert "cannot be opened" in refused(path).message
+
+
 def test_long_definitions_are_refused(path: Path) -> None:
     if sys.version_info < (3, 11):
         pytest.skip("Python 3.10 cannot limit them")
