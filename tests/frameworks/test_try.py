@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -133,11 +134,12 @@ def test_a_faster_change_is_proved(tmp_path: Path, checkout: Path) -> None:
         ([("batch_size=8", "batch_size=4")], "input elements: 128 per step instead of 256"),
         (
             [("        loss.backward()", "        if number % 2: loss.backward()")],
-            "backward passes: 0.5 per step instead of 1",
+            # As many steps as fit in are counted, and their number may be odd.
+            r"backward passes: 0\.(5|49|50)\d* per step instead of 1",
         ),
         (
             [("        optimizer.step()", "        if number % 2: optimizer.step()")],
-            "optimizer steps: 0.5 times as many for the same samples",
+            r"optimizer steps: 0\.(5|49|50)\d* times as many for the same samples",
         ),
         ([("(net(batch), target)", "(net(batch), target) / 2")], "loss: differs by"),
     ],
@@ -147,7 +149,7 @@ def test_skipped_work_is_refused(
 ) -> None:
     said = tried(tmp_path, checkout, patch_of((SLEEP, "        pass"), *changes))
     assert said["proof"]["verdict"] == "refused", said
-    assert said["reason"].startswith(reason)
+    assert re.match(reason, said["reason"])
 
 
 def test_a_crash_of_the_change_is_told(tmp_path: Path, checkout: Path) -> None:
