@@ -5,6 +5,7 @@
     lost      a launch without an event, and a wait that outlasts all recorded work, prove work
               that is missing
     waits     the calls that wait, which the others reason from
+    ranges    an optimizer's range means the update, not the closure that runs in it
 
 What can be repaired is repaired, counted and noted. What cannot is stated as `Trace.soundness`:
 signals give such time the cause *not recorded*, and the engine decides how far the report can be
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.soundness.clocks import on_one_clock
 from tb_perfadvisor.soundness.lost import with_lost_work
+from tb_perfadvisor.soundness.ranges import updates_alone
 from tb_perfadvisor.soundness.streams import one_after_another
 from tb_perfadvisor.soundness.waits import stream_work
 from tb_perfadvisor.trace import EventKind, Trace
@@ -31,6 +33,7 @@ def examined(trace: Trace) -> Trace:
     Sums and recordings of TPUs pass unchanged: sums have no streams, and the readers of TPUs' files
     compare clocks by the runs of programs.
     """
+    trace = updates_alone(trace)
     work = stream_work(trace)
     if not len(work):
         return replace(trace, soundness=Soundness(work=_work_count(trace)))

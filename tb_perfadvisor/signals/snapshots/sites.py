@@ -30,6 +30,8 @@ _ENGINE = re.compile(r"torch::autograd::Engine::|torch/autograd/(?:__init__|grap
 _OPTIMIZER = re.compile(
     r"(?:torch/optim|deepspeed/runtime|bitsandbytes/optim|torch/distributed/optim)/"
 )
+_CLOSURE = re.compile(r"torch/nn/modules/module\.py |closure\w*$")
+"""What calls a model, and the name by which programs pass forward and backward to an optimizer."""
 _AUTOCAST = re.compile(r"at::autocast::cached_cast")
 _PYTHON = re.compile(r"\.py$|^<ipython|^/tmp/ipykernel")
 _CALLING = re.compile(r"torch/nn/modules/module\.py$|torch/_dynamo/|torch/utils/_contextlib\.py$")
@@ -109,12 +111,14 @@ def site_of(frames: tuple[Frame, ...]) -> Site:
     """What one call stack says."""
     operator = node = ""
     is_backward = is_optimizer = is_autocast = makes_weights = False
+    in_closure = False
     python = []
     for frame in frames:
         file = frame.file.replace("\\", "/")
         if _PYTHON.search(file):
             is_backward |= _ENGINE.search(file) is not None
-            is_optimizer |= _OPTIMIZER.search(file) is not None
+            in_closure |= is_backward or _CLOSURE.search(f"{file} {frame.function}") is not None
+            is_optimizer |= not in_closure and _OPTIMIZER.search(file) is not None
             makes_weights |= _MAKERS.match(frame.function) is not None
             if not _CALLING.search(file):
                 python.append(frame)

@@ -51,12 +51,10 @@ from tb_perfadvisor.signals.core.steps.windows import (
     pace_of,
     windows_of,
 )
+from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# Names that torch/optim/optimizer.py records, and those of autograd's engine and nodes.
-_UPDATE = re.compile(r"^Optimizer\.step#")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|AccumulateGrad")
 _LONGER = 1.25
 """Steps of a longer kind hold at least this much more work than the longest of the others."""
 _FEWEST = 2
@@ -86,7 +84,7 @@ def step_kinds(trace: Trace, windows: Windows) -> Kinds:
     alike = Kinds(np.zeros(len(windows.host_start_ns), dtype=np.int64), ("",))
     if trace.totals is not None or len(server_annotations(trace)):
         return alike
-    update, backward = _has(trace, windows, _UPDATE), _has(trace, windows, _BACKWARD)
+    update, backward = _has(trace, windows, UPDATE), _has(trace, windows, BACKWARD)
     evaluates = ~update & ~backward & (windows.work_ns > 0)
     if backward.any() and evaluates.sum() >= _FEWEST and (~evaluates).sum() >= _FEWEST:
         return Kinds(evaluates.astype(np.int64), ("training", "forward pass only"))

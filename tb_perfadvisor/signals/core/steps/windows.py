@@ -169,7 +169,9 @@ def pace_of(
 ) -> Pace:
     """How long steps take, and whose windows tell.
 
-    The slower side decides, because the other one waits for it. If the host's windows are longer,
+    The slower side decides, because the other one waits for it. Where a loop waits for the result
+    of the step before, its first window on the host holds a dispatch and nothing else, so that the
+    device's windows are the periods. If the host's windows are longer,
     it may also have waited for work of earlier steps. Then the device never waits for the host, and
     its windows count.
 
@@ -197,13 +199,28 @@ def pace_of(
     if is_on_device or not windows.is_linked:
         return device if is_on_device else host
     if not host.differ or device_ns > host_ns:
-        return device if host.differ else host
+        return device if host.differ or _begins_with_dispatch(windows, used) else host
     if timeline.index is None or count < MIN_REPEATS:
         return host
     begin_ns, end_ns = int(windows.device_start_ns[used][0]), int(device_end_ns[-1])
     idle = device_gaps(trace, timeline, begin_ns, end_ns)
     starved_ns = int((idle.queued_from_ns - idle.start_ns).sum())
     return device if starved_ns <= AGREE_SHARE * (end_ns - begin_ns) else host
+
+
+_DISPATCH_SHARE = 0.5
+"""A first window with a smaller share of the others' median time holds no period of its work."""
+
+
+def _begins_with_dispatch(windows: Windows, used: slice) -> bool:
+    """Whether the first step launched as much as the others, in far less time on the host."""
+    host_ns = (windows.host_end_ns - windows.host_start_ns)[used]
+    work_ns = windows.work_ns[used]
+    return (
+        len(host_ns) > 1
+        and float(host_ns[0]) < _DISPATCH_SHARE * float(np.median(host_ns[1:]))
+        and float(work_ns[0]) >= _DISPATCH_SHARE * float(np.median(work_ns[1:])) > 0
+    )
 
 
 # torch/utils/data/dataloader.py: the loader with worker processes.

@@ -68,6 +68,44 @@ def test_a_device_that_keeps_up_has_the_steps_of_the_host() -> None:
     assert steps.duration_ns[0] == 50_000
 
 
+def lagged(count: int, *, wait_us: int = 480, work_us: int = 500) -> Signals:
+    """Steps that wait for the result of the step before, so that the first one only dispatches."""
+    builder = TraceBuilder("jax", host="host0", path="host0")
+    builder.device("TPU v5e", kind="tpu", memory_bytes=16 * 2**30)
+    at_us = 0
+    for step in range(count):
+        end_us = at_us + (20 + wait_us if step else 20)
+        builder.step(step, us(at_us), us(end_us), thread="python")
+        name = "DoEnqueueProgram"
+        builder.launch(us(at_us + 5), us(at_us + 8), name=name, thread="python", key=str(step))
+        begin_us = 10 + work_us * step
+        builder.xla_op(
+            "fusion.1",
+            us(begin_us),
+            us(begin_us + work_us),
+            text="%fusion.1 = f32[8,128]{1,0:T(8,128)} fusion(f32[8,128]{1,0:T(8,128)} %x)",
+            family=KernelFamily.ELEMENTWISE,
+            precision=Precision.BITS_32,
+            launched_by=str(step),
+            module="jit_f(1)",
+        )
+        at_us = end_us
+    return Signals(run_of(builder.build()))
+
+
+def test_a_marker_that_only_dispatches_is_a_boundary() -> None:
+    signals = lagged(6)
+    # Markers of 20, 500, 500, … us: their mean is (20 + 5 * 500) / 6 = 420 us.
+    assert signals.steps.duration_ns.tolist() == [us(500)] * 6
+    assert signals.steps.decided_by is Side.DEVICE
+
+
+def test_a_first_step_that_takes_as_long_as_others_is_a_length() -> None:
+    # The host takes 20 us and waits for 20 us more; the device works for 40 us.
+    signals = lagged(6, wait_us=19, work_us=40)
+    assert signals.steps.decided_by is Side.HOST
+
+
 def test_the_queue_explains_what_lies_between_the_runs() -> None:
     signals = dispatched(5, work_us=300, has_step_line=True)
     assert signals.host_idle.size == 0
