@@ -66,4 +66,5 @@ def _first_work_ns(trace: Trace, updates: Int32, from_ns: Int64) -> Int64:
         at_ns = events.start_ns[work[events.track[work] == track]]
         first = np.searchsorted(at_ns, from_ns[places])
         first_ns[places] = np.append(at_ns, from_ns[places].max())[first]
-    return np.maximum(first_ns, from_ns)
+    found: Int64 = np.maximum(first_ns, from_ns)
+    return found
