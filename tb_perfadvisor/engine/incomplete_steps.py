@@ -34,7 +34,9 @@ def incomplete_step_notes(signals: Signals) -> list[Note]:
 
 def _on_coverage(signals: Signals) -> list[Note]:
     steps = signals.steps
-    if not len(steps) or not steps.is_inferred or signals.trace.totals is not None:
+    if not len(steps) or not (steps.is_inferred or steps.is_range):
+        return []
+    if signals.trace.totals is not None:
         return []
     start_ns, end_ns = recorded_span(signals.trace, signals.device)
     recorded_ns = end_ns - start_ns

@@ -18,15 +18,16 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    # `soundness/ranges`: forward and backward in a closure were called the optimizer.
-    "modules": 655,
+    # `soundness/ranges` and `steps/periods`: forward and backward in a closure were called the
+    # optimizer, and each of two optimizers a step.
+    "modules": 656,
     "rules": 152,
     "limits that users can set": 207,
     # `doctor --all`: the only way to see each of thousands of files, which doctor no longer prints.
     "options of the command line": 71,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
-    "lines of Python and TOML": 130_800,
+    "lines of Python and TOML": 131_050,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -37,25 +37,69 @@ class Markers(Struct, frozen=True):
     between them."""
     work_end_ns: Int64 | None = None
     """Where the step's own work ends inside its marker, before callbacks; None if not known."""
+    is_range: bool = False
+    """Whether they are ranges of the program that are called like steps."""
+    left_out: Int64 = np.empty(0, dtype=np.int64)
+    """The numbers of like markers in other loops."""
     is_on_device: bool = False
     """Whether the times are those of the device, not of the host."""
 
 
 def markers_from_rows(
-    trace: Trace, rows: Int32, *, source: str, is_inferred: bool, track: int, marked_ends: bool
+    trace: Trace,
+    rows: Int32,
+    *,
+    source: str,
+    is_inferred: bool,
+    track: int,
+    marked_ends: bool,
+    number: Int64 | None = None,
+    others_ns: Int64 | None = None,
 ) -> Markers:
-    """Markers from events, with the recorded step numbers if these are all different."""
-    number = trace.events.step[rows].astype(np.int64)
-    if (number < 0).any() or len(distinct(number)) != len(number):
+    """Markers from events, with the recorded step numbers if these rise.
+
+    Where numbers begin again, or markers of another kind come between, another loop begins: the
+    longest one is taken, the last of these.
+
+    Args:
+        trace: The trace.
+        rows: The events.
+        source: What they are.
+        is_inferred: Whether they were not made to mark steps.
+        track: The thread that they are on; -1 for a device.
+        marked_ends: Whether each ends with its step's work.
+        number: The numbers in their names, if these have any.
+        others_ns: When markers of other kinds begin; shape (n,), rising.
+    """
+    start_ns, end_ns = trace.events.start_ns[rows], trace.events.end_ns[rows]
+    if number is None:
+        number = trace.events.step[rows].astype(np.int64)
+    begins = np.diff(number) <= 0
+    if others_ns is not None:
+        before = np.searchsorted(others_ns, end_ns[:-1])
+        begins |= np.searchsorted(others_ns, start_ns[1:]) > before
+    bounds = np.concatenate(([0], np.flatnonzero(begins) + 1, [len(rows)]))
+    length = np.diff(bounds)
+    left_out = number[:0]
+    if (number < 0).any():
         number = np.arange(len(rows), dtype=np.int64)
+    elif MIN_REPEATS * len(length) > max(len(rows), MIN_REPEATS):
+        if len(distinct(number)) < len(number):
+            number = np.arange(len(rows), dtype=np.int64)
+    elif len(length) > 1:
+        last = len(length) - 1 - int(length[::-1].argmax())
+        chosen = slice(int(bounds[last]), int(bounds[last + 1]))
+        left_out = np.delete(number, chosen)
+        number, start_ns, end_ns = number[chosen], start_ns[chosen], end_ns[chosen]
     return Markers(
         source=source,
         is_inferred=is_inferred,
         number=number,
-        start_ns=trace.events.start_ns[rows],
-        end_ns=trace.events.end_ns[rows],
+        start_ns=start_ns,
+        end_ns=end_ns,
         marked_ends=marked_ends,
         track=track,
+        left_out=left_out,
     )
 
 
@@ -63,6 +107,9 @@ def longest_group(
     trace: Trace,
     groups: dict[tuple[str, int], list[int]],
     source: str,
+    *,
+    numbers: dict[int, int] | None = None,
+    fewest: int = MIN_REPEATS,
 ) -> Markers | None:
     """Markers from the group of repeating events with the largest total time."""
     best: tuple[int, Int32, str, int] | None = None
@@ -71,14 +118,21 @@ def longest_group(
         rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
         rows = rows[not_overlapping(trace, rows)]
         total = int(trace.events.duration_ns[rows].sum())
-        if len(rows) >= MIN_REPEATS and (best is None or total > best[0]):
+        if len(rows) >= fewest and (best is None or total > best[0]):
             on_host = trace.tracks.kind[track] == TrackKind.HOST_THREAD
             best = (total, rows, name, track if on_host else -1)
     if best is None:
         return None
     _, rows, name, track = best
+    number = None if numbers is None else np.array([numbers[row] for row in rows.tolist()])
     markers = markers_from_rows(
-        trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
+        trace,
+        rows,
+        source=source.format(name),
+        is_inferred=True,
+        track=track,
+        marked_ends=False,
+        number=number,
     )
     return replace(markers, is_on_device=track < 0)
 

@@ -3,8 +3,9 @@
 Step markers: the profile's own if it has any, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, annotations of inference
-servers, other repeating annotations, repeating XLA modules, calls of a jitted function, runs of
-TensorFlow functions, optimizer steps, the period of the kernel or operator sequence.
+servers, ranges called like steps, repeating XLA modules, calls of a jitted function, runs of
+TensorFlow functions, optimizer steps, backward passes, the period of the kernel or operator
+sequence.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.steps.launched_work import (
     CpuRuns,
     FunctionCalls,
+    calls_by_function,
     is_linked,
     most_costly_function,
     owner_by_time,
@@ -37,6 +39,11 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     rows_by_name,
     rows_named,
     without_number,
+)
+from tb_perfadvisor.signals.core.steps.periods import (
+    backward_passes,
+    optimizer_steps,
+    whole_iterations,
 )
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.trace import EventKind, Trace
@@ -55,6 +62,9 @@ _FUNCTION_CALL = "EagerExecute: __"
 _FUNCTION_RUN = re.compile(r"^FunctionRun$")
 _ALIKE = 0.5
 """Runs of one function differ less in duration: a shorter run is of another one."""
+_SHORT = 0.01
+"""Programs with a smaller share of the time, such as those that draw random numbers, may run at any
+time."""
 _DOMINANT = 0.8
 """A TensorFlow function with a smaller share of the calls' time is one of many."""
 
@@ -232,8 +242,10 @@ def jitted_call_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | Non
     runs = runs_of_function(trace, calls.function)
     called_ns, returned_ns = trace.events.start_ns[calls.rows], trace.events.end_ns[calls.rows]
     follow_calls = len(runs) == len(called_ns) and bool((runs.start_ns >= called_ns).all())
+    programs = np.sort(np.concatenate([called.rows for called in calls_by_function(trace)]))
     if len(runs) >= MIN_REPEATS and not follow_calls and _is_late(runs.start_ns, returned_ns):
-        return _markers_of_runs(trace, calls, runs)
+        markers = _markers_of_runs(trace, calls, runs)
+        return whole_iterations(markers, trace, calls.rows, programs)
     if not is_linked(trace, timeline) and _runs_behind(timeline, returned_ns):
         return None
     markers = markers_from_rows(
@@ -244,7 +256,8 @@ def jitted_call_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | Non
         track=int(trace.events.track[calls.rows[0]]),
         marked_ends=False,
     )
-    return replace(markers, end_ns=_ends_of_runs(markers, runs), ends_with_work=len(runs) > 0)
+    markers = replace(markers, end_ns=_ends_of_runs(markers, runs), ends_with_work=len(runs) > 0)
+    return whole_iterations(markers, trace, calls.rows, programs)
 
 
 def _is_late(run_ns: Int64, returned_ns: Int64) -> bool:
@@ -282,24 +295,25 @@ def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
     return limited
 
 
-# A repeating annotation is a step only if its name says so: layers and phases repeat as well.
-_WHOLE_STEP = re.compile(r"\bexecute_model\b|run_training_batch$", re.IGNORECASE)
-_STEP_AT_END = re.compile(r"(?:step|batch|iter|iteration)s?[_ #:(-]*\d*\)?$", re.IGNORECASE)
+# An annotation is a step only if its name says so: layers and phases repeat as well.
+_WHOLE_STEP = re.compile(
+    r"\bexecute_model\b|run_training_batch$|^train(?:ing)?[ _]step\b", re.IGNORECASE
+)
+_STEP_AT_END = re.compile(
+    r"(?:step|batch|iter|iteration)s?[_ #:=(\[-]*(?:\d+(?:/\d+)?)?[\])# ]*$", re.IGNORECASE
+)
 # What follows `eval` and `val` is taken as a whole: the reference to it gives nothing back, so that
 # no name is split in all possible ways.
 _BEFORE_STEP = re.compile(
-    r"(?:(?:run|process|train|training|test|predict|inference|global|model)[_ .-]?"
-    r"|(?:eval|val)(?=(\w*))\1[ .-]?)*",
+    r"(?:(?:run|process|train|training|test|predict|inference|global|model|mini|epoch)[_ .:/-]?"
+    r"|(?:eval|val)(?=(\w*))\1[ .:/-]?|\d+[_ .:,/-]*|[\[(# ])*",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"\d{1,9}")
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
+_EVALUATES = re.compile(r"(?:^|[^a-z])(?:eval|val|test)", re.IGNORECASE)
 _KERAS = "Profiled batch"
 """The marker of Keras's TensorBoard callback (keras/src/callbacks/tensorboard.py)."""
-_OPTIMIZER_STEPS = (
-    re.compile(r"^Optimizer\.step#"),
-    # A range of the program: PyTorch's own are missing in recordings of Nsight Systems.
-    re.compile(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
-)
 
 
 def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
@@ -308,11 +322,12 @@ def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         _host_markers,
         _device_step_line,
         _server_steps,
-        _repeating_annotations,
+        _named_steps,
         _module_repeats,
         jitted_call_markers,
         function_run_markers,
-        _optimizer_steps,
+        optimizer_steps,
+        backward_passes,
         period_markers,
     )
     candidates = (source(trace, timeline) for source in sources)
@@ -324,16 +339,16 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     if len(rows) == 0:
         return None
     # Several loops may mark steps (training and evaluation, Keras and tf.profiler): take the one
-    # with the most markers.
+    # that is not called evaluation, with the most markers.
     names, place = unique_inverse(trace.events.name[rows])
     texts: dict[str, int] = {}
     text = [
         texts.setdefault(without_number(trace.strings[name]), len(texts)) for name in names.tolist()
     ]
     first, loop = group_rows(np.array(text)[place], trace.events.track[rows])
-    best = min(zip((-np.bincount(loop)).tolist(), first.tolist(), range(len(first)), strict=True))[
-        2
-    ]
+    evaluates = [_EVALUATES.search(trace.name(int(rows[row]))) is not None for row in first]
+    many = -np.bincount(loop)
+    best = min(range(len(first)), key=lambda group: (evaluates[group], many[group], first[group]))
     in_loop = rows[loop == best]
     in_loop = in_loop[not_overlapping(trace, in_loop)]
     source = trace.name(int(in_loop[0]))
@@ -346,10 +361,12 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         track=int(trace.events.track[in_loop[0]]),
         # Steps of sums lie end to end, without the time between them.
         marked_ends=not source.startswith("ProfilerStep") and trace.totals is None,
+        others_ns=trace.events.start_ns[rows[loop != best]],
     )
     is_keras = trace.source.framework == "tensorflow" and source == _KERAS
     if is_keras or (trace.source.framework == "tensorflow" and len(in_loop) == 1):
-        return replace(markers, work_end_ns=ends_of_functions(trace, in_loop))
+        chosen = in_loop[np.isin(trace.events.start_ns[in_loop], markers.start_ns)]
+        return replace(markers, work_end_ns=ends_of_functions(trace, chosen))
     return markers
 
 
@@ -394,47 +411,49 @@ def _names_step(name: str) -> bool:
     return _WHOLE_STEP.search(name) is not None
 
 
-def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+def _named_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Ranges called like steps; those with a number count even if there is only one."""
     rows = trace.rows(EventKind.ANNOTATION)
     if len(rows) == 0:
         return None
-    names = trace.events.name[rows]
     groups: dict[tuple[str, int], list[int]] = {}
-    for name, places in places_by_value(names):
+    numbers: dict[int, int] = {}
+    certain = set()
+    for name, places in places_by_value(trace.events.name[rows]):
         text = trace.strings[name]
-        if _names_step(text) and not _NOT_A_STEP.search(text):
-            for row in rows[places].tolist():
-                key = (without_number(text), int(trace.events.track[row]))
-                groups.setdefault(key, []).append(row)
-    return longest_group(trace, groups, "repeats of {}")
+        if not _names_step(text) or _NOT_A_STEP.search(text):
+            continue
+        digits = _NUMBER.findall(text)
+        for row in rows[places].tolist():
+            key = (_NUMBER.sub("", text).strip(" _#:=([-])/,"), int(trace.events.track[row]))
+            groups.setdefault(key, []).append(row)
+            numbers[row] = int(digits[-1]) if digits else -1
+            if digits or _WHOLE_STEP.search(text):
+                certain.add(key)
+    fewer = {key: rows for key, rows in groups.items() if key in certain}
+    markers = longest_group(trace, groups, "repeats of {}", numbers=numbers)
+    markers = markers or longest_group(trace, fewer, "{}", numbers=numbers, fewest=1)
+    if markers is None:
+        return None
+    return replace(markers, is_inferred=False, is_range=True, ends_with_work=True)
+
+
+def _is_short(trace: Trace, runs: list[int], all_runs: Int32) -> bool:
+    """Whether the runs of a program take next to nothing of the time of all."""
+    duration_ns = trace.events.duration_ns
+    return int(duration_ns[runs].sum()) < _SHORT * int(duration_ns[all_runs].sum())
 
 
 def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = trace.rows(EventKind.DEVICE_MODULE)
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
     if len(rows):
-        return longest_group(trace, rows_by_name(trace, rows), "repeats of the XLA module {}")
+        groups = rows_by_name(trace, rows)
+        markers = longest_group(trace, groups, "repeats of the XLA module {}")
+        if markers is None:
+            return None
+        own = rows[is_in(trace.events.start_ns[rows], markers.start_ns)]
+        short = [name for name, of_name in groups.items() if _is_short(trace, of_name, rows)]
+        programs = rows[~is_in(rows, [row for name in short for row in groups[name]])]
+        return whole_iterations(markers, trace, own, programs)
     return function_call_markers(trace) if trace.source.framework == "tensorflow" else None
-
-
-def _optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
-    found = (
-        rows_named(trace, name, EventKind.ANNOTATION, EventKind.OPERATOR)
-        for name in _OPTIMIZER_STEPS
-    )
-    apart = (rows[not_overlapping(trace, rows)] for rows in found if len(rows))
-    rows = next((rows for rows in apart if len(rows) >= MIN_REPEATS), None)
-    if rows is None:
-        return None
-    # The optimizer ends a step: step i runs from the end of optimizer step i to the end of the
-    # next.
-    ends = trace.events.end_ns[rows]
-    return Markers(
-        source=f"repeats of {trace.name(int(rows[0]))}",
-        is_inferred=True,
-        number=np.arange(1, len(rows), dtype=np.int64),
-        start_ns=ends[:-1],
-        end_ns=ends[1:],
-        marked_ends=False,
-        track=int(trace.events.track[rows[0]]),
-    )

@@ -28,6 +28,7 @@ LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.
 _CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
 LOST_EVENTS = "partial: its device events were not recorded"
 BETWEEN_LOST = "partial: the device events of steps beside it were not recorded"
+OTHER_LOOP = "it belongs to another loop of the same recording"
 EARLIER_WORK = "partial: earlier work, which was not recorded, still ran in it"
 
 _WARM_UP_FACTOR = 2.0
@@ -97,7 +98,8 @@ def whole_steps(
         kind: The kind of step of each marker. Shape (markers,).
         recorded_from_ns: From when on the work of the device was recorded.
     """
-    used = _without_gap_in_numbers(markers, Used(0, len(markers.number)))
+    others = tuple(Excluded(number, OTHER_LOOP) for number in markers.left_out.tolist())
+    used = _without_gap_in_numbers(markers, Used(0, len(markers.number), others))
     work_ns = windows.work_ns
     # Sums don't show whether all their events were recorded.
     if timeline.index is not None and trace.totals is None:
@@ -168,7 +170,7 @@ def _without_fragments(
 
     The first `late` of them lack it because earlier work still ran.
     """
-    least = _LEAST_OF_INFERRED if markers.is_inferred else _LEAST_WORK
+    least = _LEAST_OF_INFERRED if markers.is_inferred or markers.is_range else _LEAST_WORK
     while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.last - 1, least)):
         reason = _fragment(int(work_ns[used.last - 1]), usual)
         used = used.without(markers, end=1, reason=reason)

@@ -41,6 +41,7 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
     whole_steps,
     without_missing_end,
 )
+from tb_perfadvisor.signals.core.steps.periods import longer
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
 from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.core.steps.windows import (
@@ -55,12 +56,8 @@ from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_LONGER = 1.25
-"""Steps of a longer kind hold at least this much more work than the longest of the others."""
 _FEWEST = 2
 """A single step that differs may be an outlier, or cut off."""
-_FEWEST_LONGER = 3
-"""With nothing but their work to tell steps apart, every second of four may be longer by chance."""
 
 Mask = NDArray[np.bool_]
 
@@ -91,9 +88,9 @@ def step_kinds(trace: Trace, windows: Windows) -> Kinds:
     if backward.any() and not update.all() and (period := _period(update)):
         names = ("accumulates gradients", "updates the parameters")
         return Kinds(update.astype(np.int64), names, period)
-    longer = _longer(windows.work_ns)
-    if period := _period(longer):
-        return Kinds(longer.astype(np.int64), ("shorter", "longer"), period)
+    is_longer = longer(windows.work_ns)
+    if period := _period(is_longer):
+        return Kinds(is_longer.astype(np.int64), ("shorter", "longer"), period)
     return alike
 
 
@@ -118,18 +115,6 @@ def _period(is_second: Mask) -> int:
     is_regular = period > 1 and bool((np.diff(place) == period).all())
     covers = place[0] < period and place[-1] + period >= len(is_second)
     return period if is_regular and covers else 0
-
-
-def _longer(work_ns: Int64) -> Mask:
-    """The steps above the widest gap in the amounts of work, if that is wide."""
-    ordered = np.sort(work_ns)
-    none = np.zeros(len(work_ns), dtype=bool)
-    if len(ordered) <= _FEWEST_LONGER or ordered[0] <= 0:
-        return none
-    ratio = ordered[1:] / ordered[:-1]
-    widest = int(ratio.argmax())
-    longer: Mask = (work_ns > ordered[widest]) & (ratio[widest] >= _LONGER)
-    return longer if longer.sum() >= _FEWEST_LONGER else none
 
 
 class Steps(Struct, frozen=True):
@@ -173,6 +158,8 @@ class Steps(Struct, frozen=True):
     """Steps in a cycle, one of which is of the second kind; 0 without a cycle."""
     is_linked: bool = False
     """Whether the windows of both sides are known."""
+    is_range: bool = False
+    """Whether they are ranges of the program that are called like steps."""
     linked_by_order: str = ""
     """The program whose runs were matched with steps or calls by their order, if they were."""
 
@@ -284,6 +271,7 @@ def _used_steps(
         kind_names=kinds.names,
         period=kinds.period,
         is_linked=windows.is_linked,
+        is_range=markers.is_range,
         linked_by_order=work.by_order,
     )
 

@@ -213,14 +213,14 @@ _DISPATCH_SHARE = 0.5
 
 
 def _begins_with_dispatch(windows: Windows, used: slice) -> bool:
-    """Whether the first step launched as much as the others, in far less time on the host."""
+    """Whether the first step takes the device as long as the others, and the host far less."""
+    windows = windows.decided_by(Side.DEVICE)
     host_ns = (windows.host_end_ns - windows.host_start_ns)[used]
-    work_ns = windows.work_ns[used]
-    return (
-        len(host_ns) > 1
-        and float(host_ns[0]) < _DISPATCH_SHARE * float(np.median(host_ns[1:]))
-        and float(work_ns[0]) >= _DISPATCH_SHARE * float(np.median(work_ns[1:])) > 0
-    )
+    device_ns = (windows.device_end_ns - windows.device_start_ns)[used]
+    if len(host_ns) == 1:
+        return False
+    is_short = host_ns[0] < _DISPATCH_SHARE * float(np.median(host_ns[1:]))
+    return bool(is_short and device_ns[0] >= _DISPATCH_SHARE * float(np.median(device_ns[1:])))
 
 
 # torch/utils/data/dataloader.py: the loader with worker processes.

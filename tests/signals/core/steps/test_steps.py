@@ -107,13 +107,19 @@ def test_device_step_line_comes_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["train_step", "Step #12", "training batch 3", "iteration", "engine.execute_model"]
+    "name",
+    [
+        *("train_step", "Step #12", "step_11", "[step 3]", "step=5", "training batch 3"),
+        *("Batch 3", "epoch 1 step 7", "train/iter 4/100", "mini_batch:2", "iteration"),
+        *("engine.execute_model", "Training Step - medium"),
+    ],
 )
-def test_repeated_annotation_marks_steps(name: str) -> None:
+def test_repeated_ranges_called_like_steps_mark_them(name: str) -> None:
     steps = steps_of(repeated(name, 0, 5, 10).build())
     assert steps.source.startswith("repeats of ")
-    assert steps.is_inferred
-    assert windows_ms(steps) == [(0, 5), (5, 10), (10, 14)]
+    assert not steps.is_inferred
+    # Ranges of 4 ms: how long the third step takes is not known.
+    assert windows_ms(steps) == [(0, 5), (5, 10)]
 
 
 @pytest.mark.parametrize("name", ["TransformerLayer", "forward", "aten::batch", "stepwise decay"])
@@ -122,7 +128,50 @@ def test_repeated_layers_and_phases_are_not_steps(name: str) -> None:
 
 
 def test_two_repeats_are_too_few() -> None:
-    assert steps_of(repeated("train_step", 0, 5).build()).source == "none"
+    assert steps_of(repeated("batch", 0, 5).build()).source == "none"
+
+
+@pytest.mark.parametrize("name", ["step 0", "Batch 3", "Training Step - medium"])
+def test_one_range_that_is_surely_a_step_counts(name: str) -> None:
+    steps = steps_of(repeated(name, 2).operator("aten::mm", ms(3), ms(5)).build())
+    assert (len(steps), steps.window_ns, steps.is_inferred) == (1, ms(4), False)
+
+
+def loops(name: str, *numbers: int, pauses: tuple[int, ...] = ()) -> TraceBuilder:
+    """Steps of 10 ms with these numbers; 30 ms pass before some of them."""
+    builder = TraceBuilder()
+    at = 0
+    for place, number in enumerate(numbers):
+        at += 30 * (place in pauses)
+        builder.step(number, ms(at), ms(at + 10), name=f"{name} {number}")
+        builder.operator("aten::mm", ms(at + 1), ms(at + 9))
+        at += 10
+    return builder
+
+
+def test_numbers_that_begin_again_begin_another_loop() -> None:
+    steps = steps_of(loops("train", *range(6), *range(6), pauses=(6,)).build())
+    # Without the 30 ms between the loops.
+    assert (len(steps), steps.window_ns) == (6, ms(60))
+    assert [excluded.number for excluded in steps.excluded] == [0, 1, 2, 3, 4, 5]
+    assert "another loop" in steps.excluded[0].reason
+
+
+def test_equal_numbers_are_no_loops() -> None:
+    assert len(steps_of(loops("train", *[0] * 6).build())) == 6
+
+
+def test_evaluation_between_the_steps_begins_another_loop() -> None:
+    builder = loops("train", *range(8), pauses=(3,))
+    for k in range(9):
+        builder.step(k, ms(31 + 3 * k), ms(33 + 3 * k), name="eval")
+    steps = steps_of(builder.build())
+    # Steps 3 to 7, although there are more markers of the evaluation.
+    assert (steps.source, steps.number.tolist(), steps.window_ns) == (
+        "train",
+        [3, 4, 5, 6, 7],
+        ms(50),
+    )
 
 
 def test_the_longest_of_several_repeats_wins() -> None:
