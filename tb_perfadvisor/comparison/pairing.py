@@ -18,6 +18,7 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.files.tree import is_url
+from tb_perfadvisor.ingest.recordings import LEFT_OVER
 from tb_perfadvisor.plain_text import printable_name
 
 # Sessions named by their time of recording sort by time.
@@ -122,6 +123,8 @@ def _runs(listing: Listing, notes: list[str]) -> dict[str, Choice]:
     captures: dict[str, list[Capture]] = defaultdict(list)
     for capture in listing.captures:
         captures[capture.run].append(capture)
+    left_out = (file for file in listing.rejected if file.reason == LEFT_OVER)
+    notes += [f"{file.path} was left out. {file.reason}" for file in left_out]
     return {
         run: Choice(listing, _latest(run, recorded, listing, notes))
         for run, recorded in captures.items()

@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
 from tb_perfadvisor.ingest.format import HEAD_BYTES, FoundFile, Grouped, Sniffed
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path, sniff
 from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
-from tb_perfadvisor.ingest.recordings import with_graphs, with_rich
+from tb_perfadvisor.ingest.recordings import with_graphs, with_rich, without_left_overs
 from tb_perfadvisor.plain_text import printable_name
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.
@@ -141,11 +141,12 @@ def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
     facts = (entry for entry in tree.entries if is_facts_file(entry.path))
-    captures = with_facts(with_graphs(with_rich(grouped.captures)), facts)
+    captures, left_overs = without_left_overs(tree.root, grouped.captures)
+    captures = with_facts(with_graphs(with_rich(captures)), facts)
     return Listing(
         root=tree.root,
         captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),
-        rejected=tuple(sorted(grouped.rejected, key=lambda file: file.path)),
+        rejected=tuple(sorted((*grouped.rejected, *left_overs), key=lambda file: file.path)),
         scanned_files=tree.scanned_files,
         is_complete=not gaps,
         gaps=gaps,

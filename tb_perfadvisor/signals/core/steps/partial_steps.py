@@ -111,8 +111,26 @@ def whole_steps(
         cut = _cut_off(trace, windows.host_start_ns, windows.host_end_ns)
         while len(used) > 1 and cut[used.last - 1]:
             used = used.without(markers, end=1, reason="partial: the file breaks off in it")
+    is_pytorch = trace.source.framework == "pytorch"
+    if len(used) == 1 and is_pytorch and not _has_work(trace, windows, used):
+        reason = "partial: no work was recorded in it"
+        return used.without(markers, end=len(used), reason=reason)
     late = int(np.searchsorted(windows.host_start_ns, recorded_from_ns))
     return _without_fragments(markers, used, work_ns, kind, late)
+
+
+_WORK = (
+    *(EventKind.OPERATOR, EventKind.LAUNCH, EventKind.HOST_COLLECTIVE),
+    *(EventKind.KERNEL, EventKind.COLLECTIVE, EventKind.COPY),
+)
+
+
+def _has_work(trace: Trace, windows: Windows, used: Used) -> bool:
+    """Whether operators, launches or device work lie in the steps."""
+    rows = trace.rows(*_WORK)
+    is_later = trace.events.end_ns[rows] > windows.host_start_ns[used.slice].min()
+    is_earlier = trace.events.start_ns[rows] < windows.host_end_ns[used.slice].max()
+    return bool((is_later & is_earlier).any())
 
 
 def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:

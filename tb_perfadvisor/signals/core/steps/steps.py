@@ -208,6 +208,8 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     windows = windows_of(trace, timeline, markers, work)
     kinds = step_kinds(trace, windows)
     used = whole_steps(trace, timeline, markers, windows, kinds.of_marker, recorded_from_ns)
+    if not len(used):
+        return _without_steps(trace, timeline, recorded_from_ns, used.excluded)
     pace = pace_of(
         trace,
         timeline,
