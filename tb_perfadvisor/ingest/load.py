@@ -184,6 +184,7 @@ def load_capture(
         traces=_traces(listing.root, sources, workers),
         notes=(
             *notes,
+            *_claimed_ranks(sources),
             *_missing_ranks(sources),
             *notes_on_results,
             *notes_on_logs,
@@ -415,6 +416,27 @@ def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
             source = replace(source, host=host)
         result.append(source)
     return result
+
+
+def _claimed_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
+    """Notes on ranks that several files claim to be, although they were recorded together."""
+    by_rank: dict[int, list[str]] = {}
+    for source in sources:
+        if source.rank is not None:
+            by_rank.setdefault(source.rank, []).append(source.path)
+    return tuple(
+        Note(
+            "claimed-rank",
+            "warning",
+            f"{len(paths)} files claim to be rank {rank}, and were recorded at the same time: "
+            f"{first_names(paths)}. They are shown as workers of their own; what ranks have in "
+            "common may be wrong.",
+            "Check what sets the rank of each process (RANK, init_process_group), and what writes "
+            "`distributedInfo` into the files.",
+        )
+        for rank, paths in by_rank.items()
+        if len(paths) > 1 and len({*paths}) > 1
+    )
 
 
 def _missing_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:

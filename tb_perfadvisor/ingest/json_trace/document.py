@@ -102,7 +102,10 @@ _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|
 _CLOSING = re.compile(rb"\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 # The bracket that closes the array, before the next key, the end of the object or of the file.
-_END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*\Z|\Z)')
+_END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*[\[{]|\[\s*\{|\}\s*\Z|\Z)')
+# Where one document ends and another one begins.
+_NEXT_DOCUMENT = re.compile(rb'\}\s*(?=[\[{]\s*["{])')
+_HEADER = b'"schemaVersion"'
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -149,6 +152,7 @@ class Document(Generic[E]):
         envelope: The top level. Keys after the events are filled in once all chunks were read.
         malformed: Number of events dropped so far.
         repaired: Number of chunks repaired so far.
+        is_followed: Whether another document follows, or lies between the events.
     """
 
     def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
@@ -156,6 +160,7 @@ class Document(Generic[E]):
         self.envelope = envelope
         self.malformed = 0
         self.repaired = 0
+        self.is_followed = False
         self._text = text
         self._where = where
         self._is_cut_off = False
@@ -291,6 +296,7 @@ class Document(Generic[E]):
                     text = without_bad_value(text, str(error))
             else:
                 self.malformed += 1
+                self.is_followed |= _HEADER in text
 
     def _complete(self, tail: bytes) -> list[E]:
         """The last event of a file that is cut off directly after it."""
@@ -319,10 +325,20 @@ class Document(Generic[E]):
         self._text.inflated.budget.expect_json(tail)
         if not tail:
             return
-        trailer = _envelope_of(b"{" + tail.removeprefix(b","))
-        if trailer is None:
+        tail = tail.removeprefix(b",")
+        trailer = _envelope_of(b"{" + tail)
+        for end in islice(_NEXT_DOCUMENT.finditer(tail), _MAX_CUTS_TRIED):
+            if trailer is not None:
+                break
+            trailer = _envelope_of(b"{" + tail[: end.start() + 1])
+            self.is_followed = trailer is not None
+        if tail.startswith((b"[", b"{")):  # after an array alone
+            self.is_followed = True
+        elif trailer is None:
             # Kineto writes a path there without escaping it. All events were read before.
             self._is_cut_off |= not tail.rstrip().endswith(b"}")
+            return
+        if trailer is None:
             return
         for name in Envelope.__struct_fields__:
             value = getattr(trailer, name)
@@ -430,6 +446,16 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
                 "warning",
                 "The file is truncated; only its beginning was read.",
                 "Wait until the profiler has finished writing, or copy the file again.",
+            )
+        )
+    if document.is_followed:
+        notes.append(
+            Note(
+                "several-documents",
+                "warning",
+                "The file holds several documents: several processes wrote into it, or files were "
+                "joined. Only the first is read.",
+                "Let each rank write a file of its own.",
             )
         )
     if malformed:

@@ -110,6 +110,9 @@ def _together(group: Sequence[RankRecording[T]]) -> list[tuple[RankRecording[T],
 # differ. Recordings of one rank are told apart by the rank being there twice.
 _MAX_SPAN_NS = 600 * 10**9
 
+_MOMENT_NS = 1_000_000
+"""No process begins to record twice within a millisecond."""
+
 _TRACE = re.compile(r"trace\.json(?:\.gz)?$")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _INFO = re.compile(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
@@ -213,20 +216,41 @@ def _recordings(traces: list[_Trace]) -> list[list[_Trace]]:
     by_rank: dict[int | None, list[_Trace]] = defaultdict(list)
     for trace in ordered:
         by_rank[trace.rank].append(trace)
-    if len({len(ranked) for ranked in by_rank.values()}) == 1:
+    # Files that were recorded at the same time are of two processes, whatever rank they claim.
+    process = {
+        trace.entry: (rank, sum(_overlap(other, trace) for other in ranked[:place]))
+        for rank, ranked in by_rank.items()
+        for place, trace in enumerate(ranked)
+    }
+    by_process: dict[tuple[int | None, int], list[_Trace]] = defaultdict(list)
+    for trace in ordered:
+        by_process[process[trace.entry]].append(trace)
+    if len({len(ranked) for ranked in by_process.values()}) == 1:
         # Every rank recorded as often: the first of each belong together, and so on.
-        paired = [list(recording) for recording in zip(*by_rank.values(), strict=True)]
+        paired = [list(recording) for recording in zip(*by_process.values(), strict=True)]
         if all(map(_is_near, paired)):
             return paired
     recordings: list[list[_Trace]] = []
     for trace in ordered:
         last = recordings[-1] if recordings else []
-        is_new = trace.rank in {other.rank for other in last}
+        is_new = process[trace.entry] in {process[other.entry] for other in last}
         if not last or is_new or not _is_near([last[0], trace]):
             recordings.append([trace])
         else:
             last.append(trace)
     return recordings
+
+
+def _overlap(first: _Trace, second: _Trace) -> bool:
+    """Whether one began before the other was written, or both began at the same moment.
+
+    Files of one worker, which has a process, don't overlap.
+    """
+    if first.run is None or second.run is None or first.name.worker == second.name.worker:
+        return False
+    begun = sorted((first.run.start_ns, second.run.start_ns))
+    written_ns = min(first.name.at_ns or 0, second.name.at_ns or 0)
+    return begun[1] - begun[0] < _MOMENT_NS or 0 < written_ns - begun[1] < _MAX_SPAN_NS
 
 
 def _is_near(traces: list[_Trace]) -> bool:
