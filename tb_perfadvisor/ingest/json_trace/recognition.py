@@ -10,6 +10,8 @@ from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC, container_of
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
+# A byte-order mark, or an opening bracket of two bytes.
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|[\[{]\0|\0[\[{]")
 _SQLITE = b"SQLite format 3\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _UNKNOWN_EVENTS = "these are Chrome trace events of an unknown profiler."
@@ -19,6 +21,7 @@ _CATEGORIES = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|kernel|Kernel'
     rb"|cuda_runtime|cuda_driver|Runtime|gpu_memcpy|Memcpy|gpu_memset|Memset|gpu_user_annotation"
     rb'|mtia_ccp_events|xpu_runtime|privateuse1_runtime)"'
+    rb'|"pid"\s*:\s*"(?:CPU|CUDA) functions"'
 )
 _HEADER = re.compile(rb'"schemaVersion"\s*:')
 _KEYS = re.compile(rb'"(?:deviceProperties|traceEvents)"\s*:|"ph"\s*:')
@@ -97,6 +100,11 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
         container = "compressed more than twice"
     if container is not None:
         return f"the file is {container}.", "Unpack it first; only gzip is read directly."
+    if _UTF_16.match(data):
+        return (
+            "this is text in UTF-16.",
+            "Convert it first: `iconv -f UTF-16 -t UTF-8 FILE > trace.json`.",
+        )
     if head.startswith(_SQLITE):
         return "this is an SQLite database, not a trace.", _RECORD
     if _PICKLE.match(head):

@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
 from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers, to_nanoseconds
 from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
-from tb_perfadvisor.ingest.kineto.decode.event_roles import OpenEvents, Role, is_known, role_of
+from tb_perfadvisor.ingest.kineto.decode.event_roles import (
+    LEGACY_PROCESSES,
+    OpenEvents,
+    Role,
+    is_known,
+    role_of,
+)
 from tb_perfadvisor.ingest.kineto.decode.schema import Arguments, Event
 from tb_perfadvisor.trace.assembler import Interned
 from tb_perfadvisor.trace.program import is_generated
@@ -217,7 +223,15 @@ class KinetoCollector:
         self._parts.setdefault(name, []).append(columns)
 
     def _add_complete(self, events: list[Event]) -> None:
-        category = indices(self._categories, [event.cat for event in events])
+        names = [event.cat for event in events]
+        if None in names:
+            names = [
+                LEGACY_PROCESSES.get(event.pid)
+                if event.cat is None and type(event.pid) is str
+                else event.cat
+                for event in events
+            ]
+        category = indices(self._categories, names)
         role = self._categories.roles()[category]
         is_kept = role != Role.IGNORED
         if not is_kept.all():

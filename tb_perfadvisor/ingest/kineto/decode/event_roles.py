@@ -48,6 +48,9 @@ _OLD_AND_NEW: dict[str, Role] = {
     "mtia_ccp_events": Role.DEVICE,
     "hpu_op": Role.DEVICE,
 }
+LEGACY_PROCESSES = {"CPU functions": "Operator", "CUDA functions": "Kernel"}
+"""The categories of events that have none, by the process that torch.autograd's profiler states
+when it writes a list of its own (`EventList.export_chrome_trace`)."""
 # Known categories that are not used: flows, spans, counters and marks.
 _IGNORED_CATEGORIES = frozenset(
     {
