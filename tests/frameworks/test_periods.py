@@ -1,0 +1,176 @@
+"""What a step is, beside the clock of the recorded program, which ran in the same process.
+
+No loop marks its steps unless its name says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.memory_use import memory_categories
+from tests.support.recording import record, run
+
+TORCH = """
+import json, sys, time, torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+folder, loop = sys.argv[1:3]
+torch.manual_seed(0)
+x, y, loss = torch.randn(128, 256), torch.randn(128, 1), nn.functional.mse_loss
+
+def network(last):
+    return nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(),
+                         nn.Linear(256, last))
+
+judge, maker = network(1), network(256)
+of_judge, of_maker = (torch.optim.AdamW(m.parameters()) for m in (judge, maker))
+lbfgs = torch.optim.LBFGS(judge.parameters(), max_iter=5, tolerance_grad=0, tolerance_change=-1)
+single = {p: torch.optim.SGD([p], lr=0.1) for p in maker.parameters()}
+
+def closure():
+    of_judge.zero_grad()
+    result = loss(judge(x), y)
+    result.backward()
+    return result
+
+def update_one(parameter):
+    single[parameter].step()
+    single[parameter].zero_grad()
+
+def step(number):
+    if loop == "plain":
+        result = closure()  # alive during the update, as in an optimizer with a closure
+        of_judge.step()
+    elif loop == "closure":
+        of_judge.step(closure)
+    elif loop == "lbfgs":
+        lbfgs.step(closure)
+    elif loop == "numbered":
+        with record_function(f"step_{number}"):
+            closure()
+            of_judge.step()
+    elif loop == "accumulation":
+        of_judge.zero_grad()
+        for _ in range(4):
+            (loss(judge(x), y) / 4).backward()
+        of_judge.step()
+    elif loop.startswith("gan"):
+        for _ in range(3 if loop == "gan 3:1" else 1):
+            of_judge.zero_grad()
+            (loss(judge(x), y) + loss(judge(maker(x).detach()), y)).backward()
+            of_judge.step()
+        of_maker.zero_grad()
+        loss(judge(maker(x)), y).backward()
+        of_maker.step()
+    elif loop == "in backward":
+        loss(maker(x), x).backward()
+
+if loop == "in backward":
+    for parameter in maker.parameters():
+        parameter.register_post_accumulate_grad_hook(update_one)
+for number in range(4):
+    step(number)
+times = []
+with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorder:
+    for number in range(10):
+        times.append(time.perf_counter_ns())
+        step(number)
+recorder.export_chrome_trace(f"{folder}/rank0.pt.trace.json")
+json.dump((times[-1] - times[0]) / 9, open(f"{folder}/clock.txt", "w"))
+"""
+
+JAX = """
+import json, sys, time, jax
+import jax.numpy as jnp
+
+folder, loop = sys.argv[1:3]
+
+def loss(w, x):
+    for _ in range(6):
+        x = jnp.tanh(x @ w)
+    return (x**2).mean()
+
+@jax.jit
+def step(w, x):
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w - 0.1 * gradient, value
+
+@jax.jit
+def denoise(x, w):
+    return jnp.tanh(x @ w) @ w.T
+
+w, x = jnp.eye(512), jnp.ones((512, 512))
+
+def iterate(count):
+    global w
+    before = None
+    for number in range(count):
+        if loop == "model calls":
+            noisy = x
+            for _ in range(6):
+                noisy = denoise(noisy, w)
+            w, before = step(w, noisy)
+            continue
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            w, value = step(w, x)
+            if loop == "synchronous":
+                float(value)
+            elif loop == "lagged" and before is not None:
+                float(before)
+            before = value
+    before.block_until_ready()
+
+iterate(3)
+jax.profiler.start_trace(folder)
+begin = time.perf_counter_ns()
+iterate(8)
+end = time.perf_counter_ns()
+jax.profiler.stop_trace()
+json.dump((end - begin) / 8, open(f"{folder}/clock.txt", "w"))
+"""
+
+
+def ratio(script: str, module: str, folder: Path, loop: str) -> float:
+    """Reported ÷ measured step time."""
+    report = record(script, module, folder, loop)
+    assert report.steps.used >= 4
+    assert report.overview.step_time_ns is not None
+    measured: float = json.loads((folder / "clock.txt").read_text())
+    return report.overview.step_time_ns / measured
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        *("plain", "closure", "lbfgs", "numbered", "accumulation", "gan", "gan 3:1"),
+        "in backward",
+    ],
+)
+def test_loops_of_pytorch(loop: str, tmp_path: Path) -> None:
+    # The recorded steps lie one update later than those of the clock, so that one of nine differs.
+    assert ratio(TORCH, "torch", tmp_path, loop) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("loop", ["lagged", "asynchronous", "synchronous", "model calls"])
+def test_loops_of_jax(loop: str, tmp_path: Path) -> None:
+    assert ratio(JAX, "jax", tmp_path, loop) == pytest.approx(1, rel=0.1)
+
+
+def test_memory_is_for_the_same_with_and_without_a_closure(tmp_path: Path) -> None:
+    found = []
+    for loop in ("plain", "closure"):
+        folder = tmp_path / loop
+        folder.mkdir()
+        done = run(TORCH, "torch", folder, str(folder), loop)
+        assert done.returncode == 0, done.stderr[-2000:]
+        (recorded,) = load(folder)
+        categories = memory_categories(Signals(recorded))
+        assert categories is not None
+        found.append(categories.at_peak)
+    assert found[0] == found[1]
