@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,12 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     ]
     if len(shown) < len(capture.files):
         lines.append(f"and {len(capture.files) - len(shown):,} more files of this kind")
+    claimed = Counter(file.rank for file in capture.files if file.rank is not None)
+    lines += [
+        f"{count} of these files claim to be rank {rank}"
+        for rank, count in claimed.items()
+        if count > 1 and not capture.merges_hosts
+    ]
     lines += [f"compared with the events: {file.path}" for file in capture.results]
     lines += [
         f"read beside the events: {file.path}"

@@ -10,6 +10,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.ingest.discovery import discover
+from tests.support.command import run
 from tests.support.kineto_files import event, read
 
 
@@ -51,6 +52,18 @@ def test_arrays_one_after_another() -> None:
     assert [note.id for note in trace.notes] == ["several-documents"]
 
 
+def test_nothing_is_read_after_two_processes_began_to_write_into_one_file() -> None:
+    first, second = document(0, 2_000), document(1, 2_000)
+    pieces = [
+        text[at : at + 4_096] for at in range(0, len(first), 4_096) for text in (first, second)
+    ]
+    trace = read("".join(pieces).encode())
+    assert {trace.name(row) for row in range(len(trace.events))} == {"aten::mm_0"}
+    # An event takes some 100 bytes.
+    assert 20 < len(trace.events) < 60
+    assert {note.id for note in trace.notes} >= {"several-documents", "truncated-file"}
+
+
 @pytest.mark.parametrize("tail", [True, False])
 def test_one_document_is_not_several(tail: bool) -> None:
     assert read(document(0, 5_000, tail=tail).encode()).notes == ()
@@ -64,12 +77,17 @@ def written(root: Path, *starts: float) -> Path:
 
 
 def test_files_of_one_moment_that_claim_one_rank_are_two_workers(tmp_path: Path) -> None:
-    (run,) = load(written(tmp_path, 1e15, 1e15 + 500))
-    assert len(run.traces) == 2
-    assert len({trace.source.host for trace in run.traces}) == 2
-    (note,) = (note for note in run.notes if note.id == "claimed-rank")
+    (loaded,) = load(written(tmp_path, 1e15, 1e15 + 500))
+    assert len(loaded.traces) == 2
+    assert len({trace.source.host for trace in loaded.traces}) == 2
+    (note,) = (note for note in loaded.notes if note.id == "claimed-rank")
     assert "2 files claim to be rank 0" in note.message
 
 
 def test_two_recordings_of_one_rank_are_no_two_workers(tmp_path: Path) -> None:
     assert len(discover(written(tmp_path, 1e15, 1e15 + 5e6)).captures) == 2
+
+
+def test_doctor_tells_which_rank_is_claimed_twice(tmp_path: Path) -> None:
+    written(tmp_path, 1e15, 1e15 + 500)
+    assert "2 of these files claim to be rank 0" in run("doctor", tmp_path, status=None).stdout

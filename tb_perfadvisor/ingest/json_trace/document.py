@@ -152,7 +152,7 @@ class Document(Generic[E]):
         envelope: The top level. Keys after the events are filled in once all chunks were read.
         malformed: Number of events dropped so far.
         repaired: Number of chunks repaired so far.
-        is_followed: Whether another document follows, or lies between the events.
+        is_followed: Whether another document follows, or begins before this one has ended.
     """
 
     def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
@@ -284,10 +284,14 @@ class Document(Generic[E]):
     def _readable(self, values: Iterable[bytes | msgspec.Raw]) -> Iterator[E]:
         """Decode values to events; counts the values that are not events.
 
-        A value inside an event that is no JSON costs that value, not the event.
+        A value inside an event that is no JSON costs that value, not the event. The header of
+        another document ends this one.
         """
         for value in values:
             text = bytes(value)
+            if _HEADER in text:
+                self.is_followed = self._is_cut_off = self._is_at_end = True
+                return
             for _ in range(_MAX_BAD_VALUES):
                 try:
                     yield self._event.decode(text)
@@ -296,7 +300,6 @@ class Document(Generic[E]):
                     text = without_bad_value(text, str(error))
             else:
                 self.malformed += 1
-                self.is_followed |= _HEADER in text
 
     def _complete(self, tail: bytes) -> list[E]:
         """The last event of a file that is cut off directly after it."""
@@ -454,7 +457,7 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
                 "several-documents",
                 "warning",
                 "The file holds several documents: several processes wrote into it, or files were "
-                "joined. Only the first is read.",
+                "joined. Only what precedes the second is read.",
                 "Let each rank write a file of its own.",
             )
         )
